@@ -13,8 +13,8 @@ from commands import proctor
 from run_parts import until, write_suite
 
 from proctor.errors import ProctorError
-from proctor.ops.logs import cut, logging_to
-from proctor.ops.scheduler import keep_newest
+from proctor.ops.logs import logging_to, truncate_log
+from proctor.ops.scheduler import delete_old_logs
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) [\w.]+: .+")
 
@@ -22,7 +22,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|E
 def test_a_log_never_exceeds_its_bounds(tmp_path: Path) -> None:
     """R-R6: files are begun anew by size and only so many are kept, however much is logged."""
     log = logging.getLogger("proctor.test")
-    with logging_to(tmp_path / "x.log", most_bytes=2_000, kept=2):
+    with logging_to(tmp_path / "x.log", max_bytes=2_000, backups=2):
         for number in range(1_000):
             log.info("line %d", number)
     kept = sorted(tmp_path.iterdir())
@@ -102,7 +102,7 @@ def test_servers_log_too(tmp_path: Path) -> None:
         assert LINE.match(log.read_text())
 
 
-def test_output_of_another_process_is_cut(tmp_path: Path) -> None:
+def test_output_of_another_process_is_truncate_log(tmp_path: Path) -> None:
     """R-Q7: a run that floods its log goes on writing to a file that was begun anew."""
     path = tmp_path / "x.log"
     flood = "import os, sys\nfor line in sys.stdin: os.write(1, b'x' * 99_999 + b'\\n')"
@@ -112,8 +112,8 @@ def test_output_of_another_process_is_cut(tmp_path: Path) -> None:
     child.stdin.write(b"go\n" * 3)
     child.stdin.flush()
     until(lambda: path.stat().st_size == 300_000)
-    assert not cut(path)
-    assert cut(path, 200_000)
+    assert not truncate_log(path)
+    assert truncate_log(path, 200_000)
     child.communicate(b"go\n")
     assert path.stat().st_size == 100_000, "no hole where the cut was"
     assert path.with_name("x.log.1").stat().st_size == 300_000
@@ -184,5 +184,5 @@ def test_old_output_goes_with_what_was_cut_of_it(tmp_path: Path) -> None:
     for number in range(3):
         for end in ("", ".1"):
             (tmp_path / f"{number}.log{end}").touch()
-    keep_newest(tmp_path, 1)
+    delete_old_logs(tmp_path, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.log", "2.log.1"]

@@ -21,10 +21,10 @@ from proctor.ops.notify import (
     NotifyEvent,
     NotifyRequest,
     checked_template,
-    filled,
-    harmless,
+    masked,
     notice,
-    shown,
+    plain_line,
+    render,
     without_address,
 )
 
@@ -85,7 +85,7 @@ def test_a_regression_is_told_only_when_the_gate_finds_one(suite: Path) -> None:
     wants = ("--trials", "12", "--notify-on", "regression")
     with sink() as server:
         first = run(suite, *wants, "--notify", server.address)
-        assert "not held against 'baseline'" in first.stderr
+        assert "not compared with 'baseline'" in first.stderr
         assert first.returncode == 0
         proctor("runs", "tag", only_run(results), "baseline", "--results", results)
         run(suite, *wants, "--notify", server.address)
@@ -116,7 +116,7 @@ def test_a_service_that_fails_is_told_and_changes_nothing(suite: Path) -> None:
         done = run(suite, "--notify", server.address)
     assert done.returncode == 0
     assert "2 of 2 cells passed" in done.stdout
-    assert done.stderr.startswith("warning: notification: json://… was not told: ")
+    assert done.stderr.startswith("warning: notification: json://… was not notified: ")
     assert "500" in done.stderr
     assert SECRET not in done.stderr
 
@@ -129,7 +129,7 @@ def test_a_service_that_never_answers_is_waited_for_only_so_long() -> None:
             NotifyRequest((server.address,), frozenset({NotifyEvent.END}), "x"), problems.append
         )
         assert notifier.send(notice([NotifyEvent.END], name="n", outcome="passed"))
-        notifier.close(patience=0.2)
+        notifier.close(max_wait=0.2)
         assert not server.released.is_set()
     assert problems == ["json://… did not answer within 0.2 s"]
 
@@ -141,7 +141,7 @@ def test_several_addresses_and_one_down(suite: Path) -> None:
         done = run(suite, "--notify", down, "--notify", server.address)
     assert len(server.messages) == 1
     assert done.returncode == 0
-    assert done.stderr.count("was not told") == 1
+    assert done.stderr.count("was not notified") == 1
     assert SECRET not in done.stderr
 
 
@@ -165,7 +165,7 @@ def test_settings_say_whom_to_tell_and_do_not_show_it(suite: Path) -> None:
     ("options", "told"),
     [
         (["--notify", f"jsn://{SECRET}"], "no service is called 'jsn'\nhint: did you mean"),
-        (["--notify", SECRET], "it has no kind"),
+        (["--notify", SECRET], "this URL has no scheme"),
         (["--notify", f"slack://{SECRET}"], "an address of slack:// that is not complete"),
         (["--notify-template", "{nmae}"], "no field 'nmae'\nhint: did you mean 'name'"),
         (["--notify-template", "{path.parent}"], "no field 'path.parent'"),
@@ -205,8 +205,10 @@ def test_hostile_text_is_only_text() -> None:
     """R-Q7: no escape, no mention, no line of its own, no field of the template, no secret."""
     bad = "\x1b[31m@everyone <!channel>\n{path.__class__} password=hunter2hunter2"
     with sink() as server:
-        wish = NotifyRequest((server.address,), frozenset({NotifyEvent.END}), "{failures}|{name}")
-        notifier = Notifier(wish, pytest.fail)
+        request = NotifyRequest(
+            (server.address,), frozenset({NotifyEvent.END}), "{failures}|{name}"
+        )
+        notifier = Notifier(request, pytest.fail)
         notifier.send(notice([NotifyEvent.END], name="n", outcome="failed", failures=bad))
         notifier.close()
     [message] = server.messages
@@ -239,10 +241,10 @@ def test_an_interrupted_run_is_told_of(suite: Path) -> None:
 @given(st.text())
 def test_values_are_one_harmless_line(text: str) -> None:
     """R-Q7: whatever the text, no control character, no line break, nobody called."""
-    line = harmless(text)
+    line = plain_line(text)
     assert "\n" not in line
     assert "\x1b" not in line
-    assert "@everyone" not in harmless("@everyone" + text)
+    assert "@everyone" not in plain_line("@everyone" + text)
 
 
 @given(st.text())
@@ -252,7 +254,7 @@ def test_templates_are_refused_or_filled(text: str) -> None:
         template = checked_template(text, "here")
     except ProctorError:
         return
-    assert isinstance(filled(template, notice([NotifyEvent.END], name="n", outcome="passed")), str)
+    assert isinstance(render(template, notice([NotifyEvent.END], name="n", outcome="passed")), str)
 
 
 def test_every_field_is_told_in_the_guide(root: Path) -> None:
@@ -268,4 +270,4 @@ def test_no_part_of_an_address_is_in_a_reason() -> None:
     reason = without_address("login of me with p@ssw0rd, p%40ssw0rd at example.com", address)
     assert "ssw0rd" not in reason
     assert "example" not in reason
-    assert shown(address) == "mailto://…"
+    assert masked(address) == "mailto://…"

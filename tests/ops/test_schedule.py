@@ -17,7 +17,7 @@ from run_parts import write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.schedule import Book, Busy, Schedule
-from proctor.ops.scheduler import KEPT_LOGS, Scheduler, keep_newest, launch
+from proctor.ops.scheduler import MAX_LOGS, Scheduler, delete_old_logs, launch
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -143,8 +143,8 @@ def test_no_overlap_unless_asked(book: Book, overlap: bool, runs: int) -> None:
         assert served.at(hours(1)) == 1
         assert served.at(hours(2)) == runs
         if not overlap:
-            assert served.said[-1] == "slow: left out: slow is still running"
-            assert book.states()["slow"].left_out == "slow is still running"
+            assert served.said[-1] == "slow: skipped: slow is still running"
+            assert book.states()["slow"].skipped == "slow is still running"
     finally:
         served.server.stop()
     assert not book.running("slow")
@@ -227,7 +227,7 @@ def test_two_servers_are_one_too_many(book: Book) -> None:
     with book.serving():
         done = proctor("schedule", "serve", cwd=book.project)
     assert done.returncode == 2
-    assert "another `proctor schedule serve` is at work" in done.stderr
+    assert "another `proctor schedule serve` is already running" in done.stderr
 
 
 def test_the_command_serves_until_told_to_stop(book: Book) -> None:
@@ -259,7 +259,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         assert added.returncode == 0, added.stderr
         assert added.stdout.startswith("added n; next:\n  ")
         again = proctor(*add, "--name", "n", cwd=tmp_path)
-        assert "there is a schedule 'n' already" in again.stderr
+        assert "the schedule 'n' already exists" in again.stderr
         done = proctor("schedule", "run", "n", cwd=tmp_path)
         assert done.returncode == 0
         assert "2 of 2 judged trials" in done.stdout
@@ -336,8 +336,8 @@ def test_many_processes_lose_nothing(book: Book) -> None:
 
 def test_logs_do_not_pile_up(tmp_path: Path) -> None:
     """R-Q7: the newest are kept."""
-    names = [f"20260101T0000{number:02}Z.log" for number in range(KEPT_LOGS + 5)]
+    names = [f"20260101T0000{number:02}Z.log" for number in range(MAX_LOGS + 5)]
     for name in names:
         (tmp_path / name).touch()
-    keep_newest(tmp_path, KEPT_LOGS)
+    delete_old_logs(tmp_path, MAX_LOGS)
     assert sorted(path.name for path in tmp_path.iterdir()) == names[5:]

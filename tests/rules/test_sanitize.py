@@ -27,7 +27,7 @@ from proctor.checks.metrics.matching import shortened
 from proctor.checks.rubrics import Rubric
 from proctor.cli.main import run as run_command
 from proctor.ops.logs import logging_to
-from proctor.ops.notify import harmless
+from proctor.ops.notify import plain_line
 from proctor.report.html.page import environment
 from proctor.sanitize import (
     json_bytes,
@@ -87,7 +87,7 @@ CALLERS = {
     "trace as text": lambda text: tree_text(
         Trace(trace_id="t", spans=[Span(span_id="1", trace_id="t", name=text)])
     ),
-    "notification": harmless,
+    "notification": plain_line,
     "log": in_a_log,
     "person": to_a_person,
     "reason of a check": shortened,

@@ -23,6 +23,7 @@ from proctor.cli._options import (
     options_of,
     split_names,
     tags_option,
+    warn,
 )
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.trials.options import RunOptions
@@ -243,19 +244,19 @@ class Notifications:
         # Any of the options is checked before the run starts, also without an address.
         if not any(options) and not configuration.settings.notify.to:
             return
-        from proctor.ops.notify import Notifier, wish_for
+        from proctor.ops.notify import Notifier, notify_request
 
-        wish = wish_for(configuration, *options)
-        if wish.to:
+        request = notify_request(configuration, *options)
+        if request.to:
             # Built for a dry run too: wrong URLs are reported before anything is run.
-            notifier = Notifier(wish, _warn_notification)
+            notifier = Notifier(request, lambda problem: warn(f"notification: {problem}"))
             self._notifier = None if how.dry_run else notifier
 
     def ended(self, ended: EndedRun) -> None:
         """Start to send the notification for a run that has ended."""
         if self._notifier is None:
             return
-        from proctor.ops.notify import of_run
+        from proctor.ops.notify import run_notice
         from proctor.runs.audit import root_of
 
         interrupted = ended.signal is not None
@@ -264,7 +265,7 @@ class Notifications:
         if self._notifier.wants_regressions and not interrupted:
             worse = self._notifier.regression(ended.run, root_of(ended.run.path))
         self._notifier.send(
-            of_run(ended.run, ended.exit_code, interrupted=interrupted, regression=worse)
+            run_notice(ended.run, ended.exit_code, interrupted=interrupted, regression=worse)
         )
 
     def __enter__(self) -> Self:
@@ -278,17 +279,11 @@ class Notifications:
     ) -> None:
         if self._notifier is None:
             return
-        from proctor.ops.notify import HURRY, PATIENCE, of_failed_start
+        from proctor.ops.notify import INTERRUPTED_WAIT, MAX_WAIT, failed_start_notice
 
         if isinstance(error, ProctorError):
-            self._notifier.send(of_failed_start(self._name, error, error.exit_code))
-        self._notifier.close(HURRY if self._interrupted else PATIENCE)
-
-
-def _warn_notification(problem: str) -> None:
-    from proctor.sanitize import printable
-
-    click.echo(f"warning: notification: {printable(problem)}", err=True)
+            self._notifier.send(failed_start_notice(self._name, error))
+        self._notifier.close(INTERRUPTED_WAIT if self._interrupted else MAX_WAIT)
 
 
 def _start(

@@ -75,7 +75,7 @@ def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -
     import os
 
     from proctor.errors import ProctorError
-    from proctor.ops.schedule import Schedule, name_for, utc_now
+    from proctor.ops.schedule import Schedule, default_name, utc_now
 
     _check_run_options(options)
     if any(len(address.split()) != 1 for address in given["notify"]):
@@ -86,7 +86,7 @@ def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -
     times = made.times()
     if not Path(target).exists() and target.endswith((".yaml", ".yml", ".py")):
         raise ProctorError("no such file", where=target)
-    called = name or name_for(target)
+    called = name or default_name(target)
     book.add(called, made)
     click.echo(f"added {called}; next:")
     coming = times.after(made.added)
@@ -141,7 +141,7 @@ def list_all(as_json: bool) -> None:
 
 
 def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[str, Any]:
-    from proctor.ops.notify import shown
+    from proctor.ops.notify import masked
 
     running = state.pid is not None and book.running(name)
     last = "never"
@@ -150,8 +150,8 @@ def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[
     elif state.started is not None:
         how = "outcome unknown" if state.exit_code is None else f"exit code {state.exit_code}"
         last = f"{state.started:%Y-%m-%d %H:%M}, {how}"
-    if state.left_out:
-        last += f"; then skipped: {state.left_out}"
+    if state.skipped:
+        last += f"; then skipped: {state.skipped}"
     return {
         "name": name,
         "target": each.target,
@@ -159,7 +159,7 @@ def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[
         "tz": each.tz,
         "missed": each.missed,
         "overlap": each.overlap,
-        "notify": [shown(address) for address in each.notify],
+        "notify": [masked(address) for address in each.notify],
         "next": f"{next(each.times().after(now)):%Y-%m-%d %H:%M}",
         "last": last,
         "running": running,
@@ -196,7 +196,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.schedule import utc_now
-    from proctor.ops.scheduler import RealClock, Scheduler, begun, launch
+    from proctor.ops.scheduler import RealClock, Scheduler, launch, started_state
 
     book = _open_book()
     found = book.named(name)
@@ -206,7 +206,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     else:
         server = None
         process = launch(book, name, found)
-        book.note(name, found, **begun(utc_now(), process.pid, None))
+        book.note(name, found, **started_state(utc_now(), process.pid, None))
     # Signals are passed on: the run stops in its own way.
     with handle_signals(lambda number, _frame: process.send_signal(number)):
         code = process.wait() if server is None else server.wait_for(process)

@@ -1,4 +1,4 @@
 """The agents, tools and cases of `proctor demo`: a small bicycle shop and two of its clerks.
 
-Nothing in here is known to the rest of Proctor, which runs it as it runs anybody's suite.
+The rest of Proctor does not know this package, and runs it as it runs any user's suite.
 """

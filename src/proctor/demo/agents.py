@@ -1,8 +1,8 @@
-# ruff: noqa: S608 (only numbers and words of small letters get into a statement)
+# ruff: noqa: S608 (only numbers and lower-case letters are put into SQL)
 """Two clerks of a bicycle shop: the same rules, one with good habits, one with bad ones.
 
-Their brain is a list of rules, not a language model, so they need no key and cost nothing. What
-the hasty one gets wrong depends on the trial's seed alone: the same seed, the same mistakes.
+They follow rules and call no language model, so they need no key and cost nothing. The mistakes of
+the hasty one depend only on the trial's seed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from proctor.trace.capture import capture
 Answer = Callable[[re.Match[str]], str]
 
 
-def careful(input: str, workdir: Path) -> str:  # noqa: A002 (the word of the interface)
-    """Version 2: looks things up once, calculates, and says what it does not know."""
+def careful(input: str, workdir: Path) -> str:  # noqa: A002 (the name that Proctor passes)
+    """Version 2: looks things up once, calculates exactly, and admits what it does not know."""
     return Clerk(Shop(workdir)).answer(input)
 
 
-def hasty(input: str, seed: int, workdir: Path) -> str:  # noqa: A002 (the word of the interface)
-    """Version 1: asks everything three times, and sometimes guesses."""
-    return HastyClerk(Shop(workdir), Random(seed)).answer(input)  # noqa: S311 (repeatable chance)
+def hasty(input: str, seed: int, workdir: Path) -> str:  # noqa: A002 (as above)
+    """Version 1: looks everything up three times, and sometimes guesses."""
+    return HastyClerk(Shop(workdir), Random(seed)).answer(input)  # noqa: S311 (to be repeatable)
 
 
 class Clerk:
     """Answers questions about orders by rules."""
 
     lookups = 1
-    """How often the same thing is looked up."""
+    """How often each row is looked up."""
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
@@ -47,9 +47,10 @@ class Clerk:
         )
 
     def answer(self, question: str) -> str:
-        """The first rule that fits decides."""
+        """Answer with the first rule whose pattern matches."""
         for pattern, rule in self._rules:
             if found := re.search(pattern, question, re.IGNORECASE):
+                # A span of its own, so that the trace shows which rule was chosen.
                 capture.planning(f"answer by {rule.__name__.strip('_')}")
                 return rule(found)
         return "I do not know."
@@ -104,17 +105,17 @@ class Clerk:
     # -- habits -----------------------------------------------------------------------------------
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """Look something up."""
+        """Return the rows of a query; all calls but the last are redundant."""
         for _ in range(self.lookups - 1):
             self.shop.query_database(sql)
         return self.shop.query_database(sql)
 
     def policy(self) -> str:
-        """What the rules of returning are."""
+        """Return the rules for returns."""
         return self.shop.read_policy("returns")
 
     def sum(self, expression: str) -> str:
-        """What an expression comes to."""
+        """Return the value of an expression."""
         return self.shop.calculate(expression)
 
     def not_found(self, number: int) -> str:
@@ -123,7 +124,7 @@ class Clerk:
 
 
 class HastyClerk(Clerk):
-    """The same rules with bad habits."""
+    """Follows the same rules with bad habits."""
 
     lookups = 3
 
@@ -135,16 +136,18 @@ class HastyClerk(Clerk):
         return self._chance.random() < share
 
     def policy(self) -> str:
-        """Sometimes reads the wrong page, and takes its silence for consent."""
+        """Sometimes read the wrong policy."""
+        # The policy on shipping names no limit and no fee, so every return is accepted.
         return self.shop.read_policy("shipping" if self._slips(0.4) else "returns")
 
     def sum(self, expression: str) -> str:
-        """Sometimes calculates in its head, roughly."""
+        """Sometimes round the result."""
         exact = self.shop.calculate(expression)
         return str(round(float(exact), -1)) if self._slips(0.4) else exact
 
     def not_found(self, number: int) -> str:
-        """Sometimes makes something up, or worse, tidies up."""
+        """Sometimes invent an answer, or even cancel the order."""
+        # The forbidden call: the failure that the demo shows first.
         if self._slips(0.3):
             self.shop.cancel_order(number)
         if self._slips(0.5):
@@ -156,7 +159,7 @@ class HastyClerk(Clerk):
 
 
 def order_status(number: int) -> str:
-    """Where an order is."""
+    """Return the status of an order."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Shop(Path(folder)).query_database(
             f"SELECT status, carrier FROM orders WHERE number = {int(number)}"
@@ -165,6 +168,6 @@ def order_status(number: int) -> str:
 
 
 def policy(name: str) -> str:
-    """The text of a policy: returns or shipping."""
+    """Return the text of a policy: returns or shipping."""
     with tempfile.TemporaryDirectory() as folder:
         return Shop(Path(folder)).read_policy(name)

@@ -1,6 +1,6 @@
-"""The tools of the shop's clerks: a database, a shelf of policies, a calculator.
+"""The tools of the shop's clerks: a database, policy files, a calculator.
 
-All are real: SQLite on a file of the trial's own, text files, exact decimal arithmetic.
+All are real: a SQLite file for each trial, text files, exact decimal arithmetic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] = {
 
 
 class Shop:
-    """One trial's shop, set up in a folder of its own.
+    """The shop of one trial, set up in its own folder: no trial sees the changes of another.
 
     <folder>/
       orders.db          the database
@@ -45,26 +45,27 @@ class Shop:
 
     @tool
     def query_database(self, sql: str) -> list[dict[str, Any]]:
-        """Rows of the shop's database."""
+        """Return rows of the shop's database."""
+        # Read-only, whatever the statement: only `cancel_order` may change something.
         with closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
             return [dict(row) for row in connection.execute(sql)]
 
     @tool
     def read_policy(self, name: str) -> str:
-        """The text of a policy: returns or shipping."""
+        """Return the text of a policy: returns or shipping."""
         if name not in ("returns", "shipping"):
             raise ValueError(f"there is no policy {name!r}")
         return (self._folder / f"{name}.txt").read_text()
 
     @tool
     def calculate(self, expression: str) -> str:
-        """The exact value of an arithmetic expression, to the cent."""
+        """Return the exact value of an arithmetic expression, to the cent."""
         return f"{_value(ast.parse(expression, mode='eval').body):.2f}"
 
     @tool
     def cancel_order(self, number: int) -> str:
-        """Cancel an order. There is no way back."""
+        """Cancel an order. This cannot be undone."""
         with closing(sqlite3.connect(self._database)) as connection, connection:
             connection.execute("UPDATE orders SET status = 'cancelled' WHERE number = ?", (number,))
         return f"order {number} is cancelled"

@@ -1,1 +1,1 @@
-"""Operations: runs that tell somebody how they ended, and runs that begin by themselves."""
+"""Operations: notifications, log files, and scheduled runs."""

@@ -1,8 +1,8 @@
-"""Logs in files that do not grow for ever.
+"""Log files of bounded size.
 
-Promise: a file is at most `MOST_BYTES` and is kept with `KEPT` older ones, whatever is logged and
-however long it goes on; a record is one line (a traceback is indented below it), with the time in
-UTC, without secrets and without characters a terminal would obey. One process writes a file.
+Guarantees: a file has at most `MAX_BYTES`, and `BACKUPS` older ones stay beside it, however much is
+logged. A record is one line (a traceback is indented below it), with the time in UTC, and without
+secrets and control characters. Trade-off: a log file must have only one writing process.
 """
 
 from __future__ import annotations
@@ -21,87 +21,84 @@ from proctor.sanitize import line
 from proctor.trace.redact import default_redactor
 from proctor.user_dirs import with_folder
 
-MOST_BYTES = 10 << 20
-"""Bytes of one file: a day of a busy server, and still a file an editor opens."""
+MAX_BYTES = 10 << 20
+"""Bytes of one file: a day of a busy server, and still a file that an editor opens."""
 
-KEPT = 5
-"""Files before the present one: with it, 60 MB at most."""
+BACKUPS = 5
+"""Older files beside the current one: with it, 60 MB at most."""
 
-LONGEST = 20_000
-"""Characters of one record: a traceback fits, an agent that answers with a book does not."""
+MAX_RECORD = 20_000
+"""Characters of one record: enough for a traceback, not for an agent that answers with a book."""
 
 
-class _Lines(logging.Formatter):
-    """`2026-01-31T02:00:00.123Z INFO proctor.run: …`, fit to be read and kept."""
+class _LineFormatter(logging.Formatter):
+    """Formats as `2026-01-31T02:00:00.123Z INFO proctor.run: …`, sanitised and redacted."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines of a record."""
         at = datetime.fromtimestamp(record.created, UTC)
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
         lines = default_redactor().text(message).split("\n")
-        said = "\n    ".join(line(each, LONGEST) for each in lines)[:LONGEST]
+        text = "\n    ".join(line(each, MAX_RECORD) for each in lines)[:MAX_RECORD]
         moment = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
-        return f"{moment} {record.levelname} {record.name}: {said}"
+        return f"{moment} {record.levelname} {record.name}: {text}"
 
 
 @contextlib.contextmanager
 def logging_to(
-    path: Path, level: str = "info", *, most_bytes: int = MOST_BYTES, kept: int = KEPT
+    path: Path, level: str = "info", *, max_bytes: int = MAX_BYTES, backups: int = BACKUPS
 ) -> Generator[None]:
-    """Log to a file meanwhile: all there is from Proctor, of other packages what they warn of."""
+    """Log to a file inside the block: Proctor from `level` on, other packages from WARNING on."""
     if path.is_dir():
         raise ProctorError(
-            "a log is a file, and this is a folder", where=str(path), hint="name a file in it"
+            "the log file is a folder", where=str(path), hint="name a file in this folder"
         )
     handler = RotatingFileHandler(
         with_folder(path),
-        maxBytes=most_bytes,
-        backupCount=kept,
+        maxBytes=max_bytes,
+        backupCount=backups,
         encoding="utf-8",
         errors="backslashreplace",
-        delay=True,  # whoever only checks a command line leaves no file behind
+        delay=True,  # a command that fails on its arguments leaves no empty file behind
     )
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_LineFormatter())
     handler.setLevel(level.upper())
+    handlers: list[logging.Handler] = [handler]
     root, ours = logging.getLogger(), logging.getLogger("proctor")
-    before = (root.level, ours.level)
-    console = None if root.handlers else _console()
-    added = [each for each in (handler, console) if each is not None]
-    for each in added:
+    if not root.handlers:
+        # Without any handler, Python prints warnings to standard error. Ours would turn that off.
+        console = logging.StreamHandler(sys.stderr)
+        console.setLevel(logging.WARNING)
+        handlers.append(console)
+    levels_before = (root.level, ours.level)
+    for each in handlers:
         root.addHandler(each)
+    # Never raise the level: `--debug` may have set a lower one.
     wanted = logging.getLevelNamesMapping()[level.upper()]
     ours.setLevel(min(wanted, ours.level or logging.CRITICAL))
     try:
         yield
     finally:
-        for each in added:
+        for each in handlers:
             root.removeHandler(each)
             each.close()
-        root.setLevel(before[0])
-        ours.setLevel(before[1])
+        root.setLevel(levels_before[0])
+        ours.setLevel(levels_before[1])
 
 
-def _console() -> logging.Handler:
-    """What logging does where nobody has set it up: warnings go to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.WARNING)
-    return handler
+def truncate_log(path: Path, max_bytes: int = MAX_BYTES) -> bool:
+    """Empty a file that another process writes, if it is too long; return whether it was.
 
-
-def cut(path: Path, most_bytes: int = MOST_BYTES) -> bool:
-    """Begin a file anew that another process writes, when it is too long; whether it was.
-
-    What it held is beside it as `….1`. The writer has it open to append, so its next line goes to
-    the beginning; the lines of the moment between the copy and the cut are lost.
+    Its content is copied to `….1` first. The writer has the file open for appending, so its next
+    line goes to the beginning. Lines written between the copy and the cut are lost.
     """
     try:
-        if path.stat().st_size <= most_bytes:
+        if path.stat().st_size <= max_bytes:
             return False
         shutil.copyfile(path, path.with_name(f"{path.name}.1"))
         with path.open("r+b") as file:
             file.truncate(0)
-    except OSError:  # gone, or held by Windows: the next look may be better
+    except OSError:  # deleted, or locked by Windows: the next attempt may succeed
         return False
     return True

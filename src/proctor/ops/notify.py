@@ -1,9 +1,13 @@
-"""Notifications through apprise: sent while the work goes on, waited for only so long.
+"""Notifications through Apprise, sent in the background.
 
-Promise: addresses are checked before anything is spent; a service that is slow or down never fails
-a run and delays its end by `PATIENCE` at most; addresses hold secrets, so none is ever shown, only
-its kind (`slack://…`). What was not delivered is told, not tried again: apprise does that where an
-address asks for it (`?retry=`).
+Guarantees: URLs are checked before anything is run; a service that is slow or down never fails a
+run and delays its end by at most `MAX_WAIT`; URLs contain secrets, so only their scheme is ever
+shown (`slack://…`). A failed delivery is reported and not retried: Apprise retries if the URL says
+so (`?retry=`).
+
+A template contains `{field}` for the names in `FIELDS`, without attributes, indices or formats, so
+that it can do nothing but insert text. An unknown field is an error before the run. Every value is
+one line of plain text without control characters, secrets or mentions, whatever an agent wrote.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean, hint_among
+from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.formatting import money
 from proctor.imports import needs_extra
 from proctor.report.figures import sentence
@@ -32,16 +36,8 @@ if TYPE_CHECKING:
     from proctor.spec import Configuration
 
 
-# What a notification says: events, named fields, and a template that can do nothing but name
-# them.
-#
-# Promise: a template holds `{field}` for fields of a fixed set and no attribute, index or
-# format; an unknown one is an error before the run. Every value is one line of plain text
-# without control characters, secrets or mentions, whatever an agent wrote.
-
-
 class NotifyEvent(StrEnum):
-    """What can be worth a message. The last three are among the ways a run ends."""
+    """What to notify about. A run that fails, regresses or hits a limit has also ended."""
 
     END = "end"
     FAILURE = "failure"
@@ -50,7 +46,7 @@ class NotifyEvent(StrEnum):
 
 
 FIELDS: Mapping[str, str] = {
-    "name": "what the run is kept under",
+    "name": "the name of the experiment",
     "outcome": "passed, failed, not judged, stopped, interrupted, or did not start",
     "events": "which of end, failure, regression, budget happened",
     "summary": "how many cells and trials passed, with denominators",
@@ -58,53 +54,53 @@ FIELDS: Mapping[str, str] = {
     "judged": "trials that were judged",
     "trials": "trials that finished, judged or not",
     "errors": "trials that could not be judged",
-    "cost": "what the agents' model calls cost, as far as prices are known",
+    "cost": "the cost of the agents' model calls, as far as prices are known",
     "stopped": "why the run ended before its plan did",
     "failures": "the three checks that failed most, with counts",
-    "regression": "what the gate says against the baseline, when it was asked",
+    "regression": "the result of the gate against the baseline, if it is a regression",
     "exit_code": "the exit code of the command",
     "run_id": "the id of the run",
     "path": "the run folder",
     "host": "the machine it ran on",
-    "details": "of the fields above, one line for each that has something to say",
+    "details": "summary, failures, regression, stopped, cost and path, one line each if not empty",
 }
-"""Every field of a template and what it holds; a field with nothing to say is empty."""
+"""The fields of a template and their meaning; a field without a value is empty."""
 
 DEFAULT_TEMPLATE = "{name}: {outcome}\n{details}"
 
-MOST_FAILURES = 3
-"""Checks named in a message: it is read on a telephone, the report has the rest."""
+MAX_FAILURES = 3
+"""Checks named in a message: it is read on a phone, and the report has the rest."""
 
-LONGEST_VALUE = 300
-LONGEST_TEMPLATE = 4_000
+MAX_VALUE = 300
+MAX_TEMPLATE = 4_000
 """Characters; services cut or refuse longer messages."""
 
 _DETAILS = ("summary", "failures", "regression", "stopped", "cost", "path")
 
-# `@name` and Slack's `<!channel>` call people in several chat services, whoever wrote them.
+# Several chat services alert people for `@name` and Slack's `<!channel>`, wherever they occur.
 _MENTION = re.compile(r"@(?=\w)|<(?=[!@#])")
 
 _LIMITS = ("trial limit", "time limit", "token limit", "cost limit", "no known price")
-"""What `proctor.trials.options.RunBudget` says when a cap ended a run."""
+"""How `proctor.trials.options.RunBudget` describes a limit that stopped a run."""
 
 
 class Notice(NamedTuple):
-    """Something to be told: what happened, and the values of every field."""
+    """A message to send: the events it is about, and the values of all fields."""
 
     events: frozenset[NotifyEvent]
     fields: Mapping[str, str]
 
     @property
     def title(self) -> str:
-        """One line for services that have a subject."""
+        """Return the subject, for services that have one."""
         return f"proctor: {self.fields['name']} {self.fields['outcome']}"
 
 
 def checked_template(text: str, where: str) -> str:
-    """A template that `filled` can fill, or what is wrong with it."""
-    if len(text) > LONGEST_TEMPLATE:
+    """Return a template that `render` accepts; raise an error for any other."""
+    if len(text) > MAX_TEMPLATE:
         raise ProctorError(
-            f"the template has {len(text):,} characters, and {LONGEST_TEMPLATE:,} at most",
+            f"the template has {len(text):,} characters; at most {MAX_TEMPLATE:,} are allowed",
             where=where,
         )
     try:
@@ -121,17 +117,17 @@ def checked_template(text: str, where: str) -> str:
             raise ProctorError(f"no field {name!r}", where=where, hint=hint)
         if spec or conversion:
             raise ProctorError(
-                f"the field {name!r} has a format", where=where, hint=f"write {{{name}}} alone"
+                f"the field {name!r} has a format", where=where, hint=f"write just {{{name}}}"
             )
     return text
 
 
 def read_template(given: str | None, where: str, folder: Path | None = None) -> str:
-    """The template as text, `@FILE` for one in a file, or the default."""
+    """Return the given template, that of `@FILE`, or the default."""
     if given is None:
         return DEFAULT_TEMPLATE
     if not given.startswith("@"):
-        # A shell passes `\n` as two characters, and nobody means those.
+        # A shell passes `\n` as two characters, which stand for a line break.
         return checked_template(given.replace("\\n", "\n"), where)
     path = (folder or Path()) / Path(given[1:]).expanduser()
     try:
@@ -141,34 +137,44 @@ def read_template(given: str | None, where: str, folder: Path | None = None) -> 
         raise ProctorError(f"cannot read the template: {reason}", where=str(path)) from None
 
 
-def filled(template: str, notice: Notice) -> str:
-    """The message of a notice."""
+def render(template: str, notice: Notice) -> str:
+    """Return the message of a notice."""
     return template.format_map(notice.fields).strip()
 
 
-def harmless(value: object, limit: int = LONGEST_VALUE) -> str:
-    """A value as one line that calls nobody and holds no secret."""
-    # A zero-width space parts the mark from the name; the text reads the same.
+def plain_line(value: object, limit: int = MAX_VALUE) -> str:
+    """Return a value as one line without control characters, secrets and mentions."""
+    # A zero-width space after the mark disables a mention; the text reads the same.
     return _MENTION.sub(
         lambda m: m.group() + "\u200b", line(default_redactor().text(str(value)), limit)
     )
 
 
-def of_run(run: Run, exit_code: int, *, interrupted: bool, regression: str | None = None) -> Notice:
-    """What a run that has ended has to tell. `regression` is the gate's word when it found one."""
+def run_notice(
+    run: Run, exit_code: int, *, interrupted: bool, regression: str | None = None
+) -> Notice:
+    """Describe a run that has ended; `regression` is the result of the gate, if it found one."""
     totals = run.totals
-    at_limit = run.stopped is not None and any(words in run.stopped for words in _LIMITS)
+    at_limit = run.stopped is not None and any(limit in run.stopped for limit in _LIMITS)
     happened = {
         NotifyEvent.END: True,
         NotifyEvent.FAILURE: exit_code != 0,
         NotifyEvent.REGRESSION: regression is not None,
         NotifyEvent.BUDGET: at_limit,
     }
-    failures = [f"{f.check_id} {f.count} of {f.of}" for f in run.failures[:MOST_FAILURES]]
+    # In order of precedence: a failed check counts more than a stop, as in the exit code.
+    outcome = "passed" if exit_code == 0 else "not judged"
+    if interrupted:
+        outcome = "interrupted"
+    elif exit_code == 1:
+        outcome = "failed"
+    elif run.stopped:
+        outcome = "stopped"
+    failures = [f"{f.check_id} {f.count} of {f.of}" for f in run.failures[:MAX_FAILURES]]
     return notice(
         (event for event, did in happened.items() if did),
         name=run.path.parent.name,
-        outcome=_outcome(run, exit_code, interrupted),
+        outcome=outcome,
         summary=sentence(run.cells, totals),
         passed=totals.passed,
         judged=totals.judged,
@@ -184,54 +190,45 @@ def of_run(run: Run, exit_code: int, *, interrupted: bool, regression: str | Non
     )
 
 
-def of_failed_start(name: str, error: Exception, exit_code: int = EXIT_CANNOT_JUDGE) -> Notice:
-    """What there is to tell of a run that could not begin, or whose process died."""
+def failed_start_notice(name: str, error: ProctorError) -> Notice:
+    """Describe a run that could not start."""
     return notice(
         (NotifyEvent.END, NotifyEvent.FAILURE),
         name=name,
         outcome="did not start",
         stopped=error,
-        exit_code=exit_code,
+        exit_code=error.exit_code,
     )
 
 
 def notice(events: Iterable[NotifyEvent], **values: object) -> Notice:
-    """A notice whose fields are all there and all harmless."""
+    """Build a notice: every field has a value, sanitised."""
     happened = frozenset(events)
-    told = [str(event) for event in NotifyEvent if event in happened]
-    values = {"host": host(), "events": ", ".join(told), **values}
-    fields = {name: harmless(values.get(name, "")) for name in FIELDS}
+    names = [str(event) for event in NotifyEvent if event in happened]
+    values = {"host": host(), "events": ", ".join(names), **values}
+    fields = {name: plain_line(values.get(name, "")) for name in FIELDS}
     details = [fields[name] for name in _DETAILS if fields[name]]
     return Notice(happened, {**fields, "details": "\n".join(details)})
 
 
-def _outcome(run: Run, exit_code: int, interrupted: bool) -> str:
-    if interrupted:
-        return "interrupted"
-    if exit_code == 1:
-        return "failed"
-    if run.stopped:
-        return "stopped"
-    return "passed" if exit_code == 0 else "not judged"
+MAX_WAIT = 10.0
+"""Seconds that a command waits for its notifications: Apprise gives a service 4 to answer."""
 
-
-PATIENCE = 10.0
-"""Seconds a command waits for its notifications: apprise gives a service 4 to answer."""
-
-HURRY = 2.0
-"""Seconds after Ctrl-C: a person is promised an end within 5."""
+INTERRUPTED_WAIT = 2.0
+"""Seconds to wait after Ctrl-C: the command promises to end within 5."""
 
 BASELINE = "baseline"
-"""The tag of the run that the event `regression` is about, unless another is named."""
+"""The default tag of the run that the event `regression` compares with."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
 _SEPARATORS = re.compile(r"[/:@?&=#,]+")
-# Shorter parts of an address (`en`, `80`) are words a reason may need.
-_SHORTEST_SECRET = 4
+
+# Shorter parts of a URL (`en`, `80`) are not secret, and an error message may need them.
+_MIN_SECRET = 4
 
 
 class NotifyRequest(NamedTuple):
-    """Whom to tell, of what, in which words; as a user gave it."""
+    """Where to send notifications, about which events, with which template."""
 
     to: tuple[str, ...]
     on: frozenset[NotifyEvent]
@@ -239,86 +236,86 @@ class NotifyRequest(NamedTuple):
     baseline: str = BASELINE
 
 
-def wish_for(
+def notify_request(
     configuration: Configuration,
     to: Sequence[str] = (),
     on: Sequence[str] = (),
     template: str | None = None,
     baseline: str | None = None,
 ) -> NotifyRequest:
-    """What is asked for: options win over the settings, each by itself."""
+    """Combine options and settings; each option overrides its own setting only."""
     settings = configuration.settings.notify
-    kept = settings.to.split() if isinstance(settings.to, str) else settings.to
-    events = on or settings.on
+    configured = settings.to.split() if isinstance(settings.to, str) else settings.to
+    # A path in the settings is relative to their file, one on the command line to this folder.
     text = (
         read_template(settings.template, "notify.template", configuration.folder)
         if template is None
         else read_template(template, "--notify-template")
     )
     return NotifyRequest(
-        to=tuple(to or kept),
-        on=frozenset(NotifyEvent(each) for each in events),
+        to=tuple(to or configured),
+        on=frozenset(NotifyEvent(each) for each in on or settings.on),
         template=text,
         baseline=baseline or settings.baseline,
     )
 
 
-def shown(address: str) -> str:
-    """An address as it may be shown: its kind and nothing else."""
+def masked(address: str) -> str:
+    """Return what may be shown of a URL: its scheme."""
     scheme = _SCHEME.match(address.strip())
-    return f"{scheme.group().lower()}://…" if scheme else "an address without a kind"
+    return f"{scheme.group().lower()}://…" if scheme else "a URL without a scheme"
 
 
 class Notifier:
-    """Sends notices to the addresses of a wish. Use `close` at the end; it waits for a while."""
+    """Sends notices; call `close` at the end. Problems are passed to `warn`."""
 
-    def __init__(self, wish: NotifyRequest, tell: Callable[[str], None]) -> None:
-        self._wish = wish
-        self._tell = tell
-        self._services = [_service(address) for address in wish.to]
-        self._under_way: list[_Sending] = []
+    def __init__(self, request: NotifyRequest, warn: Callable[[str], None]) -> None:
+        self._request = request
+        self._warn = warn
+        self._services = [_service(address) for address in request.to]
+        self._deliveries: list[_Delivery] = []
 
     @property
     def wants_regressions(self) -> bool:
-        """Whether a run has to be held against its baseline."""
-        return bool(self._services) and NotifyEvent.REGRESSION in self._wish.on
+        """Return whether a run must be compared with its baseline."""
+        return bool(self._services) and NotifyEvent.REGRESSION in self._request.on
 
     def regression(self, run: Run, root: Path) -> str | None:
-        """What the gate says where a run is worse than its baseline; else None."""
+        """Return the result of the gate if a run is worse than its baseline, else None."""
         from proctor import api
 
         try:
-            facts = api.gate(run, against=self._wish.baseline, results=root)
+            facts = api.gate(run, against=self._request.baseline, results=root)
         except ProctorError as error:
-            self._tell(f"not held against {self._wish.baseline!r}: {error}")
+            self._warn(f"not compared with {self._request.baseline!r}: {error}")
             return None
         if facts.verdict != "REGRESSION":
             return None
-        return f"{facts.verdict} against {self._wish.baseline}: {facts.reason}"
+        return f"{facts.verdict} against {self._request.baseline}: {facts.reason}"
 
     def send(self, notice: Notice) -> bool:
-        """Begin to tell everybody, if it is about something they asked for."""
-        if not self._services or not notice.events & self._wish.on:
+        """Start to send a notice to all URLs, if it is about a requested event."""
+        if not self._services or not notice.events & self._request.on:
             return False
-        message = filled(self._wish.template, notice)
-        for address, service in zip(self._wish.to, self._services, strict=True):
-            self._under_way.append(_Sending(address, service, notice, message))
+        message = render(self._request.template, notice)
+        for address, service in zip(self._request.to, self._services, strict=True):
+            self._deliveries.append(_Delivery(address, service, notice, message))
         return True
 
-    def close(self, patience: float = PATIENCE) -> None:
-        """Wait for what is under way, and tell what did not arrive."""
-        deadline = time.monotonic() + patience
-        for sending in self._under_way:
-            sending.thread.join(max(0.0, deadline - time.monotonic()))
-            if sending.thread.is_alive():
-                self._tell(f"{shown(sending.address)} did not answer within {patience:g} s")
-            elif sending.problem is not None:
-                self._tell(f"{shown(sending.address)} was not told: {sending.problem}")
-        self._under_way = []
+    def close(self, max_wait: float = MAX_WAIT) -> None:
+        """Wait for all deliveries, and report those that failed."""
+        deadline = time.monotonic() + max_wait  # one deadline for all: they run in parallel
+        for delivery in self._deliveries:
+            delivery.thread.join(max(0.0, deadline - time.monotonic()))
+            if delivery.thread.is_alive():
+                self._warn(f"{masked(delivery.address)} did not answer within {max_wait:g} s")
+            elif delivery.problem is not None:
+                self._warn(f"{masked(delivery.address)} was not notified: {delivery.problem}")
+        self._deliveries = []
 
 
-class _Sending:
-    """One notice on its way to one address, in a thread that no exit waits for."""
+class _Delivery:
+    """Sends one notice to one URL, in a thread that does not delay the end of the process."""
 
     def __init__(self, address: str, service: Any, notice: Notice, message: str) -> None:
         self.address = address
@@ -332,11 +329,8 @@ class _Sending:
     def _send(self) -> None:
         import apprise
 
-        bad = self._notice.events & {
-            NotifyEvent.FAILURE,
-            NotifyEvent.REGRESSION,
-            NotifyEvent.BUDGET,
-        }
+        # Services show the two in different colours.
+        bad = self._notice.events - {NotifyEvent.END}
         kind = apprise.NotifyType.FAILURE if bad else apprise.NotifyType.SUCCESS
         try:
             sender: Any = apprise.Apprise(asset=_asset())
@@ -352,22 +346,19 @@ class _Sending:
             self.problem = without_address(f"{type(error).__name__}: {error}", self.address)
             return
         if not delivered:
-            self.problem = without_address(_reason(delivered), self.address)
-
-
-def _reason(result: Any) -> str:
-    """Why something was not delivered; older versions of apprise say only that it was not."""
-    logs: Any = getattr(result, "logs", list)
-    said = [str(getattr(entry, "message", "")) for entry in logs()]
-    return next((text for text in reversed(said) if text), "no reason was given")
+            # Older versions of Apprise have no `logs`: they do not say why.
+            logs: Any = getattr(delivered, "logs", list)
+            messages = [str(getattr(entry, "message", "")) for entry in logs()]
+            reason = next((text for text in reversed(messages) if text), "no reason was given")
+            self.problem = without_address(reason, self.address)
 
 
 def _service(address: str) -> Any:
-    """The service of an address, or what is wrong with it. Nothing is sent."""
+    """Return the service of a URL, or raise an error for a bad one. Nothing is sent."""
     needs_extra("apprise", "notify")
     import apprise
 
-    # What it logs may hold parts of addresses.
+    # Its log messages may contain parts of URLs, which are secret.
     logging.getLogger("apprise").addHandler(logging.NullHandler())
     logging.getLogger("apprise").propagate = False
     services: Any = apprise.Apprise
@@ -375,47 +366,42 @@ def _service(address: str) -> Any:
     if found is not None:
         return found
     scheme = _SCHEME.match(address.strip())
-    known = _schemes()
     if scheme is None:
-        hint = "write an address of apprise, such as slack://… or mailto://…"
-        raise ProctorError("not an address to notify: it has no kind", hint=hint)
+        hint = "use an Apprise URL, such as slack://… or mailto://…"
+        raise ProctorError("this URL has no scheme", where="--notify", hint=hint)
     name = scheme.group().lower()
+    details: Mapping[str, Any] = apprise.Apprise().details()
+    known = {
+        each
+        for service in details["schemas"]
+        for key in ("protocols", "secure_protocols")
+        for each in service[key] or ()
+    }
     if name not in known:
         hint = did_you_mean(name, known) or "https://appriseit.com lists the services"
         raise ProctorError(f"no service is called {name!r}", where="--notify", hint=hint)
     raise ProctorError(
-        f"an address of {name}:// that is not complete, or not of its form",
+        f"an incomplete or malformed {name}:// URL",
         where="--notify",
-        hint="https://appriseit.com tells the form for each service",
+        hint="https://appriseit.com documents the URL of each service",
     )
-
-
-def _schemes() -> set[str]:
-    import apprise
-
-    details: Mapping[str, Any] = apprise.Apprise().details()
-    return {
-        scheme
-        for service in details["schemas"]
-        for key in ("protocols", "secure_protocols")
-        for scheme in service[key] or ()
-    }
 
 
 def _asset() -> Any:
     import apprise
 
-    # What is sent says who sends it; a run's own text is never read as escapes or emoji.
+    # Messages name Proctor as the sender; text of a run is never read as escapes or emoji.
     return apprise.AppriseAsset(
         app_id="Proctor", app_desc="Proctor", secure_logging=True, interpret_emojis=False
     )
 
 
 def without_address(text: str, address: str) -> str:
-    """A reason without any part of the address it is about."""
+    """Remove all parts of a URL from a message about it."""
+    # Services also report parts of their URL, decoded or not; the longest are replaced first.
     rest = address.partition("://")[2]
     parts = {part for each in (rest, unquote(rest)) for part in _SEPARATORS.split(each)}
     for part in sorted({rest, address, *parts}, key=len, reverse=True):
-        if len(part) >= _SHORTEST_SECRET:
+        if len(part) >= _MIN_SECRET:
             text = text.replace(part, "…")
     return line(text, 200)

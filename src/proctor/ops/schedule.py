@@ -1,8 +1,9 @@
-"""Schedules of a project: kept in a file, with what became of them.
+"""Schedules of a project: cron expressions, and the files that store schedules and their state.
 
-Promise: many processes may add, remove and run; the files are replaced wholly or not at all. What
-has been considered is written before anything is started, so a time comes at most once, whatever
-crashes. Addresses of notifications hold secrets: the files are the owner's alone and out of git.
+Guarantees: several processes may add, remove and run schedules, because the files are locked and
+replaced atomically. A time is marked as considered before its run is started, so it is run at most
+once, whatever crashes. Notification URLs contain secrets: only the owner can read the files, and
+git ignores them.
 """
 
 from __future__ import annotations
@@ -22,13 +23,7 @@ from proctor.errors import ProctorError, did_you_mean, hint_among, refuse_unknow
 from proctor.files import lock_file, write_atomic
 from proctor.imports import needs_extra
 
-# Times of a cron expression in a time zone, right over changes of the clocks.
-#
-# Promise: five fields or a name such as `@daily`, read as Debian's cron reads them. In spring a
-# time that does not exist falls on the first minute that does; in autumn a fixed time counts
-# once, the first of the two. Expressions that repeat by the hour or minute go by the real time
-# that passes.
-
+# -- cron expressions ----------------------------------------------------------------------------
 
 NAMED = {
     "@hourly": "0 * * * *",
@@ -38,12 +33,18 @@ NAMED = {
     "@yearly": "0 0 1 1 *",
 }
 
-_CHANGE = timedelta(hours=4)
-"""More than clocks are ever changed by: looking back so far finds a time whatever they did."""
+# Longer than any change between summer and winter time, so that a search that starts this much
+# earlier starts before the change.
+_CLOCK_CHANGE = timedelta(hours=4)
 
 
 class Cron:
-    """An expression in a time zone."""
+    """A cron expression in a time zone: five fields, or a name such as `@daily`.
+
+    Changes of the clock are handled as in Debian's cron. In spring, a time that does not exist
+    becomes the first minute that does. In autumn, a fixed time counts once, the first of the two.
+    Expressions that repeat by the hour or minute follow the time that really passes.
+    """
 
     def __init__(self, expression: str, zone: str) -> None:
         needs_extra("cronsim", "schedule")
@@ -54,39 +55,40 @@ class Cron:
         hint = "five fields: minute hour day month weekday, such as '0 2 * * *'"
         if expression.strip().startswith("@") and self.expression.startswith("@"):
             hint = hint_among(expression, NAMED)
-        # A sixth field would be seconds, which no cron but this library's knows.
+        # The library takes a sixth field for seconds, which no other cron supports.
         if len(self.expression.split()) != 5:
             raise ProctorError(f"not a cron expression: {expression!r}", where="cron", hint=hint)
         try:
             next(CronSim(self.expression, datetime(2024, 1, 1, tzinfo=UTC)))
         except CronSimError as error:
-            said = str(error)[:1].lower() + str(error)[1:]
+            reason = str(error)[:1].lower() + str(error)[1:]
             raise ProctorError(
-                f"not a cron expression: {expression!r}: {said}", where="cron", hint=hint
+                f"not a cron expression: {expression!r}: {reason}", where="cron", hint=hint
             ) from None
         except StopIteration:
             raise ProctorError(
-                f"{expression!r} never comes", where="cron", hint="no month has such a day"
+                f"{expression!r} never occurs", where="cron", hint="no month has such a day"
             ) from None
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """The times after a moment, in UTC."""
+        """Yield the times after a moment, in UTC."""
         from cronsim import CronSim
 
-        # In the doubled hour the library starts from the first of two: those are left out.
+        # In the hour that occurs twice, the library starts from the first one: skip those times.
         for found in CronSim(self.expression, moment.astimezone(self.zone)):
             at = found.astimezone(UTC)
             if at > moment:
                 yield at
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
-        """The last time after one moment and up to another, or None."""
+        """Return the last time after one moment and up to another, or None."""
         from cronsim import CronSim
 
         if next(self.after(after)) > until:
             return None
-        # From before any change of the clocks forward, so that long gaps cost nothing.
-        before = (until - _CHANGE).astimezone(self.zone)
+        # Search backward from just before `until`, then forward: a server that was off for months
+        # must not step through all the times it missed.
+        before = (until - _CLOCK_CHANGE).astimezone(self.zone)
         found = next(CronSim(self.expression, before, reverse=True)).astimezone(UTC)
         found = max(found, after)
         last = found if found > after else None
@@ -98,7 +100,7 @@ class Cron:
 
 
 def time_zone(name: str) -> ZoneInfo:
-    """A time zone by its name."""
+    """Return a time zone by name."""
     from zoneinfo import available_timezones
 
     try:
@@ -108,21 +110,25 @@ def time_zone(name: str) -> ZoneInfo:
         raise ProctorError(f"no time zone is called {name!r}", where="--tz", hint=hint) from None
 
 
+# -- stored schedules ----------------------------------------------------------------------------
+
 FOLDER = ".proctor"
 VERSION = 1
+
 MAX_BYTES = 4_000_000
-"""Far more than any project's schedules; a file beyond it is not one."""
+"""Bytes of the file: far more than the schedules of any project."""
+
 PRIVATE = 0o600
-"""Addresses of notifications hold tokens: nobody but the owner reads the files."""
+"""The mode of the files: notification URLs contain tokens, so only the owner may read them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that begins by itself.
+    """A scheduled run.
 
-    `folder` is where it runs, from the project's. `missed` says what happens to times when nobody
-    was there: `run` does one run for all of them, `skip` waits for the next.
+    `folder` is its working directory, relative to the project. `missed` says what to do about times
+    at which no scheduler was running: `run` does one run for all of them, `skip` none.
     """
 
     target: str
@@ -137,12 +143,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     added: datetime
 
     def times(self) -> Cron:
-        """When it is due."""
+        """Return its times."""
         return Cron(self.cron, self.tz)
 
 
 class State(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of a schedule. Times up to `considered` have been seen to."""
+    """The state of a schedule. Times up to `considered` have been handled."""
 
     considered: datetime
     due: datetime | None = None
@@ -151,8 +157,8 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     pid: int | None = None
     log: str | None = None
-    left_out: str | None = None
-    """Why the latest time was not run, if it was not."""
+    skipped: str | None = msgspec.field(default=None, name="left_out")
+    """Why the latest time was skipped, if it was. The file has the field's former name."""
 
 
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,20 +167,20 @@ class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Busy(ProctorError):
-    """It is running already, and may not overlap."""
+    """The schedule is already running and may not overlap."""
 
 
 class Book:
-    """The schedules below a project's folder.
+    """The schedules of a project, stored in its folder.
 
     .proctor/
-      .gitignore               everything here
-      schedules.yaml           what is to run when; may be edited by hand
-      schedules.state.json     when each was last considered, started, finished, and how
-      schedules.lock           held while one of the two is changed
+      .gitignore               ignores everything here
+      schedules.yaml           the schedules; may be edited by hand
+      schedules.state.json     when each was last considered, started and finished; exit codes
+      schedules.lock           held while one of these two files is changed
       schedules.serve.lock     held by `proctor schedule serve`
-      schedules/NAME.lock      held by a run of NAME, by the child itself
-      logs/NAME/*.log          what runs printed, one file each
+      schedules/NAME.lock      held by the process of a run of NAME
+      logs/NAME/*.log          the output of runs, one file each
     """
 
     def __init__(self, project: Path) -> None:
@@ -186,7 +192,7 @@ class Book:
     # -- reading ---------------------------------------------------------------------------------
 
     def schedules(self) -> dict[str, Schedule]:
-        """All of them by name, checked."""
+        """Return all schedules by name, validated."""
         import yaml
 
         try:
@@ -201,8 +207,10 @@ class Book:
             written = msgspec.convert(yaml.safe_load(content), _Written)
             return {name: self._schedule(name, each) for name, each in written.schedules.items()}
         except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
-            said = " ".join(str(error).split())
-            raise ProctorError(f"not a file of schedules: {said}", where=str(self._file)) from None
+            reason = " ".join(str(error).split())
+            raise ProctorError(
+                f"not a file of schedules: {reason}", where=str(self._file)
+            ) from None
 
     def _schedule(self, name: str, written: Any) -> Schedule:
         checked_name(name)
@@ -219,17 +227,17 @@ class Book:
         return found
 
     def named(self, name: str) -> Schedule:
-        """One of them, or which there are."""
+        """Return a schedule; raise an error that lists the names for an unknown one."""
         found = self.schedules()
         if name not in found:
             hint = did_you_mean(name, found) or (
-                f"there are {', '.join(found)}" if found else "`proctor schedule add` makes one"
+                f"there are {', '.join(found)}" if found else "`proctor schedule add` adds one"
             )
             raise ProctorError(f"no schedule is called {name!r}", hint=hint)
         return found[name]
 
     def states(self) -> dict[str, State]:
-        """What became of them."""
+        """Return the state of each schedule that has been considered."""
         try:
             return msgspec.json.decode(self._state.read_bytes(), type=dict[str, State])
         except FileNotFoundError:
@@ -238,11 +246,11 @@ class Book:
             raise ProctorError(
                 f"cannot read: {error}",
                 where=str(self._state),
-                hint="without this file, schedules go on from when they were added",
+                hint="if you delete this file, schedules start again from when they were added",
             ) from None
 
     def running(self, name: str) -> bool:
-        """Whether a run of it holds its lock."""
+        """Return whether a run of the schedule holds its lock."""
         path = self._run_lock(name)
         if not path.exists():
             return False
@@ -252,27 +260,27 @@ class Book:
     # -- changing --------------------------------------------------------------------------------
 
     def add(self, name: str, schedule: Schedule) -> None:
-        """Keep one more."""
+        """Add a schedule."""
         checked_name(name)
         with self._changing():
             found = self.schedules()
             if name in found:
                 raise ProctorError(
-                    f"there is a schedule {name!r} already",
-                    hint="--name gives another; `proctor schedule remove` makes room",
+                    f"the schedule {name!r} already exists",
+                    hint="choose another --name, or remove it with `proctor schedule remove`",
                 )
             self._write({**found, name: schedule})
             self._write_states({k: v for k, v in self.states().items() if k != name})
 
     def remove(self, name: str) -> None:
-        """Forget one; what it ran is kept."""
+        """Remove a schedule; its runs stay."""
         with self._changing():
             self.named(name)
             self._write({k: v for k, v in self.schedules().items() if k != name})
             self._write_states({k: v for k, v in self.states().items() if k != name})
 
     def note(self, name: str, schedule: Schedule, **changes: Any) -> State:
-        """Change what is known of one, at once and for good."""
+        """Update the state of a schedule, on disk."""
         with self._changing():
             states = self.states()
             state = states.get(name) or State(considered=schedule.added)
@@ -280,33 +288,33 @@ class Book:
             self._write_states(states)
             return states[name]
 
-    def claim(self, name: str) -> IO[bytes]:
-        """The lock of a run, to be handed to its process; `Busy` while another holds it."""
+    def lock_run(self, name: str) -> IO[bytes]:
+        """Return the locked file to pass to the process of a run; raise `Busy` if it is locked."""
         path = self._run_lock(name)
         self._make(path.parent)
         file = path.open("a+b")
         for _ in range(3):
             if lock_file(file, wait=False):
                 return file
-            time.sleep(0.02)  # whoever asks `running` holds it for a moment
+            time.sleep(0.02)  # `running` in another process holds the lock for a moment
         file.close()
         raise Busy(f"{name} is still running", hint="--overlap allows several at a time")
 
     @contextlib.contextmanager
     def serving(self) -> Generator[None]:
-        """Be the one that serves, or say that another does."""
+        """Hold the lock of the scheduler inside the block; only one may run per project."""
         self._make(self.folder)
         with (self.folder / "schedules.serve.lock").open("a+b") as file:
             if not lock_file(file, wait=False):
                 raise ProctorError(
-                    "another `proctor schedule serve` is at work",
+                    "another `proctor schedule serve` is already running",
                     where=str(self.project),
-                    hint="one serves all schedules of a project: stop it to begin another",
+                    hint="one scheduler runs all schedules of a project",
                 )
             yield
 
     def logs(self, name: str) -> Path:
-        """The folder of what its runs printed."""
+        """Return the folder of a schedule's log files."""
         path = self.folder / "logs" / name
         self._make(path)
         return path
@@ -343,7 +351,7 @@ class Book:
 
 
 def checked_name(name: str) -> str:
-    """A name that can be that of a file everywhere."""
+    """Return a name that is a valid file name on every system; raise an error for any other."""
     if not _NAME.fullmatch(name):
         raise ProctorError(
             f"{name!r} cannot be the name of a schedule",
@@ -353,12 +361,12 @@ def checked_name(name: str) -> str:
     return name
 
 
-def name_for(target: str) -> str:
-    """The name of a schedule that was given none: that of its file or experiment."""
+def default_name(target: str) -> str:
+    """Return the name of a schedule without --name: that of its file or experiment."""
     stem = Path(target).stem if target.endswith((".yaml", ".yml", ".py")) else target
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:64] or "schedule"
 
 
 def utc_now() -> datetime:
-    """This moment."""
+    """Return the current time."""
     return datetime.now(UTC)

@@ -1,8 +1,8 @@
-"""Run schedules when they are due, each run a process of its own.
+"""Run schedules when they are due, each run in its own process.
 
-Promise: a run that crashes ends nothing but itself; a time comes at most once; times that nobody
-was there for are seen to as the schedule says. A run outlives a server that is killed, and holds
-its lock itself, so that the next server does not start it twice.
+Guarantees: a crash of a run affects nothing else; each time is run at most once; times missed while
+no scheduler was running are handled as the schedule says. A run continues if the scheduler is
+killed, and its process holds the lock, so that the next scheduler does not start it twice.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from proctor.runs.audit import command_line
 from proctor.trace.redact import default_redactor
 
 LATE = timedelta(seconds=90)
-"""A time noticed later than this was missed: the server looks every `LOOK` seconds."""
+"""A time noticed later than this counts as missed; the scheduler checks every `CHECK_SECONDS`."""
 
-LOOK = 30.0
-"""Seconds between looks at the file and the clock, which both may be changed by others."""
+CHECK_SECONDS = 30.0
+"""Time between checks: the file may be edited and the clock may be set at any moment."""
 
-LOOK_AT_RUNS = 1.0
-"""Seconds between looks at runs under way."""
+CHECK_RUNS_SECONDS = 1.0
+"""Time between checks while runs are in progress."""
 
 CLOCK_SET_BACK = timedelta(hours=1)
-"""A moment considered that lies further ahead than this was taken from a clock that was wrong."""
+"""If the time considered last is further ahead than this, the clock was wrong at that time."""
 
 GRACE = 10.0
-"""Seconds that runs get to end when the server is told to; a run promises 5."""
+"""Seconds that runs get to end when the scheduler stops; a run promises 5."""
 
-KEPT_LOGS = 20
-"""Files of output kept for each schedule."""
+MAX_LOGS = 20
+"""Log files kept for each schedule."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class Clock(Protocol):
-    """What the server takes time from."""
+    """The clock of the scheduler; tests use their own."""
 
     def now(self) -> datetime:
-        """This moment, in UTC."""
+        """Return the current time, in UTC."""
         ...
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass; True when it is time to stop."""
+        """Wait, or return True at once when the scheduler must stop."""
         ...
 
 
@@ -65,20 +65,20 @@ class RealClock:
         self._stopped = threading.Event()
 
     def now(self) -> datetime:
-        """This moment."""
+        """Return the current time."""
         return utc_now()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, unless told to stop."""
+        """Wait, or return True as soon as `stop` is called."""
         return self._stopped.wait(seconds)
 
     def stop(self) -> None:
-        """It is time to stop."""
+        """End every wait."""
         self._stopped.set()
 
 
 class Started(NamedTuple):
-    """A run under way."""
+    """A run in progress."""
 
     name: str
     schedule: Schedule
@@ -87,48 +87,59 @@ class Started(NamedTuple):
 
 
 class Scheduler:
-    """Starts what is due and notes what became of it. One at a time: hold `book.serving()`."""
+    """Starts schedules when they are due and records how their runs end.
 
-    def __init__(self, book: Book, clock: Clock, tell: Callable[[str], None]) -> None:
+    Only one may run per project: hold `book.serving()`.
+    """
+
+    def __init__(self, book: Book, clock: Clock, log: Callable[[str], None]) -> None:
         self._book = book
         self._clock = clock
-        self._tell = tell
+        self._log = log
         self.running: list[Started] = []
 
     def serve(self) -> None:
-        """Go on until the clock says to stop; then ask runs to end, and wait for them."""
-        self._forget_lost()
+        """Run until the clock is stopped; then stop the runs and wait for them."""
+        # Runs of an earlier scheduler that was killed may have ended since: their exit code is
+        # unknown, since only their parent process could read it.
+        states = self._book.states()
+        for name, schedule in self._book.schedules().items():
+            state = states.get(name)
+            if state is not None and state.pid is not None and not self._book.running(name):
+                self._book.note(name, schedule, pid=None, finished=None, exit_code=None)
         try:
             while True:
-                seconds = LOOK
+                seconds = CHECK_SECONDS
                 try:
                     seconds = self.tick()
-                except ProctorError as error:  # a file being edited: the next look may be better
-                    self._tell(str(error))
+                except ProctorError as error:  # the file is being edited: try again later
+                    self._log(str(error))
                 if self._clock.wait(seconds):
                     return
         finally:
             self.stop()
 
     def tick(self) -> float:
-        """See to what is due now; the seconds until the next look."""
+        """Start what is due now; return the seconds until the next check."""
         self.reap()
         now = self._clock.now()
         schedules, states = self._book.schedules(), self._book.states()
-        seconds = LOOK_AT_RUNS if self.running else LOOK
+        seconds = CHECK_RUNS_SECONDS if self.running else CHECK_SECONDS
         for name, schedule in schedules.items():
             state = states.get(name) or State(considered=schedule.added)
             if state.pid is not None and state.log is not None:
-                logs.cut(self._book.project / state.log)  # of a server that was killed, perhaps
+                # Also for a run of an earlier scheduler, which `reap` does not know.
+                logs.truncate_log(self._book.project / state.log)
             self._consider(name, schedule, state, now)
             following = next(schedule.times().after(now))
             seconds = min(seconds, (following - now).total_seconds())
-        return max(0.0, min(seconds, LOOK_AT_RUNS) if self.running else seconds)
+        return max(0.0, min(seconds, CHECK_RUNS_SECONDS) if self.running else seconds)
 
     def _consider(self, name: str, schedule: Schedule, state: State, now: datetime) -> None:
         since = state.considered
         if since - now > CLOCK_SET_BACK:
-            self._tell(f"{name}: the clock was set back; going on from now")
+            # Otherwise the schedule would not run until the clock reaches that time again.
+            self._log(f"{name}: the clock was set back; continuing from now")
             self._book.note(name, schedule, considered=now)
             return
         due = schedule.times().latest(since, now) if since < now else None
@@ -136,15 +147,16 @@ class Scheduler:
             return
         if now - due > LATE and schedule.missed == "skip":
             why = f"missed at {due:%Y-%m-%d %H:%M} UTC"
-            self._book.note(name, schedule, considered=now, due=due, left_out=why)
-            self._tell(f"{name}: {why}; waiting for the next time")
+            self._book.note(name, schedule, considered=now, due=due, skipped=why)
+            self._log(f"{name}: {why}; waiting for the next time")
             return
-        self._book.note(name, schedule, considered=now, due=due, left_out=None)
+        # Before the start: after a crash in between, the time is lost rather than run twice.
+        self._book.note(name, schedule, considered=now, due=due, skipped=None)
         try:
             self.start(name, schedule)
         except (ProctorError, OSError) as error:
-            self._book.note(name, schedule, left_out=str(error))
-            self._tell(f"{name}: left out: {error}")
+            self._book.note(name, schedule, skipped=str(error))
+            self._log(f"{name}: skipped: {error}")
 
     def start(self, name: str, schedule: Schedule) -> Started:
         """Start a run now, with its output in a log file."""
@@ -152,32 +164,33 @@ class Scheduler:
         path = self._book.logs(name) / f"{now:%Y%m%dT%H%M%S.%fZ}.log"
         with path.open("ab", buffering=0) as log:
             process = launch(self._book, name, schedule, output=log)
-        keep_newest(path.parent, KEPT_LOGS)
-        kept = str(path.relative_to(self._book.project))
-        self._book.note(name, schedule, **begun(now, process.pid, kept))
-        self._tell(f"{name}: started, output in {kept}")
+        delete_old_logs(path.parent, MAX_LOGS)
+        shown = str(path.relative_to(self._book.project))
+        self._book.note(name, schedule, **started_state(now, process.pid, shown))
+        self._log(f"{name}: started, output in {shown}")
         self.running.append(Started(name, schedule, process, path))
         return self.running[-1]
 
     def reap(self) -> None:
-        """Note the runs that have ended, and keep the output of the others within bounds."""
+        """Record the runs that have ended, and limit the log files of the others."""
         for each in list(self.running):
-            logs.cut(each.log)
+            logs.truncate_log(each.log)
             code = each.process.poll()
             if code is not None:
                 self.running.remove(each)
                 self._ended(each, code)
 
     def wait_for(self, process: subprocess.Popen[bytes]) -> int:
-        """The exit code of a run, whose output is kept within bounds until then."""
+        """Wait for a run while limiting its log file; return the exit code."""
         while True:
             try:
-                return process.wait(LOOK_AT_RUNS)
+                return process.wait(CHECK_RUNS_SECONDS)
             except subprocess.TimeoutExpired:
                 self.reap()
 
     def stop(self) -> None:
-        """Ask runs to end as Ctrl-C does; what they finished is safe and can be resumed."""
+        """Stop the runs as Ctrl-C does; their finished trials are saved and can be resumed."""
+        # All are signalled before the first wait, so that they stop in parallel.
         for each in self.running:
             each.process.terminate()
         for each in self.running:
@@ -191,37 +204,30 @@ class Scheduler:
 
     def _ended(self, each: Started, code: int) -> None:
         self._note_end(each.name, each.schedule, code)
-        self._tell(f"{each.name}: ended with {_told(code)}")
-        if code < 0:  # it had no chance to tell anybody itself
+        self._log(f"{each.name}: ended with {_exit_text(code)}")
+        if code < 0:  # killed: it could not send its own notification
             with contextlib.suppress(ProctorError):
-                tell_of_death(self._book, each.name, each.schedule, _told(code), self._tell)
+                notify_killed(self._book, each.name, each.schedule, code, self._log)
 
     def _note_end(self, name: str, schedule: Schedule, code: int) -> None:
+        # A schedule may have been removed while it ran.
         if name in self._book.schedules():
             finished = self._clock.now()
             self._book.note(name, schedule, finished=finished, exit_code=code, pid=None)
 
-    def _forget_lost(self) -> None:
-        """Runs of an earlier server that have ended since: how is not known."""
-        states = self._book.states()
-        for name, schedule in self._book.schedules().items():
-            state = states.get(name)
-            if state is not None and state.pid is not None and not self._book.running(name):
-                self._book.note(name, schedule, pid=None, finished=None, exit_code=None)
 
-
-def begun(now: datetime, pid: int, log: str | None) -> dict[str, object]:
-    """What is noted of a schedule whose run has started."""
+def started_state(now: datetime, pid: int, log: str | None) -> dict[str, object]:
+    """Return the changed fields of the state of a schedule whose run has started."""
     return {"started": now, "pid": pid, "log": log, "finished": None, "exit_code": None}
 
 
 def launch(
     book: Book, name: str, schedule: Schedule, *, output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a run as a process that holds its own lock; `Busy` when it may not overlap."""
+    """Start a run as a process that holds its lock; raise `Busy` if it may not overlap."""
     argv = [sys.executable, "-m", "proctor", "run", *run_arguments(schedule)]
     environ = child_environment(schedule, os.environ)
-    lock = None if schedule.overlap else book.claim(name)
+    lock = None if schedule.overlap else book.lock_run(name)
     try:
         if output is not None:
             shown = command_line(["proctor", *argv[3:]], default_redactor())
@@ -233,30 +239,33 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # Ctrl-C is for the server, which asks its runs to end.
+            # Ctrl-C in a terminal must reach only the scheduler, which then stops its runs.
             start_new_session=True,
             pass_fds=() if lock is None or os.name == "nt" else (lock.fileno(),),
         )
     finally:
         if lock is not None:
-            lock.close()
+            lock.close()  # the child has inherited the lock and holds it until it ends
 
 
 def run_arguments(schedule: Schedule) -> list[str]:
-    """What follows `proctor run`; no address of a notification is among it."""
+    """Return the arguments of `proctor run`, without notification URLs."""
     events = [word for event in schedule.notify_on for word in ("--notify-on", event)]
     return [schedule.target, *schedule.options, *events]
 
 
 def child_environment(schedule: Schedule, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a run: addresses go this way, since all users may see command lines."""
+    """Return the environment of a run.
+
+    It carries the notification URLs, because all users of a machine can see command lines.
+    """
     if not schedule.notify:
         return dict(environ)
     return {**environ, "PROCTOR_NOTIFY_TO": " ".join(addresses(schedule, environ))}
 
 
 def addresses(schedule: Schedule, environ: Mapping[str, str]) -> list[str]:
-    """The addresses of a schedule, with `${VARIABLES}` put in."""
+    """Return the notification URLs of a schedule, with `${VARIABLES}` replaced."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in environ:
@@ -269,34 +278,35 @@ def addresses(schedule: Schedule, environ: Mapping[str, str]) -> list[str]:
     return [_VARIABLE.sub(value, each) for each in schedule.notify]
 
 
-def tell_of_death(
-    book: Book, name: str, schedule: Schedule, how: str, tell: Callable[[str], None]
+def notify_killed(
+    book: Book, name: str, schedule: Schedule, code: int, warn: Callable[[str], None]
 ) -> None:
-    """Notify of a run whose process was killed."""
+    """Notify about a run whose process was killed."""
     from proctor import api
-    from proctor.ops.notify import Notifier, NotifyEvent, notice, wish_for
+    from proctor.ops.notify import Notifier, NotifyEvent, notice, notify_request
 
     to = addresses(schedule, os.environ)
-    wish = wish_for(api.settings(book.project / schedule.folder), to, schedule.notify_on)
-    if not wish.to:
+    request = notify_request(api.settings(book.project / schedule.folder), to, schedule.notify_on)
+    if not request.to:
         return
-    notifier = Notifier(wish, tell)
-    what = {"name": name, "outcome": "died", "stopped": f"its process ended with {how}"}
-    notifier.send(notice((NotifyEvent.END, NotifyEvent.FAILURE), **what))
+    notifier = Notifier(request, warn)
+    reason = f"its process ended with {_exit_text(code)}"
+    events = (NotifyEvent.END, NotifyEvent.FAILURE)
+    notifier.send(notice(events, name=name, outcome="died", stopped=reason))
     notifier.close()
 
 
-def keep_newest(folder: Path, most: int) -> None:
-    """Remove the oldest logs; their names are in the order of time."""
+def delete_old_logs(folder: Path, most: int) -> None:
+    """Delete the oldest log files; their names are in the order of time."""
     for old in sorted(folder.glob("*.log"))[:-most]:
         for path in (old, old.with_name(f"{old.name}.1")):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
-def _told(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError):  # a real-time signal has no name
         return signal.Signals(-code).name
     return f"signal {-code}"
