@@ -166,7 +166,7 @@ def test_settings_say_whom_to_tell_and_do_not_show_it(suite: Path) -> None:
     [
         (["--notify", f"jsn://{SECRET}"], "no service is called 'jsn'\nhint: did you mean"),
         (["--notify", SECRET], "this URL has no scheme"),
-        (["--notify", f"slack://{SECRET}"], "an address of slack:// that is not complete"),
+        (["--notify", f"slack://{SECRET}"], "an incomplete or malformed slack:// URL"),
         (["--notify-template", "{nmae}"], "no field 'nmae'\nhint: did you mean 'name'"),
         (["--notify-template", "{path.parent}"], "no field 'path.parent'"),
         (["--notify-template", "{path!r}"], "the field 'path' has a format"),

@@ -39,6 +39,7 @@ class _LineFormatter(logging.Formatter):
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
+        # Redacted before it is split: a private key spans several lines.
         lines = default_redactor().text(message).split("\n")
         text = "\n    ".join(line(each, MAX_RECORD) for each in lines)[:MAX_RECORD]
         moment = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
