@@ -24,6 +24,7 @@ FILE = "notes.jsonl"
 MAX_TEXT = 10_000
 """Maximum characters of a note: a page or two; longer texts belong in a linked document."""
 
+# A tag is given where a path may be given too, so it must not look like one.
 _TAG = re.compile(r"[\w][\w.+-]{0,63}")
 
 

@@ -29,6 +29,7 @@ FILE = "audit.jsonl"
 _ADDRESSES = "--notify"
 """Option whose values are addresses: they hold secrets in no known form."""
 
+# The scheme stays: it says which service was notified.
 _ADDRESS = re.compile(r"((?:--notify=)?(?:[\w+.-]+://)?).*", re.DOTALL)
 
 
@@ -100,6 +101,7 @@ def root_of(run: Path) -> Path:
     for folder in above:
         if (folder / FILE).is_file():
             return folder
+    # Without a log: two levels up, as in <results>/<experiment>/<run>.
     return above[1] if len(above) > 1 else above[0]
 
 

@@ -91,6 +91,7 @@ class _File(Baseline, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a file: metadata, then the trace in Proctor's own format."""
 
     proctor_baseline: int = 0
+    # Raw, so that a listing does not decode traces.
     trace: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -157,6 +158,7 @@ class BaselineStore:
                     problems.append(str(error))
             else:
                 found += [] if loaded is None else [loaded]
+        # By time, since versions are names of the user's own and have no order.
         return max(found, key=lambda each: each.baseline.saved, default=None)
 
     def list(self, agent: str | None = None) -> Listing:
@@ -167,6 +169,7 @@ class BaselineStore:
                 listing.baselines.append(_metadata(_decoded(path)))
             except BaselineError as error:
                 listing.problems.append(str(error))
+        # Versions are listed by their first case: one may be extended after the next was begun.
         first: dict[tuple[str, str], datetime] = {}
         for each in listing.baselines:
             key = (each.agent, each.version)
@@ -267,6 +270,7 @@ def _encoded(baseline: Baseline, trace: Trace) -> bytes:
         **without_surrogates(msgspec.to_builtins(baseline)),
         "trace": msgspec.Raw(native.encode_trace(trace).rstrip(b"\n")),
     }
+    # Indented, so that a review shows what changed line by line.
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

@@ -39,6 +39,7 @@ class Checkpoints:
         self._keep_after = {TrialStatus.CANCELLED}
         if after_errors:
             self._keep_after.add(TrialStatus.INFRA_ERROR)
+        # Listed once, so that a trial without a state costs no access to the disk.
         self._stored: set[str] = set()
         with contextlib.suppress(OSError):
             for path in self._folder.iterdir():
@@ -85,7 +86,7 @@ class Checkpoints:
 
     def written(self, trials: Iterable[Trial]) -> None:
         """Delete the states of trials that are finished in the journal."""
-        if not self._stored:
+        if not self._stored:  # as in most runs: saves the hash of every trial
             return
         for trial in trials:
             if trial.status not in self._keep_after:

@@ -66,6 +66,7 @@ class Severity(StrEnum):
     ERROR = "error"
 
 
+# Members of a StrEnum would sort by their texts.
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
@@ -152,9 +153,7 @@ class NotCompared(msgspec.Struct, frozen=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Every case of a suite compared with a version; `compared` is None for the current
-    behaviour.
-    """
+    """Every case compared with a version; `compared` is None for the current behaviour."""
 
     baseline: str
     compared: str | None
@@ -194,7 +193,7 @@ class Side(NamedTuple):
 def compare_case(
     case: str, agent: str, before: Side, after: Side, *, case_changed: bool = False
 ) -> CaseDiff:
-    """Compare two sides of a case; `similarity` is that of their tool sequences."""
+    """Compare two sides of a case."""
     return CaseDiff(
         case=case,
         agent=agent,
@@ -257,6 +256,7 @@ def _correctness(before: Side, after: Side) -> Iterator[Change]:
 
 def _path(before: Trace, after: Trace) -> Iterator[Change]:
     """Yield path changes: tools, arguments, steps, handoffs, guardrails, models."""
+    # The previous behaviour is the reference, so `extra` and `missing` read as added and removed.
     match = match_calls(after.tool_calls, before.tool_calls, mode="strict", arguments="exact")
     yield from _tools(match, before.tool_sequence, after.tool_sequence)
     for call in match.different:
@@ -279,12 +279,12 @@ def _path(before: Trace, after: Trace) -> Iterator[Change]:
         yield _change(ChangeKind.ROUTING, Severity.WARNING, message, old, new)
     if (was := stop_reason(before)) != (now := stop_reason(after)):
         severity = Severity.ERROR if now in CUT_SHORT else Severity.WARNING
-        if was is None or now is None:
+        if was is None or now is None:  # a trace that does not record it proves no change
             severity = Severity.INFO
         message = f"stop reason: {line(was or 'unknown', 40)} → {line(now or 'unknown', 40)}"
         yield _change(ChangeKind.STOP_REASON, severity, message, was, now)
     old, new = list(models_of(before)), list(models_of(after))
-    if old != new and old and new:
+    if old != new and old and new:  # unknown on one side is no change
         message = f"model: {_few(old)} → {_few(new)}"
         yield _change(ChangeKind.MODEL, Severity.WARNING, message, old, new)
     old, new = error_lines(before), error_lines(after)
@@ -538,6 +538,7 @@ def routing(trace: Trace) -> list[str]:
 def error_lines(trace: Trace) -> list[str]:
     """Return the innermost errors: the failed operation and the error type."""
     failed = trace.errors
+    # A failed call fails the spans around it: only the innermost one names the cause.
     around = {span.parent_id for span in failed}
     return [
         f"{span.tool_name or span.name}: {span.error_type or span.status}"
@@ -557,9 +558,7 @@ def _word(value: Any) -> str | None:
 
 
 def _reason_in_messages(value: Any) -> str | None:
-    """Return a finish reason next to the last message: ours, OpenTelemetry's or an OpenAI
-    response's.
-    """
+    """Return the finish reason beside the last message (ours, OpenTelemetry's, OpenAI's)."""
     if isinstance(value, Mapping):
         value = cast("Mapping[str, Any]", value).get("choices")
     if not isinstance(value, list) or not value:
@@ -616,6 +615,7 @@ def word_changes(before: str, after: str) -> tuple[WordChange, ...]:
     pairs += [(left + n, right + n) for n in range(end)]
     marked: list[tuple[str, str]] = []
     i = j = 0
+    # The last pair lies behind both texts: what follows the last common word is marked there.
     for one, other in [*pairs, (len(old), len(new))]:
         marked += [("removed", word) for word in old[i:one]]
         marked += [("added", word) for word in new[j:other]]

@@ -60,6 +60,7 @@ def hard_fail(prefix: Sequence[FinishedTrial], _plan: CellPlan) -> str | None:
 def out_of_reach(prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
     """Perfect scores in all remaining trials would still leave the mean below the threshold."""
     scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
+    # A trial without a verdict takes no part in the mean, so fewer scores remain possible.
     lost = sum(1 for seen in prefix if not seen.status.judged)
     possible = plan.trials - lost
     if not scores or possible <= 0:
@@ -98,6 +99,7 @@ class Sequential:
             return None  # no mean lies beyond the ends, so there is nothing to distinguish
         scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
         n, total = len(scores), math.fsum(scores)
+        # The second side mirrors the first: lost scores, against one minus the threshold.
         sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
         for side, gained, required in sides:
             evidence = EProcess(required).log_e(gained, n)
@@ -175,6 +177,7 @@ class EarlyStop:
         waiting = self._waiting.setdefault(cell, {})
         prefix = self._prefix.setdefault(cell, [])
         waiting[position] = FinishedTrial.of(trial)
+        # Trials finish in any order, and rules see them in plan order: up to the first gap.
         while (following := waiting.pop(len(prefix), None)) is not None:
             prefix.append(following)
             if any(rule(prefix, plan) for rule in self._rules):

@@ -27,6 +27,7 @@ def find_run(text: str | Path, root: Path | str) -> Path:
     When several runs have a tag, the most recently tagged one is returned.
     """
     path, root = Path(text), Path(root)
+    # A path counts from here first, as in every command, then from the results folder.
     for place in (path, root / path):
         if (place / "_spec_.yaml").is_file():
             return place

@@ -31,6 +31,7 @@ MAX_NAME = 80
 """Maximum length of a path component made from user text: stays under Windows' 260 characters."""
 
 _UNSAFE = re.compile(r"[^\w.\-]+")
+# Windows opens a device for these names, with any extension.
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 _SEQ = "{seq}"
 
@@ -42,6 +43,7 @@ class RunFolderError(ProctorError):
 def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
     """Create a unique directory below `root`; `names` are the values of the other tokens."""
     parts = [_filled(part, names) for part in pattern.split("/")]
+    # The component that must be new: the numbered one, else the last.
     numbered = next((i for i, part in enumerate(parts) if _SEQ in part), len(parts) - 1)
     parent = root.joinpath(*parts[:numbered])
     if ".." in parts or not parent.resolve().is_relative_to(root.resolve()):
@@ -92,6 +94,7 @@ def _new_folder(parent: Path, part: str, pattern: str) -> Path:
         return path
     taken = [int(n) for p in parent.iterdir() if (n := _number_in(part, p.name))]
     for number in count(max(taken, default=0) + 1):
+        # Padded, so that names sort by number; from 1000 on they get longer.
         path = parent / part.replace(_SEQ, f"{number:03d}")
         # Another process may have taken the number since the folder was listed.
         with contextlib.suppress(FileExistsError):
@@ -235,13 +238,16 @@ class RunFolder:
         refs = (t.trace for t in read_journal(self.journal_path, problems) if t.trace is not None)
         for part in self.path.glob(".*.part"):
             part.unlink(missing_ok=True)
+        # `trim` first: `problems` is filled while it reads the references.
         return [*segments.trim(self.traces_path, refs), *problems]
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
-        """Acquire the writer lock, or raise if another process holds it. Released when the process
-        ends.
+        """Acquire the writer lock, or raise if another process holds it.
+
+        It is released at the end of the block or of the process.
         """
+        # The file is never deleted: a new one would be another lock.
         try:
             file = (self.path / ".lock").open("a+b")
         except OSError as error:

@@ -117,18 +117,20 @@ def read_beat(run: Path) -> Beat | None:
 
 
 def look_at(run: Path, now: datetime | None = None) -> Sign:
-    """Return the state of a run; on this machine the process is checked, otherwise only the
-    clock.
-    """
+    """Return the state of a run, from its last beat, the clock and, if it is here, its process."""
     beat = read_beat(run)
     if beat is None:
+        # Imported runs and copies for queries have no heartbeat. Only finished runs have these
+        # files.
         ended = any((run / name).exists() for name in ("results.parquet", "facts.json"))
         return Sign(Life.ENDED if ended else Life.UNKNOWN)
     if beat.state != "running":
         return Sign(Life(beat.state), beat.at, beat)
+    # A process id says nothing on another machine.
     if beat.host == socket.gethostname() and not _exists(beat.pid):
         return Sign(Life.DEAD, beat.at, beat)
     silent = ((now or datetime.now(UTC)) - beat.at).total_seconds()
+    # At least a second: shorter intervals are missed whenever the machine is busy.
     if silent > MISSED * max(beat.every_s, 1.0):
         return Sign(Life.STALLED, beat.at, beat)
     return Sign(Life.ALIVE, beat.began, beat)
@@ -219,6 +221,7 @@ class Heart:
         # An unknown cost must not be reported as zero.
         beat.cost_usd, beat.tokens = budget.cost_usd or None, budget.tokens
         beat.unpriced_calls = budget.unpriced
+        # Trials of earlier sessions took no time of this one.
         worked = beat.done - session.kept
         if worked != self._worked:
             self._worked = worked

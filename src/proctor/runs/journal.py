@@ -96,8 +96,11 @@ class Journal:
         self._path = path
         self._sync = sync
         self._clock = clock
+        # Parameters may hold values that JSON does not have, such as dates.
         self._encoder = msgspec.json.Encoder(enc_hook=str)
         try:
+            # Unbuffered: after a write the operating system has the line, whatever happens to
+            # this process.
             self._file = path.open("ab", buffering=0)
             # A torn line is truncated, so that the next line starts a line.
             size = path.stat().st_size
@@ -148,7 +151,8 @@ class Journal:
             ) from None
 
     def _refuse_deleted(self) -> None:
-        # Writes to a deleted file succeed and are lost.
+        # Writes to a deleted file succeed and are lost. Checked only with a sync: that is soon
+        # enough, and saves a system call per write.
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise JournalError(
                 "the journal was deleted while the run was writing it",

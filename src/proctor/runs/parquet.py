@@ -58,6 +58,7 @@ COLUMNS = {
 }
 """Columns of `results.parquet`; those the journal leaves out (defaults) are NULL or 0."""
 
+# The journal leaves out defaults, which would be NULL here.
 _ZERO = {"attempt": "1", "llm_calls": "0", "unpriced_calls": "0", "tool_calls": "0", "retries": "0"}
 
 
@@ -91,6 +92,7 @@ RowOrder = tuple[str, str, str, int, int]
 
 def row_order(trial: Trial | _Place) -> RowOrder:
     """Return the sort key of a trial: case, agent, parameters, seed, repeat."""
+    # Trials without a seed come first.
     seed = -1 if trial.axis_seed is None else trial.axis_seed
     return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
 
@@ -119,6 +121,7 @@ def write_parquet(
     """
     import duckdb
 
+    # `RunFolder.repair` removes hidden files that end in `.part` after a crash.
     ordered = folder.parquet_path.with_name(".ordered.jsonl.part")
     listed = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
     picked = ", ".join(
@@ -140,6 +143,7 @@ def write_parquet(
         )
         process, large = os.getpid(), source.stat().st_size > LONG_RUN
         with (
+            # Not fsynced: the file can be written again from the journal.
             replacing(folder.parquet_path, sync=False) as aside,
             # After a long run the memory of a separate database is released.
             _database(process) if large else _shared_database(process).cursor() as connection,

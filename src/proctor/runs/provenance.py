@@ -22,6 +22,7 @@ from typing import Any
 
 def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
     """Return a UUID version 7: random and sortable by time."""
+    # RFC 9562: 48 bits of milliseconds, the version, 12 random bits, the variant 0b10, 62 random.
     milliseconds = clock() // 1_000_000
     value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | secrets.randbits(12) << 64
     return str(uuid.UUID(int=value | 0b10 << 62 | secrets.randbits(62)))
@@ -66,7 +67,8 @@ def who() -> str:
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit of a folder and whether it has changes; None outside a repository."""
     here = folder.resolve()
-    # Starting git takes longer than seeing that there is no repository.
+    # Starting git takes longer than seeing that there is no repository. GIT_DIR may name one that
+    # is elsewhere.
     if "GIT_DIR" not in os.environ and not any(
         os.path.lexists(f"{place}/.git") for place in (here, *here.parents)
     ):
@@ -108,6 +110,7 @@ def package_versions() -> Mapping[str, str]:
         for name in names:
             package, sign, version = name.removesuffix(".dist-info").partition("-")
             if sign and name.endswith(".dist-info") and _normal(package) in wanted:
+                # The first folder of sys.path is the one that is imported from.
                 found.setdefault(_normal(package), version)
     return dict(sorted(found.items()))
 

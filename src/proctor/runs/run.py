@@ -204,6 +204,7 @@ class Run:
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
         """Return all trials by cell, in compact form."""
         found: dict[tuple[str, str, str], list[Trial]] = {}
+        # A session passes its trials compact already.
         finished = compact(self.trials, {}) if self._finished is None else self._finished
         for trial in finished:
             key = (trial.case, trial.agent, params_key(trial.params))
@@ -219,6 +220,7 @@ class Run:
         options = self.spec.get("options", {})
         names = options.get("early_stop")
         rules = rules_named(names) if names else ()
+        # From the plan, not from the trials: a cell without trials is NOT RUN, not absent.
         planned = {
             CellKey(c["case"], c["agent"], c.get("params", "")): c for c in self.spec["cells"]
         }
@@ -255,9 +257,7 @@ class Run:
         return rank_errors(self._ordered()) if self.totals.infra_error else ()
 
     def _ordered(self) -> Iterator[Trial]:
-        """Return all trials, sorted: finishing order is random, and samples must not depend
-        on it.
-        """
+        # Finishing order is random, and the samples of failures must not depend on it.
         for trials in self._by_cell.values():
             yield from sorted(trials, key=plan_order)
 
@@ -268,9 +268,8 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 when every cell passed, 1 when the gate failed, 2 when something was not
-        judged.
-        """
+        """Return 0 if every cell passed, 1 if one failed, else 2: something was not judged."""
+        # Failures first: they are results of the agent, whatever else is missing.
         verdicts = {cell.verdict for cell in self.cells}
         if verdicts & {Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL}:
             return EXIT_FAIL

@@ -96,6 +96,7 @@ def _check_differences(
 ) -> Iterator[FieldDifference]:
     one = {check.id: _comparable(check) for check in first}
     other = {check.id: _comparable(check) for check in second}
+    # Both sides: a check that only one run has is a difference too.
     for check in sorted(one.keys() | other.keys()):
         mine, theirs = one.get(check, {}), other.get(check, {})
         for field in sorted(mine.keys() | theirs.keys()):

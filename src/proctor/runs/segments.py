@@ -79,6 +79,7 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close the current file."""
+        # Forgotten first: after an error there is nothing to close a second time.
         file, self._file = self._file, None
         if file is None:
             return
@@ -107,7 +108,7 @@ def segments(folder: Path) -> Iterator[tuple[int, Path]]:
     """Return the segment files by number."""
     for path in sorted(folder.glob("*.jsonl.zst")):
         stem = path.name.removesuffix(".jsonl.zst")
-        if stem.isdigit():
+        if stem.isdigit():  # else a file of another program
             yield int(stem), path
 
 
@@ -118,6 +119,7 @@ def read_trace(folder: Path, ref: TraceRef) -> Trace:
         with path.open("rb") as file:
             file.seek(ref.offset)
             frame = file.read(ref.length)
+        # 0: the frame states the size of its content.
         line = zstandard.ZstdDecompressor().decompress(frame, max_output_size=0)
         return msgspec.json.decode(line, type=Trace)
     except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
@@ -136,7 +138,7 @@ def trim(folder: Path, refs: Iterator[TraceRef]) -> list[str]:
         size, end = path.stat().st_size, ends.get(number, 0)
         if size <= end:
             continue
-        if end == 0:
+        if end == 0:  # no trial refers to it
             path.unlink()
         else:
             with path.open("rb+") as file:

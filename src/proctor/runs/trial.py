@@ -95,6 +95,7 @@ class _Identified:
     def key(self) -> str:
         """The identity of the trial within its run: equal plans have equal keys."""
         params = params_key(self.params)
+        # NUL separates, since it cannot be in a name: no two different trials get one key.
         return f"{self.case}\0{self.agent}\0{params}\0{self.axis_seed}\0{self.index}"
 
     @property
@@ -110,6 +111,7 @@ class _Identified:
         return f"{self.case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
 
 
+# gc=False: trials are in no reference cycle, and the collector need not visit 100,000 of them.
 class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A planned trial. Its key is the same in every run of the same spec.
 
@@ -140,6 +142,8 @@ class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True,
         )
 
 
+# Not frozen: the executor fills in the results, and the writer the location of the trace. Without
+# defaults, since most fields of most trials have them, journal lines stay short.
 class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One finished trial.
 

@@ -98,6 +98,7 @@ def run_files(run: Path) -> Iterator[tuple[str, Path]]:
     """Yield the files of a run to transfer: all but links and hidden files."""
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
+        # A folder that serves as a store (file:///) has these; they are not files of the run.
         ours = name == NAME or name.startswith(f"{PIECES}/")
         if is_inside(name) and not ours and path.is_file() and not path.is_symlink():
             yield name, path

@@ -89,6 +89,7 @@ def checked(text: str) -> str:
             raise ProctorError("write file:///folder, with three slashes", where=text)
     elif not parts.netloc:
         raise ProctorError("the address names no bucket", where=text, hint="s3://bucket/prefix")
+    # Stores take them literally, file systems do not: one address would be two places.
     if any(part in (".", "..") for part in parts.path.split("/")):
         raise ProctorError("an address has no . or .. in it", where=text)
     return text.rstrip("/")
@@ -97,6 +98,7 @@ def checked(text: str) -> str:
 def shown(text: str) -> str:
     """Return an address for display, without possible secrets."""
     parts = urlsplit(text)
+    # User and password are before the @; options after the path may be signatures.
     place = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{place}{parts.path}"
 
@@ -210,7 +212,7 @@ class Bucket:
         meta = (await self._retried(lambda: self._get(key, {"head": True}), key)).meta
         for start in range(0, meta["size"], RANGE):
             options: GetOptions = {"range": (start, min(start + RANGE, meta["size"]))}
-            if meta["e_tag"]:
+            if meta["e_tag"]:  # a chunk of a newer version must not follow those of an older one
                 options["if_match"] = meta["e_tag"]
 
             async def got(options: GetOptions = options) -> bytes:

@@ -158,6 +158,7 @@ async def merge_small(bucket: Bucket, file: str, path: Path, chain: list[Piece])
 
     The merged pieces are kept for concurrent readers.
     """
+    # Only at the end of the chain: pieces before a large one have been merged already.
     last = list(takewhile(lambda piece: piece.size < PIECES_SMALL, reversed(chain)))
     size = sum(piece.size for piece in last)
     if len(last) < MANY and size < ENOUGH:
@@ -201,7 +202,7 @@ def read_part(path: Path, start: int, size: int) -> bytes:
         with path.open("rb") as file:
             file.seek(start)
             return file.read(size)
-    except FileNotFoundError:
+    except FileNotFoundError:  # a resumed run deletes segments that no trial refers to
         return b""
 
 
@@ -289,6 +290,7 @@ async def push(
 ) -> TransferResult:
     """Upload a run named `name` to the bucket's address."""
     folder = RunFolder.open(run)
+    # Locked: nothing may write the run between the checksums and the upload.
     with folder.lock():
         run_id = str(folder.read_spec().get("run_id") or "")
         files = dict(run_files(run))
@@ -339,7 +341,7 @@ async def push(
         )
         if verify:
             await _check_files(bucket, done, None)
-        if before != done:
+        if before != done:  # an unchanged run costs no write
             await bucket.put(NAME, done.encode())
         # Only after the manifest: until then readers need the pieces it no longer names.
         used = {piece.key for chain in joined.values() for piece in chain}
@@ -629,6 +631,7 @@ def name_of(run: Path, root: Path) -> str:
     base = root.resolve()
     if full != base and full.is_relative_to(base):
         name = full.relative_to(base).as_posix()
+    # The name becomes a path wherever the run is downloaded to.
     if not is_inside(name):
         raise RemoteError(f"a run cannot be called {name!r} at a remote place", where=str(run))
     return name
