@@ -176,4 +176,4 @@ async def test_nothing_read_is_nothing_to_hold_against():
     assert alone.status == SKIP
     found, requests = await asked([verdict(5)], {"hallucination_check": True}, "It is 7.")
     assert (found.status, requests) == (SKIP, [])
-    assert "nothing to hold the answer against" in found.reason
+    assert "nothing to compare the answer with" in found.reason

@@ -1,7 +1,7 @@
-"""What a judge is asked, and what counts as its answer.
+"""The prompt of a judge, and the parser of its reply.
 
-Promise: the text to grade is fenced by a code that depends on that text, so nothing written in
-it can close its own fence; and only a JSON object with whole scores in range is a verdict.
+The text to grade is fenced by a code that depends on that text, so nothing written in it can
+close its own fence. Only a JSON object with whole scores in range is a verdict.
 A fence makes injected instructions visible as data; it cannot make a model ignore them.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from proctor.checks.rubrics import HIGHEST, LOWEST, OVERALL, GradedExample, Rubric
+from proctor.checks.rubrics import HIGHEST, LOWEST, OVERALL, Rubric
 from proctor.errors import ProctorError
 from proctor.sanitize import valid_unicode
 from proctor.trace import Message, SpanKind, Trace
@@ -26,7 +26,7 @@ MAX_BLOCK_CHARS = 24_000
 """About 6,000 tokens a block: five of them fit the context of any current judge model."""
 
 MAX_RATIONALE_CHARS = 4_000
-"""A rationale is read by people; a judge that rambles is cut."""
+"""People read rationales; a longer one is cut."""
 
 _CODE_BLOCK = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
 
@@ -60,7 +60,7 @@ form {form}, with nothing before or after it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeInput:
-    """What is graded: the answer, what it answers, and the facts to grade it against."""
+    """What is graded: the answer, its input, and the facts to grade it against."""
 
     answer: str
     input: str | None = None
@@ -74,7 +74,7 @@ class JudgeInput:
     def from_trace(
         cls, trace: Trace, *, answer: str | None = None, expected: str | None = None
     ) -> JudgeInput:
-        """The answer of a trace with its question, retrieved documents, tool outputs and steps."""
+        """Return the answer of a trace with its input, documents, tool outputs and steps."""
         given = answer if answer is not None else trace.response
         if given is None:
             raise ProctorError("the trace has no answer to judge", where=trace.trace_id)
@@ -84,9 +84,11 @@ class JudgeInput:
             answer=given,
             input=None if trace.query is None else _as_text(trace.query),
             expected=expected,
-            documents=_distinct([*filter(None, retrieved), *map(_as_text, retrievals)]),
-            tool_outputs=_distinct(
-                _as_text(call.result) for call in trace.tool_calls if call.result is not None
+            documents=tuple(dict.fromkeys([*filter(None, retrieved), *map(_as_text, retrievals)])),
+            tool_outputs=tuple(
+                dict.fromkeys(
+                    _as_text(call.result) for call in trace.tool_calls if call.result is not None
+                )
             ),
             steps=tuple(
                 f"{number}. called {call.name} with {_as_text(call.arguments)}, got "
@@ -97,7 +99,7 @@ class JudgeInput:
         )
 
     def missing(self, needs: Iterable[str]) -> list[str]:
-        """Which of a rubric's needs this does not meet."""
+        """Return the inputs that a rubric needs and that are missing."""
         has = {
             "expected": bool(self.expected),
             "evidence": bool(self.context or self.documents or self.tool_outputs),
@@ -115,14 +117,14 @@ class Prompt(NamedTuple):
 
 
 class Graded(NamedTuple):
-    """A judge's reply, read: a score for each criterion, and why."""
+    """A parsed reply of a judge: a score for each criterion, and why."""
 
     scores: Mapping[str, int]
     rationale: str
 
 
 def build_prompt(rubric: Rubric, judged: JudgeInput, max_chars: int = MAX_BLOCK_CHARS) -> Prompt:
-    """The whole conversation that asks for one judgement."""
+    """Return the conversation for one judgement."""
     messages = [Message("system", _system(rubric))]
     for example in rubric.examples:
         shown = JudgeInput(
@@ -132,14 +134,17 @@ def build_prompt(rubric: Rubric, judged: JudgeInput, max_chars: int = MAX_BLOCK_
             context=example.context,
         )
         messages.append(Message("user", fenced(_blocks(shown, max_chars)[0])))
-        messages.append(Message("assistant", _example_reply(rubric, example)))
+        scores = rubric.scores_of(example)
+        grade = {"scores": scores} if rubric.criteria else {"score": scores[OVERALL]}
+        reply = json.dumps({"rationale": example.rationale, **grade}, ensure_ascii=False)
+        messages.append(Message("assistant", reply))
     blocks, shortened = _blocks(judged, max_chars)
     messages.append(Message("user", fenced(blocks)))
     return Prompt(tuple(messages), reply_schema(rubric), tuple(shortened))
 
 
 def fenced(blocks: Sequence[tuple[str, str]]) -> str:
-    """Blocks of data between lines that carry a code found nowhere in the data."""
+    """Return blocks of data between lines that carry a code found nowhere in the data."""
     code = fence_code([text for _, text in blocks])
     parts = [f"The block lines below carry the code {code}."]
     parts += [f"<<<{name} {code}>>>\n{text}\n<<<END {name} {code}>>>" for name, text in blocks]
@@ -147,9 +152,9 @@ def fenced(blocks: Sequence[tuple[str, str]]) -> str:
 
 
 def fence_code(texts: Sequence[str]) -> str:
-    """A code that depends on the texts and occurs in none of them.
+    """Return a code that depends on the texts and occurs in none of them.
 
-    It is not random, so that equal questions are equal for caches and cassettes. Whoever writes
+    It is not random, so that equal questions are equal for caches and cassettes. The author of
     a text cannot put its code into it, since that would change the code.
     """
     digest = hashlib.sha256()
@@ -163,7 +168,7 @@ def fence_code(texts: Sequence[str]) -> str:
 
 
 def reply_schema(rubric: Rubric) -> dict[str, Any]:
-    """The JSON Schema of a judge's reply. The rationale comes first: reasons before the grade."""
+    """Return the JSON Schema of a reply. The rationale comes first: reasons before the grade."""
     score = {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}
     if rubric.criteria:
         names = [criterion.name for criterion in rubric.criteria]
@@ -187,12 +192,12 @@ def reply_schema(rubric: Rubric) -> dict[str, Any]:
 
 
 def repair_message(rubric: Rubric, problem: str) -> Message:
-    """What to say to a judge whose reply could not be read."""
+    """Return the message to a judge whose reply could not be parsed."""
     return Message("user", REPAIR.format(problem=problem, form=_form(rubric)))
 
 
 def read_reply(text: str, rubric: Rubric) -> Graded:
-    """The scores in a reply; anything but the asked-for object is a ValueError saying why.
+    """Parse the scores in a reply; raise ValueError for anything but the required object.
 
     A fence of backticks around the whole object is accepted, since it changes nothing; text
     around it is not, since a score picked out of prose may be a quoted one.
@@ -202,8 +207,15 @@ def read_reply(text: str, rubric: Rubric) -> Graded:
         stripped = block.group(1).strip()
     if not stripped:
         raise ValueError("it is empty")
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("it gives a key twice")
+        return found
+
     try:
-        value = json.loads(stripped, object_pairs_hook=_no_duplicates)
+        value = json.loads(stripped, object_pairs_hook=no_duplicates)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except json.JSONDecodeError as error:
@@ -217,17 +229,15 @@ def read_reply(text: str, rubric: Rubric) -> Graded:
     rationale = reply["rationale"]
     if not isinstance(rationale, str) or not rationale.strip():
         raise ValueError("`rationale` is not a text")
-    return Graded(_scores(reply, rubric), valid_unicode(rationale.strip()[:MAX_RATIONALE_CHARS]))
-
-
-def _scores(reply: Mapping[str, Any], rubric: Rubric) -> dict[str, int]:
-    if not rubric.criteria:
-        return {OVERALL: _score(reply["score"], "score")}
-    given = reply["scores"]
-    names = [criterion.name for criterion in rubric.criteria]
-    if not isinstance(given, dict) or set(cast(dict[str, Any], given)) != set(names):
-        raise ValueError(f"`scores` does not have exactly the keys {', '.join(names)}")
-    return {name: _score(given[name], f"scores.{name}") for name in names}
+    if rubric.criteria:
+        names = [criterion.name for criterion in rubric.criteria]
+        given: Any = reply["scores"]
+        if not isinstance(given, dict) or set(cast(dict[str, Any], given)) != set(names):
+            raise ValueError(f"`scores` does not have exactly the keys {', '.join(names)}")
+        scores = {name: _score(given[name], f"scores.{name}") for name in names}
+    else:
+        scores = {OVERALL: _score(reply["score"], "score")}
+    return Graded(scores, valid_unicode(rationale.strip()[:MAX_RATIONALE_CHARS]))
 
 
 def _score(value: Any, where: str) -> int:
@@ -236,13 +246,6 @@ def _score(value: Any, where: str) -> int:
     if not number or not LOWEST <= value <= HIGHEST or value != int(value):
         raise ValueError(f"`{where}` is not a whole number from {LOWEST} to {HIGHEST}")
     return int(value)
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("it gives a key twice")
-    return found
 
 
 # -- writing the prompt ---------------------------------------------------------------------
@@ -271,14 +274,8 @@ def _form(rubric: Rubric) -> str:
     return '{"rationale": "...", "scores": {' + scores + "}}"
 
 
-def _example_reply(rubric: Rubric, example: GradedExample) -> str:
-    scores = rubric.scores_of(example)
-    grade = {"scores": scores} if rubric.criteria else {"score": scores[OVERALL]}
-    return json.dumps({"rationale": example.rationale, **grade}, ensure_ascii=False)
-
-
 def _blocks(judged: JudgeInput, max_chars: int) -> tuple[list[tuple[str, str]], list[str]]:
-    """The parts that are there, as (name, text), the answer last; and which were shortened."""
+    """Return the parts that exist as (name, text), the answer last, and those shortened."""
     parts: list[tuple[str, str | None]] = [
         ("INPUT", judged.input),
         ("EXPECTED ANSWER", judged.expected),
@@ -293,13 +290,13 @@ def _blocks(judged: JudgeInput, max_chars: int) -> tuple[list[tuple[str, str]], 
     for name, text in parts:
         if text is None:
             continue
-        kept = text
         if len(text) > max_chars:
             shortened.append(name)
             half = max_chars // 2
-            left_out = len(text) - 2 * half
-            kept = f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"
-        blocks.append((name, valid_unicode(kept)))
+            left_out = f"[... {len(text) - 2 * half} characters left out ...]"
+            blocks.append((name, valid_unicode(f"{text[:half]}\n{left_out}\n{text[-half:]}")))
+        else:
+            blocks.append((name, valid_unicode(text)))
     return blocks, shortened
 
 
@@ -307,10 +304,6 @@ def _joined(texts: Sequence[str]) -> str | None:
     if not texts:
         return None
     return "\n\n".join(f"[{number}] {text}" for number, text in enumerate(texts, start=1))
-
-
-def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
 
 
 def _as_text(value: Any) -> str:

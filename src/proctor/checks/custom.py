@@ -33,16 +33,16 @@ ENTRY_POINTS = "proctor.checks"
 """The group under which packages offer checks by name."""
 
 DEFAULT_THRESHOLD = 0.8
-"""The number from which a check passes where the case has no threshold: that of a case."""
+"""The number from which a check passes where the case has no threshold: the default of a case."""
 
 GIVEN_IN_PYTHON = "given_in_python"
-"""What a run folder's spec records for a function that no import path leads to."""
+"""Recorded in a run folder's spec for a function that has no import path."""
 
 BUILT_IN: dict[str, Any] = {"has_matching_span": HasMatchingSpan}
 
 
 class FunctionCheck(Check):
-    """A function of the user: `Case(checks=[function])` makes one of it.
+    """A function of the user; `Case(checks=[function])` wraps it in one of these.
 
     Example: `FunctionCheck(function=lambda ctx: len(ctx.output) < 200, id="brief")`.
     """
@@ -69,9 +69,9 @@ def custom_check(
     params: Mapping[str, Any] | None = None,
     base_dir: str | Path | None = None,
 ) -> Check:
-    """Return a user's check, ready to run; raise `ProctorError` when it cannot be found or built.
+    """Return a user's check; raise `ProctorError` when it cannot be found or built.
 
-    `params` go to the constructor of a class, or to a function beside its context.
+    `params` go to the constructor of a class, or to a function after its context.
     """
     found = find_check(target, base_dir) if isinstance(target, str) else target
     where = target if isinstance(target, str) else str(getattr(target, "__qualname__", target))
@@ -114,8 +114,8 @@ def find_check(name: str, base_dir: str | Path | None = None) -> Any:
         return BUILT_IN[name]
     if name == GIVEN_IN_PYTHON:
         raise ProctorError(
-            "the check was a function given in Python, which no import path leads to",
-            hint="define it at the top level of a module, and it is found again by its import path",
+            "the check was a function given in Python, which has no import path",
+            hint="define it at the top level of a module to make it importable",
         )
     from importlib.metadata import entry_points
 
@@ -181,7 +181,7 @@ def _check_signature(
 
 
 def as_results(value: Any, threshold: float = DEFAULT_THRESHOLD) -> Results:
-    """Convert what a check function returned; a number passes from the threshold on."""
+    """Convert the value a check function returned; a number passes if it reaches the threshold."""
     if isinstance(value, Mapping):
         named = cast("Mapping[Any, Any]", value)
         return {str(name): _result(item, None, threshold) for name, item in named.items()}

@@ -1,6 +1,6 @@
 """The LLM judge: an answer and a rubric in, a verdict with its reasons out.
 
-Promise: a score is always some judge's own, read strictly; a judge that fails, for whatever
+Every score comes from a judge's own reply, parsed strictly. A judge that fails, for whatever
 reason, gives an unscored verdict and never a number. Several votes and models cost several calls.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -53,16 +53,12 @@ __all__ = [
 ]
 
 
-# Judgements kept on disk by what was asked, so that the same question is paid for once.
-#
-# Failures are never kept.
-
-
 FORMAT = 1
+"""Version of cached judgements; another version is a miss."""
 
 
 class CachedJudgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One judgement on disk. Tokens and cost are those of when it was made."""
+    """One judgement on disk, with the tokens and cost of the call that made it."""
 
     format: int
     key: str
@@ -75,38 +71,33 @@ class CachedJudgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class JudgeCache:
-    """A folder of judgements, laid out as `DiskCache` draws it."""
+    """A folder of judgements by their inputs; failures are never cached."""
 
     def __init__(self, folder: Path | str) -> None:
-        self._kept = DiskCache(folder, CachedJudgement)
-        self.folder = self._kept.folder
+        self._cache = DiskCache(folder, CachedJudgement)
+        self.folder = self._cache.folder
 
     def get(self, key: str) -> CachedJudgement | None:
-        """The judgement of a question, or None when it is absent, unreadable or of old."""
-        kept = self._kept.get(key)
-        return kept if kept is not None and kept.format == FORMAT and kept.key == key else None
+        """Return a judgement, or None if it is absent, unreadable or of another version."""
+        found = self._cache.get(key)
+        return found if found is not None and (found.format, found.key) == (FORMAT, key) else None
 
-    def put(self, kept: CachedJudgement) -> None:
-        """Keep a judgement."""
-        self._kept.put(kept.key, kept)
-
-
-def cache_key(identity: str, request: ChatRequest) -> str:
-    """SHA-256 over everything a judgement depends on; the messages hold rubric and inputs."""
-    return request_key(identity, request, PROMPT_VERSION)
+    def put(self, judgement: CachedJudgement) -> None:
+        """Store a judgement."""
+        self._cache.put(judgement.key, judgement)
 
 
 def default_cache_folder() -> Path:
-    """Where the command line keeps judgements: the user's cache folder."""
+    """Return the folder in which the command line caches judgements."""
     return cache_folder("judge")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings:
-    """How judges are asked.
+    """How a judge calls its models.
 
     Votes differ by seed only; at temperature 0 a model that ignores seeds may repeat itself.
-    A transient failure is asked again `retries` times, after at most `longest_wait` seconds.
+    A transient failure is retried `retries` times, after at most `longest_wait` seconds.
     """
 
     votes: int = 1
@@ -140,10 +131,10 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeVerdict:
-    """What the judges say together. Unscored verdicts have a `reason` and no number.
+    """The combined verdict of all models. Unscored verdicts have a `reason` and no number.
 
-    `score` is on 1..5 and may be broken when medians or weights make it so. `transient` says of
-    an unscored verdict that asking again later may help.
+    `score` is on 1..5 and may be a fraction, as medians and weighted means are. `transient` says
+    that an unscored verdict may be scored if it is retried later.
     """
 
     rubric: str
@@ -161,7 +152,7 @@ class JudgeVerdict:
 
     @property
     def scored(self) -> bool:
-        """Whether there is a score at all."""
+        """Whether there is a score."""
         return self.score is not None
 
     @property
@@ -170,16 +161,8 @@ class JudgeVerdict:
         return None if self.label is None else self.label == Label.PASS
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain values for JSON."""
+        """Return the verdict as JSON values."""
         return msgspec.to_builtins(self)
-
-
-class _Question(NamedTuple):
-    """One answer as it is put to every model."""
-
-    rubric: Rubric
-    prompt: Prompt
-    votes: int
 
 
 class Judge:
@@ -197,7 +180,7 @@ class Judge:
         settings: JudgeSettings | None = None,
         *,
         cache: JudgeCache | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
         self.models = [models] if isinstance(models, ChatModel) else list(models)
@@ -206,15 +189,18 @@ class Judge:
         self.rubric = None if rubric is None else rubric_from(rubric)
         self.settings = settings or JudgeSettings()
         self.cache = cache
-        self._sleep = sleep
-        # Only spreads retries in time; no result depends on it.
-        self._rng = rng or random.Random()  # noqa: S311 (no secret)
+        self._retry = RetryPolicy(
+            self.settings.retries,
+            self.settings.longest_wait,
+            sleep,
+            # Only spreads retries in time; no result depends on it.
+            rng or random.Random(),  # noqa: S311 (no secret)
+        )
 
     def with_models(self, models: ChatModel | Sequence[ChatModel]) -> Judge:
-        """The same judge with other models."""
-        return Judge(
-            models, self.rubric, self.settings, cache=self.cache, sleep=self._sleep, rng=self._rng
-        )
+        """Return the same judge with other models."""
+        sleep, rng = self._retry.sleep, self._retry.random
+        return Judge(models, self.rubric, self.settings, cache=self.cache, sleep=sleep, rng=rng)
 
     async def judge(
         self,
@@ -223,80 +209,88 @@ class Judge:
         *,
         votes: int | None = None,
     ) -> JudgeVerdict:
-        """The verdict on one answer, by this rubric or else the judge's own."""
+        """Return the verdict on one answer, by this rubric or else the judge's own."""
         chosen = self.rubric if rubric is None else rubric_from(rubric)
         if chosen is None:
-            raise ProctorError("a judge needs a rubric to judge by", where="judge")
+            raise ProctorError("a judge needs a rubric", where="judge")
         missing = judged.missing(chosen.needs)
         if missing:
-            reason = f"the rubric needs what was not given: {', '.join(missing)}"
+            reason = f"the rubric needs inputs that are missing: {', '.join(missing)}"
             return JudgeVerdict(rubric=chosen.name, threshold=chosen.threshold, reason=reason)
         prompt = build_prompt(chosen, judged, self.settings.max_chars)
-        question = _Question(chosen, prompt, self.settings.votes if votes is None else votes)
-        panels = await asyncio.gather(*(self._panel(model, question) for model in self.models))
-        return _together(panels, question)
+        count = self.settings.votes if votes is None else votes
 
-    # -- asking ---------------------------------------------------------------------------
+        async def votes_of(model: ChatModel) -> list[Vote]:
+            # One after the other, to spare the rate limit of the model.
+            return [await self._vote(model, chosen, prompt, number) for number in range(count)]
 
-    async def _panel(self, model: ChatModel, question: _Question) -> list[Vote]:
-        """One model's votes, one after the other, to go easy on its rate limit."""
-        return [await self._vote(model, question, n) for n in range(question.votes)]
+        panels = await asyncio.gather(*(votes_of(model) for model in self.models))
+        return _verdict(panels, chosen, prompt.shortened)
 
-    async def _vote(self, model: ChatModel, question: _Question, number: int) -> Vote:
+    async def _vote(self, model: ChatModel, rubric: Rubric, prompt: Prompt, number: int) -> Vote:
         request = ChatRequest(
-            messages=question.prompt.messages,
-            schema=question.prompt.schema,
+            messages=prompt.messages,
+            schema=prompt.schema,
             temperature=self.settings.temperature,
             max_tokens=self.settings.max_tokens,
             seed=self.settings.seed + number,
             timeout=self.settings.timeout,
         )
-        key = cache_key(model.identity, request)
-        if self.cache is not None and (kept := self.cache.get(key)) is not None:
-            return Vote(
-                model=model.name,
-                number=number,
-                scores=kept.scores,
-                rationale=kept.rationale,
-                usage=ModelUse(cached=1),
+        # The messages hold the rubric and the inputs, so a change of either is another key.
+        key = request_key(model.identity, request, PROMPT_VERSION)
+        vote = Vote(model=model.name, number=number)
+        if self.cache is not None and (hit := self.cache.get(key)) is not None:
+            return replace(
+                vote, scores=hit.scores, rationale=hit.rationale, usage=ModelUse(cached=1)
             )
         replies: list[ChatReply] = []
         try:
-            graded = await self._graded(model, request, question.rubric, replies)
+            graded = await self._grade(model, request, rubric, replies)
         except ModelError as error:
-            return Vote(
-                model=model.name,
-                number=number,
+            return replace(
+                vote,
                 problem=f"{error.kind.value}: {error.message}",
                 transient=error.transient,
                 usage=ModelUse.of(replies),
             )
+        usage = ModelUse.of(replies)
         if self.cache is not None:
-            self.cache.put(_kept(key, graded, model.name, ModelUse.of(replies)))
-        return Vote(
-            model=model.name,
-            number=number,
-            scores=graded.scores,
-            rationale=graded.rationale,
-            usage=ModelUse.of(replies),
-        )
+            self.cache.put(
+                CachedJudgement(
+                    format=FORMAT,
+                    key=key,
+                    scores=dict(graded.scores),
+                    rationale=graded.rationale,
+                    model=model.name,
+                    input_tokens=usage.input_tokens,
+                    output_tokens=usage.output_tokens,
+                    cost_usd=usage.cost_usd,
+                )
+            )
+        return replace(vote, scores=graded.scores, rationale=graded.rationale, usage=usage)
 
-    async def _graded(
+    async def _grade(
         self, model: ChatModel, request: ChatRequest, rubric: Rubric, replies: list[ChatReply]
     ) -> Graded:
-        """Ask, and once more when the reply cannot be read. Every reply is noted, for its cost."""
-        reply = await self._asked(model, request)
+        """Call the model, and once more if its reply cannot be parsed.
+
+        Replies are appended to the caller's list, so that their cost counts when this raises.
+        """
+        reply = await complete_with_retries(model, request, self._retry)
         replies.append(reply)
         try:
             return read_reply(reply.text, rubric)
         except ValueError as error:
-            problem = f"{error}; cut off at the token limit" if _cut(reply) else str(error)
+            problem = str(error)
+        if reply.finish_reason in ("length", "max_tokens"):
+            problem += "; cut off at the token limit"
         messages = (
             *request.messages,
             Message("assistant", valid_unicode(reply.text) or "(nothing)"),
             repair_message(rubric, problem),
         )
-        reply = await self._asked(model, msgspec.structs.replace(request, messages=messages))
+        repair = msgspec.structs.replace(request, messages=messages)
+        reply = await complete_with_retries(model, repair, self._retry)
         replies.append(reply)
         try:
             return read_reply(reply.text, rubric)
@@ -307,83 +301,47 @@ class Judge:
                 model=model.name,
             ) from error
 
-    async def _asked(self, model: ChatModel, request: ChatRequest) -> ChatReply:
-        settings = self.settings
-        patience = RetryPolicy(settings.retries, settings.longest_wait, self._sleep, self._rng)
-        return await complete_with_retries(model, request, patience)
 
-
-# -- deciding -------------------------------------------------------------------------------
-
-
-def _together(panels: Sequence[list[Vote]], question: _Question) -> JudgeVerdict:
-    """What all the votes make together; unscored unless more than half of the models have one."""
-    rubric, shortened = question.rubric, question.prompt.shortened
+def _verdict(
+    panels: Sequence[list[Vote]], rubric: Rubric, shortened: tuple[str, ...]
+) -> JudgeVerdict:
+    """Combine the votes; unscored unless more than half of the models have a score."""
     votes = tuple(vote for panel in panels for vote in panel)
-    opinions = [found for panel in panels if (found := _opinion(panel, rubric)) is not None]
-    usage = sum((vote.usage for vote in votes), NOTHING)
+    unscored = JudgeVerdict(
+        rubric=rubric.name,
+        threshold=rubric.threshold,
+        votes=votes,
+        usage=sum((vote.usage for vote in votes), NOTHING),
+        shortened=shortened,
+    )
+    opinions: list[dict[str, float]] = []
+    for panel in panels:
+        scored = [vote.scores for vote in panel if vote.scores is not None]
+        if 2 * len(scored) > len(panel):  # a model whose votes mostly failed has no opinion
+            opinions.append(_medians(scored, rubric))
     if 2 * len(opinions) <= len(panels):
-        return JudgeVerdict(
-            rubric=rubric.name,
-            threshold=rubric.threshold,
-            reason=_why(votes),
+        problems = [f"{vote.model}: {vote.problem}" for vote in votes if vote.problem is not None]
+        reasons = "; ".join(dict.fromkeys(problems))
+        return replace(
+            unscored,
+            reason=f"{len(problems)} of {len(votes)} judgements failed; {reasons}",
             transient=any(vote.transient for vote in votes),
-            votes=votes,
-            usage=usage,
-            shortened=shortened,
         )
-    criteria = {
-        part.name: float(median(opinion[part.name] for opinion in opinions))
-        for part in rubric.parts
-    }
     value = float(median(rubric.weighted(opinion) for opinion in opinions))
-    # The vote that speaks for the verdict is the earliest with the nearest score.
+    # The rationale is that of the earliest vote with the nearest score.
     nearest = min(
         (vote for vote in votes if vote.scores is not None),
         key=lambda vote: abs(rubric.weighted(vote.scores or {}) - value),
     )
-    return JudgeVerdict(
-        rubric=rubric.name,
-        threshold=rubric.threshold,
+    return replace(
+        unscored,
         score=LOWEST + value * (HIGHEST - LOWEST),
         normalised=value,
         label=label_of(value, rubric.threshold),
         rationale=nearest.rationale,
-        criteria=criteria if rubric.criteria else {},
-        votes=votes,
-        usage=usage,
-        shortened=shortened,
+        criteria=_medians(opinions, rubric) if rubric.criteria else {},
     )
 
 
-def _opinion(panel: list[Vote], rubric: Rubric) -> dict[str, float] | None:
-    """One model's median for each criterion; None when half its votes or more failed."""
-    scored = [vote.scores for vote in panel if vote.scores is not None]
-    if 2 * len(scored) <= len(panel):
-        return None
-    return {
-        part.name: float(median(scores[part.name] for scores in scored)) for part in rubric.parts
-    }
-
-
-def _why(votes: Sequence[Vote]) -> str:
-    problems = dict.fromkeys(f"{v.model}: {v.problem}" for v in votes if v.problem is not None)
-    failed = sum(vote.problem is not None for vote in votes)
-    return f"{failed} of {len(votes)} judgements failed; {'; '.join(problems)}"
-
-
-def _cut(reply: ChatReply) -> bool:
-    return reply.finish_reason in ("length", "max_tokens")
-
-
-def _kept(key: str, graded: Graded, model: str, usage: ModelUse) -> CachedJudgement:
-    return CachedJudgement(
-        format=FORMAT,
-        key=key,
-        scores=dict(graded.scores),
-        rationale=graded.rationale,
-        model=model,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cost_usd=usage.cost_usd,
-    )
+def _medians(scores: Sequence[Mapping[str, float]], rubric: Rubric) -> dict[str, float]:
+    return {part.name: float(median(each[part.name] for each in scores)) for part in rubric.parts}

@@ -1,13 +1,14 @@
-"""How far a judge can be trusted: its verdicts beside the labels that people gave.
+"""Compare a judge with human labels: confusion table, raw agreement, Cohen's kappa.
 
-Promise: every row of the file is accounted for, as compared or as unscored; nothing is dropped
-silently. Labels are pass / borderline / fail or scores 1 to 5; with a `judge` column, anything.
+Every row of the file counts, as compared or as unscored; none is dropped silently. Labels are
+pass / borderline / fail or scores 1 to 5; with a `judge` column, any labels.
 """
 
 from __future__ import annotations
 
 import asyncio
 import csv
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Agreement between two raters: raw, and Cohen's kappa, which takes out what chance would give.
-#
-# Kappa is None when it is not defined (no rows, or both raters use one and the same category
-# throughout). Intervals are bootstrapped over rows, with a seed, so that they can be repeated.
-
+# -- agreement of two raters ---------------------------------------------------------------------
 
 Weights = Literal["linear", "quadratic"]
 Category = TypeVar("Category", bound=Hashable)
@@ -37,6 +34,7 @@ RESAMPLES = 2000
 """Enough for the ends of a 95 % interval to be stable in the second digit."""
 
 LEVEL = 0.95
+"""Confidence level of the interval of kappa."""
 
 _CELLS_AT_ONCE = 4_000_000
 """Resampled row numbers held in memory at a time: about 32 MB."""
@@ -75,17 +73,13 @@ def cohen_kappa(
     weights: Weights | None = None,
     categories: Sequence[Category] | None = None,
 ) -> float | None:
-    """Cohen's kappa of two raters over the same rows; None when it is not defined.
+    """Return Cohen's kappa, the agreement of two raters beyond chance.
 
+    None when it is not defined: no rows, or both raters use one and the same category throughout.
     With `weights`, a disagreement counts by the distance of its categories in the order of
-    `categories` (or of its square); give that order, or the sorted one is taken.
+    `categories` (or of its square); without that order, the sorted one is taken.
     """
-    order = _order(first, second, categories)
-    if not first:
-        return None
-    table = _tables(_codes(first, second, order)[None, :], len(order))[0]
-    value = float(_kappas(table[None], weights)[0])
-    return None if value != value else value  # noqa: PLR0124  NaN is the one unequal to itself
+    return agreement(first, second, weights=weights, categories=categories, resamples=0).kappa
 
 
 def agreement(
@@ -97,21 +91,35 @@ def agreement(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Agreement:
-    """The confusion table of two raters, their raw agreement, and kappa with its interval."""
+    """Return the confusion table of two raters, their raw agreement, and kappa.
+
+    Its interval is bootstrapped over rows, with a seed, so that it can be reproduced.
+    """
+    import numpy as np
+
     order = _order(first, second, categories)
-    n = len(first)
+    n, k = len(first), len(order)
     if n == 0:
         empty = tuple(tuple(0 for _ in order) for _ in order)
         return Agreement(tuple(order), empty, 0, 0, None, None, weights, None)
-    codes = _codes(first, second, order)
-    table = _tables(codes[None, :], len(order))[0]
-    agreed = sum(a == b for a, b in zip(first, second, strict=True))
-    kappa = cohen_kappa(first, second, weights=weights, categories=order)
-    interval = None
-    if kappa is not None and resamples > 0:
-        interval = _bootstrap(codes, len(order), weights, seed, resamples)
-    rows = tuple(tuple(int(count) for count in row) for row in table)
-    return Agreement(tuple(order), rows, n, agreed, agreed / n, kappa, weights, interval)
+    place = {category: position for position, category in enumerate(order)}
+    pairs = list(zip(first, second, strict=True))
+    # Each row as one number, the cell of the table it falls in: resampling then counts integers.
+    codes = np.array([place[a] * k + place[b] for a, b in pairs], dtype=np.int64)
+    table = _tables(codes[None, :], k)
+    kappa = float(_kappas(table, weights)[0])
+    defined = not math.isnan(kappa)
+    agreed = sum(a == b for a, b in pairs)
+    return Agreement(
+        categories=tuple(order),
+        table=tuple(tuple(int(count) for count in row) for row in table[0]),
+        n=n,
+        agreed=agreed,
+        raw=agreed / n,
+        kappa=kappa if defined else None,
+        weights=weights,
+        interval=_bootstrap(codes, k, weights, seed, resamples) if defined and resamples else None,
+    )
 
 
 def _order(
@@ -131,19 +139,8 @@ def _order(
     return order
 
 
-def _codes(
-    first: Sequence[Category], second: Sequence[Category], order: Sequence[Category]
-) -> NDArray[np.int64]:
-    """Each row as one number: the cell of the table it falls in."""
-    import numpy as np
-
-    place = {category: position for position, category in enumerate(order)}
-    pairs = zip(first, second, strict=True)
-    return np.array([place[a] * len(order) + place[b] for a, b in pairs], dtype=np.int64)
-
-
 def _tables(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """Confusion tables of many samples of rows at once: samples × k × k."""
+    """Return the confusion tables of many samples of rows: samples × k × k."""
     import numpy as np
 
     samples = codes.shape[0]
@@ -153,7 +150,7 @@ def _tables(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
 
 
 def _kappas(tables: NDArray[np.float64], weights: Weights | None) -> NDArray[np.float64]:
-    """Kappa of each table: 1 - observed over expected disagreement; NaN where undefined."""
+    """Return kappa of each table: 1 - observed / expected disagreement; NaN where undefined."""
     import numpy as np
 
     k = tables.shape[1]
@@ -180,7 +177,7 @@ def _bootstrap(
 
     rng = np.random.default_rng(seed)
     n = len(codes)
-    batch = max(1, _CELLS_AT_ONCE // n)
+    batch = max(1, _CELLS_AT_ONCE // n)  # all resamples at once would not fit in memory
     values: list[NDArray[np.float64]] = []
     for start in range(0, resamples, batch):
         rows = rng.integers(0, n, size=(min(batch, resamples - start), n))
@@ -195,6 +192,8 @@ def _bootstrap(
     return KappaInterval(float(low), float(high), LEVEL, resamples, undefined, seed)
 
 
+# -- auditing a judge ----------------------------------------------------------------------------
+
 COLUMNS = ("input", "answer", "label", "expected", "context", "judge")
 REQUIRED = ("input", "answer", "label")
 LABELS: tuple[str, ...] = tuple(label.value for label in Label)
@@ -205,7 +204,7 @@ MAX_FIELD_CHARS = 10_000_000
 
 
 class Measure(NamedTuple):
-    """How kappa is weighted and its interval found."""
+    """How kappa is weighted, and the bootstrap of its interval."""
 
     weights: Weights | None = None
     seed: int = 0
@@ -213,7 +212,7 @@ class Measure(NamedTuple):
 
 
 class LabelledAnswer(NamedTuple):
-    """One labelled answer, and the line of the file where it begins."""
+    """One labelled answer, and the line of the file where it starts."""
 
     line: int
     label: str
@@ -223,7 +222,7 @@ class LabelledAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unscored:
-    """A row the judge has no verdict for."""
+    """A row without a verdict of the judge."""
 
     line: int
     reason: str
@@ -242,8 +241,8 @@ class Disagreement:
 class Audit:
     """The result: of `rows`, how many could be compared, and how those agree.
 
-    `borderline_as` says what a borderline verdict was counted as, where people used only pass
-    and fail; None when it stood for itself.
+    `borderline_as` is the label a borderline verdict was counted as, where people used only pass
+    and fail; None when it was counted as itself.
     """
 
     rows: int
@@ -255,17 +254,23 @@ class Audit:
 
 
 def read_labels(path: Path) -> list[LabelledAnswer]:
-    """The rows of a CSV file with the columns of `COLUMNS`, of which `REQUIRED` must be there."""
+    """Read a CSV file with the columns of `COLUMNS`, of which `REQUIRED` must exist."""
     before = csv.field_size_limit(MAX_FIELD_CHARS)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            _check_columns(reader.fieldnames, path)
+            names = list(reader.fieldnames or ())
+            for name in names:
+                if name not in COLUMNS:
+                    hint = hint_among(name, COLUMNS)
+                    raise ProctorError(f"unknown column {name!r}", where=f"{path}:1", hint=hint)
+            if missing := [name for name in REQUIRED if name not in names]:
+                raise ProctorError(f"the column {missing[0]!r} is missing", where=f"{path}:1")
             rows: list[LabelledAnswer] = []
             line = reader.line_num + 1
             for record in reader:
                 rows.append(_row(record, path, line))
-                line = reader.line_num + 1
+                line = reader.line_num + 1  # a record may span lines: the next starts after it
     except OSError as error:
         raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (csv.Error, UnicodeDecodeError) as error:
@@ -278,7 +283,7 @@ def read_labels(path: Path) -> list[LabelledAnswer]:
 
 
 def given_verdicts(rows: Sequence[LabelledAnswer], measure: Measure | None = None) -> Audit:
-    """The audit of verdicts that stand in the file's own `judge` column."""
+    """Audit the verdicts in the file's own `judge` column."""
     pairs = [(row, row.judge) for row in rows if row.judge]
     unscored = [Unscored(row.line, "the column `judge` is empty") for row in rows if not row.judge]
     kind = _kind_of([row.label for row in rows] + [given for _, given in pairs])
@@ -292,19 +297,19 @@ async def judged_verdicts(
     *,
     concurrency: int = 4,
 ) -> Audit:
-    """The audit of a judge, asked about every row."""
+    """Audit a judge by having it judge every row."""
     kind = _kind_of([row.label for row in rows])
     if kind is None:
-        odd = next(row for row in rows if row.label not in (*LABELS, *SCORES))
+        wrong = next(row for row in rows if row.label not in (*LABELS, *SCORES))
         raise ProctorError(
-            f"the label {odd.label!r} is neither {', '.join(LABELS)} nor a score 1 to 5",
-            where=f"line {odd.line}",
+            f"the label {wrong.label!r} is neither {', '.join(LABELS)} nor a score 1 to 5",
+            where=f"line {wrong.line}",
             hint="with a column `judge`, any labels can be compared",
         )
-    turn = asyncio.Semaphore(concurrency)
+    slots = asyncio.Semaphore(concurrency)
 
     async def one(row: LabelledAnswer) -> JudgeVerdict:
-        async with turn:
+        async with slots:
             return await judge.judge(row.judged)
 
     verdicts = await asyncio.gather(*(one(row) for row in rows))
@@ -314,7 +319,7 @@ async def judged_verdicts(
         if verdict.label is None or verdict.score is None:
             unscored.append(Unscored(row.line, verdict.reason or "no verdict"))
         else:
-            # A broken median goes to the lower whole score: in doubt, the stricter reading.
+            # A fractional median is rounded down: when in doubt, the stricter score.
             score = str(int(verdict.score + 1e-9))
             pairs.append((row, score if kind is SCORES else verdict.label.value))
     usage = sum((verdict.usage for verdict in verdicts), NOTHING)
@@ -333,7 +338,7 @@ def _compare(
     given = [value for _, value in pairs]
     borderline_as = None
     if kind is LABELS and not any(row.label == Label.BORDERLINE.value for row in rows):
-        # People who only said pass or fail did not pass the borderline ones.
+        # Where people only used pass and fail, they failed what a judge calls borderline.
         kind = (Label.PASS.value, Label.FAIL.value)
         if Label.BORDERLINE.value in given:
             borderline_as = Label.FAIL.value
@@ -354,24 +359,11 @@ def _compare(
 
 
 def _kind_of(labels: Sequence[str]) -> tuple[str, ...] | None:
-    """Which known set of labels, in order, these all belong to; None when neither."""
+    """Return the known set of labels, in order, that holds all of these; None if neither does."""
     for kind in (LABELS, SCORES):
         if all(label in kind for label in labels):
             return kind
     return None
-
-
-def _check_columns(names: Sequence[str] | None, path: Path) -> None:
-    found = list(names or ())
-    for name in found:
-        if name not in COLUMNS:
-            raise ProctorError(
-                f"unknown column {name!r}",
-                where=f"{path}:1",
-                hint=hint_among(name, COLUMNS),
-            )
-    if missing := [name for name in REQUIRED if name not in found]:
-        raise ProctorError(f"the column {missing[0]!r} is missing", where=f"{path}:1")
 
 
 def _row(record: Mapping[str | None, str | None], path: Path, line: int) -> LabelledAnswer:

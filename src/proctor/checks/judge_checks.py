@@ -67,7 +67,7 @@ def _read_criteria(value: Any) -> Any:
 
 
 class JudgeCriterion(Strict):
-    """One thing a judge scores by itself."""
+    """One criterion, which a judge scores separately."""
 
     rule: str = Field(min_length=1)
     """What a good answer does, in a sentence or two."""
@@ -76,7 +76,7 @@ class JudgeCriterion(Strict):
     weight: Weight = 1.0
     """How much it counts among the criteria."""
     threshold: Share | None = None
-    """The least score (0..1) it must reach by itself, if any."""
+    """The least score (0..1) of this criterion alone, if any."""
 
 
 class JudgeExample(Strict):
@@ -87,24 +87,24 @@ class JudgeExample(Strict):
     score: Score | dict[str, Score]
     """The score it deserves, 1 to 5; or one for each criterion by name."""
     rationale: str
-    """Why."""
+    """Why it deserves that score."""
     input: str | None = None
-    """What was asked."""
+    """The input that the answer was given to."""
     expected: str | None = None
     """The expected answer."""
 
 
 class JudgeOptions(Strict):
-    """Which judge to ask, how often, and how good is good enough."""
+    """Which judge to call, how often, and which score passes."""
 
     judge: Name | None = None
-    """A judge of the suite by its name; the default judge when absent."""
+    """The name of a judge of the suite; the default judge when absent."""
     model: Name | None = None
-    """A model to ask instead of the judge's own, such as `openai:gpt-4o-mini`."""
+    """A model to use instead of the judge's own, such as `openai:gpt-4o-mini`."""
     threshold: Share | None = None
     """The least score (0..1) that passes; scores 1 to 5 count as 0, .25, .5, .75, 1."""
     votes: Annotated[Positive, Field(le=99)] | None = None
-    """How many times to ask; the median counts. The judge's own number when absent."""
+    """How many votes to take; their median counts. The judge's own number when absent."""
     examples: tuple[JudgeExample, ...] = ()
     """Graded answers, shown to the judge."""
     anchors: dict[Score, str] | None = None
@@ -117,22 +117,20 @@ class JudgeOptions(Strict):
         return self
 
     def changes(self) -> dict[str, Any]:
-        """Return what differs from a built-in rubric."""
-        changed: dict[str, Any] = {}
-        if self.threshold is not None:
-            changed["threshold"] = self.threshold
-        if self.anchors is not None:
-            changed["anchors"] = self.anchors
-        if self.examples:
-            changed["examples"] = [example.model_dump() for example in self.examples]
-        return changed
+        """Return the fields that differ from a built-in rubric."""
+        given = {
+            "threshold": self.threshold,
+            "anchors": self.anchors,
+            "examples": [example.model_dump() for example in self.examples] or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class JudgeRule(JudgeOptions):
-    """A rule for the judge, a built-in rubric, or several criteria that are scored one by one."""
+    """A rule for the judge, a built-in rubric, or criteria that are scored one by one."""
 
     rule: str | None = Field(default=None, min_length=1, kw_only=False)
-    """What a good answer does, in words a stranger would understand."""
+    """What a good answer does, in words that need no other context."""
     rubric: Name | None = None
     """A built-in rubric: helpfulness, correctness, safety, hallucination or reasoning."""
     criteria: Annotated[
@@ -142,23 +140,23 @@ class JudgeRule(JudgeOptions):
             json_schema_input_type=list[str | JudgeCriterion] | dict[str, str | JudgeCriterion],
         ),
     ] = ()
-    """Criteria scored one by one; their mean by weight counts."""
+    """Criteria scored one by one; their weighted mean counts."""
     expected: Text | None = None
     """The expected answer, shown to the judge."""
     id: Name | None = None
     """A name for the result; its position when absent."""
 
     @model_validator(mode="after")
-    def _asks(self) -> Self:
+    def _valid_rubric(self) -> Self:
         if not self.rule and not self.criteria and not self.rubric:
             raise ValueError("a judge needs a `rule`, `criteria` or a `rubric`")
-        with refused():
-            _ = self.asked
+        with refused():  # a rubric that cannot be built is an error in the file, not in a run
+            _ = self.resolved
         return self
 
     @cached_property
-    def asked(self) -> Rubric:
-        """The rubric these options spell."""
+    def resolved(self) -> Rubric:
+        """The rubric of these options."""
         given = self.changes()
         if self.rubric is not None:
             given["extends"] = self.rubric
@@ -187,8 +185,8 @@ class SafetyOptions(JudgeOptions):
     """What an answer must not do; a general policy when absent."""
 
     @cached_property
-    def asked(self) -> Rubric:
-        """The rubric these options spell."""
+    def resolved(self) -> Rubric:
+        """The rubric of these options."""
         given: dict[str, Any] = {"extends": "safety", **self.changes()}
         if self.policy is not None:
             given["rule"] = f"The answer keeps to this policy: {self.policy}"
@@ -201,11 +199,11 @@ class HallucinationOptions(JudgeOptions):
     method: Literal["auto", "judge", "grounding"] = "auto"
     """`judge`, `grounding` (no model needed), or `auto`: the judge when there is one."""
     sources: Texts | None = None
-    """Facts to hold the answer against besides what tools and retrieval returned."""
+    """Facts to compare the answer with, in addition to tool results and retrieved documents."""
 
     @cached_property
-    def asked(self) -> Rubric:
-        """The rubric these options spell."""
+    def resolved(self) -> Rubric:
+        """The rubric of these options."""
         return rubric_from({"extends": "hallucination", **self.changes()})
 
 
@@ -227,7 +225,7 @@ class LLMJudge(JudgeRule, Check):
 
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
-        result = await _ask(self, self.asked, judged_of(ctx, expected=self.expected), ctx)
+        result = await _judge(self, self.resolved, judged_of(ctx, expected=self.expected), ctx)
         actual: dict[str, Any] = result.actual or {}
         scores: dict[str, float] = actual.get("criteria", {})
         for name, part in self.named_criteria().items():
@@ -253,11 +251,11 @@ class Safety(SafetyOptions, Check):
 
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
-        return await _ask(self, self.asked, judged_of(ctx), ctx)
+        return await _judge(self, self.resolved, judged_of(ctx), ctx)
 
 
 class Grounded(HallucinationOptions, Check):
-    """The answer is supported by what the agent read: by a judge, or without one by grounding.
+    """Tool results and retrieved documents support the answer: by a judge, else by grounding.
 
     Example: `Grounded()`, `Grounded(method="grounding", threshold=0.9)`.
     """
@@ -272,13 +270,15 @@ class Grounded(HallucinationOptions, Check):
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         has_judge = self.judge or self.model or DEFAULT_JUDGE in ctx.judges
-        sources = self.sources or ()
         if self.method == "grounding" or (self.method == "auto" and not has_judge):
             return self._ground(ctx)
-        judged = replace(judged_of(ctx), context=sources)
+        judged = replace(judged_of(ctx), context=self.sources or ())
         if judged.missing(["evidence"]):
-            return skipped(NO_EVIDENCE)
-        return await _ask(self, self.asked, judged, ctx)
+            return skipped(
+                "the trace has no tool output and no retrieved text, and no sources were given: "
+                "nothing to compare the answer with"
+            )
+        return await _judge(self, self.resolved, judged, ctx)
 
     def _ground(self, ctx: CheckContext[Any]) -> CheckResult:
         """Return whether enough of the answer's claims are supported, without a model."""
@@ -316,23 +316,16 @@ def ground_trace(
     return ground(answer, evidence, question=text)
 
 
-NO_EVIDENCE = (
-    "the trace has no tool output and no retrieved text, and no sources were given: nothing to "
-    "hold the answer against"
-)
-
-
 # -- calling a judge -----------------------------------------------------------------------------
 
 
 def judged_of(ctx: CheckContext[Any], *, expected: str | None = None) -> JudgeInput:
-    """Return what a judge is shown of a trial."""
+    """Return the input of a judge for a trial."""
     judged = JudgeInput.from_trace(ctx.trace, answer=ctx.answer, expected=expected)
-    asked = ctx.input
-    return replace(judged, input=asked if isinstance(asked, str) else as_json(asked))
+    return replace(judged, input=ctx.input if isinstance(ctx.input, str) else as_json(ctx.input))
 
 
-async def _ask(
+async def _judge(
     options: JudgeOptions, rubric: Rubric, judged: JudgeInput, ctx: CheckContext[Any]
 ) -> CheckResult:
     try:
@@ -374,7 +367,6 @@ async def chosen_judge(
 
 
 def _verdict_result(verdict: JudgeVerdict, judge: Judge, rubric: Rubric) -> CheckResult:
-    """Return the result of a check from a verdict."""
     method = f"judge {', '.join(model.name for model in judge.models)}"
     details: dict[str, Any] = {
         "expected": {"rule": rubric.rule, "threshold": rubric.threshold},

@@ -1,4 +1,4 @@
-"""Rubrics: what an LLM judge is asked to grade, on which scale, and what passes.
+"""Rubrics: what an LLM judge grades, on which scale, and what passes.
 
 A score is a whole number from 1 to 5; it is compared on 0..1 as (score - 1) / 4. An answer at
 most one step of the scale below the threshold is borderline: neither passed nor clearly failed.
@@ -48,12 +48,12 @@ class Label(StrEnum):
 
 
 def normalised(score: float) -> float:
-    """A score of 1 to 5 on 0..1."""
+    """Convert a score of 1 to 5 to 0..1."""
     return (score - LOWEST) / (HIGHEST - LOWEST)
 
 
 def label_of(value: float, threshold: float) -> Label:
-    """The label of a normalised score."""
+    """Return the label of a normalised score."""
     if value >= threshold - _TOLERANCE:
         return Label.PASS
     return Label.BORDERLINE if value >= threshold - STEP - _TOLERANCE else Label.FAIL
@@ -131,38 +131,36 @@ class Rubric:
         if not any(part.weight for part in self.parts):
             raise ProctorError("at least one criterion needs a weight above 0", where=where)
         for example in self.examples:
-            self._check_example(example, where)
+            scores = self.scores_of(example)
+            if set(scores) != {part.name for part in self.parts}:
+                raise ProctorError("an example must score exactly the criteria", where=where)
+            for score in scores.values():
+                if isinstance(score, bool) or score not in range(LOWEST, HIGHEST + 1):
+                    raise ProctorError(f"an example's score is 1 to 5, not {score!r}", where=where)
 
     @property
     def parts(self) -> tuple[Criterion, ...]:
-        """The criteria; a rubric without any has one, which is its rule."""
+        """The criteria; a rubric without any has one, its rule."""
         return self.criteria or (Criterion(name=OVERALL, rule=self.rule),)
 
     def scores_of(self, example: GradedExample) -> dict[str, int]:
-        """An example's score for each criterion."""
+        """Return an example's score for each criterion."""
         if isinstance(example.score, Mapping):
             return dict(example.score)
         return {part.name: example.score for part in self.parts}
 
     def weighted(self, scores: Mapping[str, float]) -> float:
-        """The normalised score of graded criteria: their mean by weight."""
+        """Return the normalised score of graded criteria: their weighted mean."""
         total = sum(part.weight for part in self.parts)
         return sum(part.weight * normalised(scores[part.name]) for part in self.parts) / total
 
-    def _check_example(self, example: GradedExample, where: str) -> None:
-        scores = self.scores_of(example)
-        if set(scores) != {part.name for part in self.parts}:
-            raise ProctorError("an example must score exactly the criteria", where=where)
-        for score in scores.values():
-            if isinstance(score, bool) or score not in range(LOWEST, HIGHEST + 1):
-                raise ProctorError(f"an example's score is 1 to 5, not {score!r}", where=where)
-
 
 NEEDS = ("expected", "evidence", "steps")
+"""Inputs a rubric may need."""
 
 
 def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
-    """A rubric from the name of a built-in one, or from what a user writes in YAML.
+    """Return a rubric by the name of a built-in one, or from a mapping as in YAML.
 
     A mapping may name a built-in rubric under `extends` and give only what differs.
     """
@@ -194,13 +192,9 @@ def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
 
 
 def _built_in(name: str) -> Rubric:
-
     found = RUBRICS.get(name)
     if found is None:
-        raise ProctorError(
-            f"no built-in rubric {name!r}",
-            hint=hint_among(name, RUBRICS),
-        )
+        raise ProctorError(f"no built-in rubric {name!r}", hint=hint_among(name, RUBRICS))
     return found
 
 
@@ -237,7 +231,9 @@ def _built(kind: Any, item: Any, where: str) -> Any:
         raise ProctorError(f"not a {where}: {error}", where=where) from error
 
 
-# The rubrics that come with Proctor. Each says what a 5 and a 1 look like.
+# -- built-in rubrics ----------------------------------------------------------------------------
+# Each describes every score, so that a 3 of one model means the same as a 3 of another. Their
+# wording is part of the prompt: a change of it makes every cached judgement a miss.
 
 
 HELPFULNESS = Rubric(
