@@ -156,3 +156,13 @@ def test_hostile_text_is_printed_harmlessly(tmp_path, proctor):
     done = proctor(path)
     assert "\x1b" not in done.stdout
     assert "\\x1b[31mred" in done.stdout
+
+
+def test_labels_mixed_with_scores_are_refused(tmp_path, proctor):
+    """R-C7: a judge gives labels or scores; a file with both is refused with the line."""
+    path = tmp_path / "mixed.csv"
+    path.write_text("input,answer,label\nq,a,pass\nq,a,4\n")
+    done = proctor(path, "--model", "openai:x", "--base-url", "http://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "line 3" in done.stderr
+    assert "the label '4' is a score, 'pass' in line 2 is not" in done.stderr

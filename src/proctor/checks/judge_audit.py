@@ -300,9 +300,15 @@ async def judged_verdicts(
     """Audit a judge by having it judge every row."""
     kind = _kind_of([row.label for row in rows])
     if kind is None:
-        wrong = next(row for row in rows if row.label not in (*LABELS, *SCORES))
+        wrong = next((row for row in rows if row.label not in (*LABELS, *SCORES)), None)
+        if wrong is not None:
+            problem = f"is neither {', '.join(LABELS)} nor a score 1 to 5"
+        else:
+            label = next(row for row in rows if row.label in LABELS)
+            wrong = next(row for row in rows if row.label in SCORES)
+            problem = f"is a score, {label.label!r} in line {label.line} is not"
         raise ProctorError(
-            f"the label {wrong.label!r} is neither {', '.join(LABELS)} nor a score 1 to 5",
+            f"the label {wrong.label!r} {problem}",
             where=f"line {wrong.line}",
             hint="with a column `judge`, any labels can be compared",
         )
