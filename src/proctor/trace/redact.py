@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, partial
 from hashlib import sha256
+from itertools import count
 from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -181,6 +182,10 @@ def _present(data: bytes, low: bytes) -> set[bytes]:
 def _grams() -> _Grams:
     import numpy as np
 
+    def rarity(letters: tuple[int, int, int]) -> int:
+        places = (_BY_FREQUENCY.find(chr(letter)) for letter in letters)
+        return sum(place if place >= 0 else len(_BY_FREQUENCY) for place in places)
+
     # Capitals map to lower case, digits to one code, and characters in no word to another.
     signs = {sign: number for number, sign in enumerate(b"abcdefghijklmnopqrstuvwxyz", 1)}
     signs |= dict.fromkeys(b"0123456789", 27) | {ord("-"): 28, ord("_"): 29, ord(":"): 30}
@@ -188,15 +193,10 @@ def _grams() -> _Grams:
     classes = bytes(signs.get(byte, 0) for byte in range(256))
     table = np.zeros(1 << 3 * _BITS, np.uint64)
     for position, word in enumerate(_MARKERS):
-        a, b, c = max(zip(word, word[1:], word[2:], strict=False), key=_rarity)
+        a, b, c = max(zip(word, word[1:], word[2:], strict=False), key=rarity)
         code = classes[a] << 2 * _BITS | classes[b] << _BITS | classes[c]
         table[code] |= np.uint64(1 << position)
     return _Grams(classes, table)
-
-
-def _rarity(letters: tuple[int, int, int]) -> int:
-    places = (_BY_FREQUENCY.find(chr(letter)) for letter in letters)
-    return sum(place if place >= 0 else len(_BY_FREQUENCY) for place in places)
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -214,20 +214,12 @@ _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
 
-_MARKER_TEXTS = tuple(word.decode() for word in _MARKERS)
-
 _HINTS = tuple(
-    dict.fromkeys("-" if "-" in word else "_" if "_" in word else word for word in _MARKER_TEXTS)
+    dict.fromkeys(
+        "-" if b"-" in word else "_" if b"_" in word else word.decode() for word in _MARKERS
+    )
 )
 """A part of each marker word, so that few searches clear most short texts."""
-
-_BEFORE_UNDERSCORE = tuple(
-    head for word in _MARKER_TEXTS if len(head := word.partition("_")[0]) > 1 and "_" in word
-)
-_SEARCHED = tuple(word for word in _MARKER_TEXTS if not word.startswith(_BEFORE_UNDERSCORE))
-"""The marker words without those that begin with letters before an underscore: many differ only
-there, and underscores are rare, so those are checked at each underscore.
-"""
 
 _KELVIN = "\u212a".encode()
 
@@ -241,13 +233,6 @@ _IDS = frozenset({"span_id", "trace_id", "parent_id"})
 _WORDS = frozenset({"kind", "status", "role"})
 # The usual shape of ids, which need no search.
 _ID_DIGITS, _LONGEST_ID = "0123456789abcdef-", 36
-
-
-_FIELDS = Span.__struct_fields__
-_NAME, _PARENT, _INPUT, _OUTPUT = map(_FIELDS.index, ("name", "parent_id", "input", "output"))
-# All fields that an empty root span leaves unset are between these two.
-_UNUSED_IN_ROOT = slice(_FIELDS.index("attributes"), _FIELDS.index("input"))
-_UNUSED = msgspec.structs.astuple(Span(span_id="", trace_id="", name=""))[_UNUSED_IN_ROOT]
 
 
 class Redactor:
@@ -335,19 +320,9 @@ class Redactor:
         Much cheaper than a search: every secret contains one of a few words, and most JSON has none
         of them. False only means that a search is needed.
         """
-        # User patterns need not contain any marker word.
-        if self._patterns:
-            return False
-        # Marker words are ASCII, so bytes suffice: lower-casing full Unicode text is slow. The
-        # Kelvin sign is the only other letter whose lower case is ASCII.
-        low = encoded.lower().decode("latin-1")
-        for word in _SEARCHED:
-            if word in low:
-                return False
-        for part in low.split("_"):
-            if part.endswith(_BEFORE_UNDERSCORE):
-                return False
-        if _KELVIN in encoded:
+        # User patterns need not contain any marker word. Marker words are ASCII, so bytes suffice:
+        # the Kelvin sign is the only other letter whose lower case is ASCII.
+        if self._patterns or _KELVIN in encoded or _present(encoded, encoded.lower()):
             return False
         return not any(value in encoded for value in self._values)
 
@@ -367,32 +342,6 @@ class Redactor:
             return False
         self._remember(fresh, len(joined))
         return True
-
-    def is_clean_root(self, trace: Trace) -> bool:
-        """Return whether a Proctor capture recorded only itself, and its texts hold no secret.
-
-        False only means that a search is needed. This is the trace of a trial without steps, so it
-        takes the shortest path: its ids are ours, and its unused fields are compared all at once.
-        """
-        if len(trace.spans) != 1 or not self._ids_are_clean:
-            return False
-        root = msgspec.structs.astuple(trace.spans[0])
-        try:
-            unused = root[_UNUSED_IN_ROOT] == _UNUSED
-        except Exception:  # noqa: BLE001 (of an agent's own objects some refuse to be compared)
-            return False
-        return (
-            unused
-            and root[_PARENT] is None
-            and trace.request_id is trace.session_id is trace.user_id is None
-            and not trace.metadata
-            and not trace.problems
-            and self.text(root[_NAME]) is root[_NAME]
-            and self.value(trace.query) is trace.query
-            and self.value(trace.response) is trace.response
-            and (root[_INPUT] is trace.query or self.value(root[_INPUT]) is root[_INPUT])
-            and (root[_OUTPUT] is trace.response or self.value(root[_OUTPUT]) is root[_OUTPUT])
-        )
 
     def span(self, span: Span) -> Span:
         """Return a span without its secrets."""
@@ -447,9 +396,9 @@ class Redactor:
                     new_value = self._redact_named(value, kind, depth)
             if new_value is value:
                 new_value = self.value(value, depth)
-            # Two keys with different secrets would otherwise become one.
-            if name is not key:
-                name = _unique_key(name, redacted)
+            # Two keys with different secrets would otherwise become one: the second gets a number.
+            if name is not key and name in redacted:
+                name = next(each for n in count(2) if (each := f"{name} #{n}") not in redacted)
             changed = changed or name is not key or new_value is not value
             redacted[name] = new_value
         return redacted if changed else mapping
@@ -591,11 +540,3 @@ def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
         found.add(msgspec.json.encode(value.encode("utf-8", "replace").decode())[1:-1])
     # Longest first, so that a value which contains another is replaced whole.
     return sorted(found, key=len, reverse=True)
-
-
-def _unique_key(name: str, used: Mapping[Any, Any]) -> str:
-    """Return a redacted key that is unique: the second gets a number."""
-    candidate, number = name, 2
-    while candidate in used:
-        candidate, number = f"{name} #{number}", number + 1
-    return candidate

@@ -124,10 +124,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.workdir = None
     if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
         trial.answer = trial.answer[:MAX_KEPT_ANSWER] + "… [cut; whole in the trace]"
-    own_trace = reply is not None and reply.trace is None
-    return trial, _redact_and_encode(
-        trial, traces[-1] if traces else None, context.redactor, own_trace=own_trace
-    )
+    return trial, _redact_and_encode(trial, traces[-1] if traces else None, context.redactor)
 
 
 async def _call_agent(
@@ -289,7 +286,7 @@ def status_of(results: CheckResults, threshold: float) -> TrialStatus:
 
 
 def _redact_and_encode(
-    trial: Trial, trace: Trace | None, redactor: Redactor | None, *, own_trace: bool
+    trial: Trial, trace: Trace | None, redactor: Redactor | None
 ) -> bytes | None:
     """Remove secrets from the trial, in place, and return its trace without them as JSON."""
     if redactor is None:
@@ -316,9 +313,7 @@ def _redact_and_encode(
     if trace is None:
         return None
     if len(trace.spans) <= SMALL_TRACE:
-        if not (own_trace and redactor.is_clean_root(trace)):
-            trace = redactor.trace(trace)
-        return json_bytes(trace)
+        return json_bytes(redactor.trace(trace))
     # Searching the JSON of a long trace is cheaper than walking it; nearly all are clean.
     encoded = json_bytes(trace)
     if redactor.surely_clean(encoded):
