@@ -118,7 +118,8 @@ def _read_tolerantly(
     decoder = json.JSONDecoder()
     position = failures = 0
     line, counted = first_line, 0  # `line` is the line number of position `counted`
-    while (position := _skip_space(text, position)) < len(text):
+    # White space is skipped, and commas left over from a torn array.
+    while (space := _SPACE.match(text, position)) and (position := space.end()) < len(text):
         line += text.count("\n", counted, position)
         counted = position
         try:
@@ -133,12 +134,6 @@ def _read_tolerantly(
             position = following.start()
         else:
             yield f"line {line}", _clean(document)
-
-
-def _skip_space(text: str, position: int) -> int:
-    """Skip white space, and commas left over from a torn array."""
-    space = _SPACE.match(text, position)
-    return space.end() if space else position
 
 
 def _clean(document: Any) -> Any:

@@ -64,7 +64,6 @@ class Collector:
     def __init__(self, file: str) -> None:
         self.file = file
         self.place = ""
-        self.documents = 0
         self.traces: dict[str, Trace] = {}
         self.finished: list[Trace] = []
         self.logs: list[LogRecord] = []
@@ -87,15 +86,13 @@ class Collector:
         if attributes:
             self.trace(trace_id).metadata.setdefault("resource", attributes)
 
-    def problem(
-        self, place: str, message: str, *, fatal: bool = False, hint: str | None = None
-    ) -> None:
+    def problem(self, place: str, message: str, *, hint: str | None = None) -> None:
         """Record a problem at a location in this file."""
         where = printable(", ".join(part for part in (self.place, place) if part))
         message = printable(message)
         known = self._problems.get(message)
         if known is None:
-            self._problems[message] = TraceProblem(self.file, message, where, fatal, hint=hint)
+            self._problems[message] = TraceProblem(self.file, message, where, hint=hint)
         else:
             self._problems[message] = msgspec.structs.replace(known, count=known.count + 1)
 

@@ -23,6 +23,7 @@ from proctor.files import replacing
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace.conventions.proctor import TRACE_METADATA_KEY, to_attributes, trace_to_attributes
 from proctor.trace.conventions.values import encode_json, is_mapping, shown
+from proctor.trace.formats.native import encode_trace
 from proctor.trace.model import Event, Message, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.redact import Redactor, redactor_for
 
@@ -43,12 +44,6 @@ class Exporter:
     after: bytes = b""
 
 
-def _jsonl(trace: Trace) -> bytes:
-    from proctor.trace.formats.native import encode_trace
-
-    return encode_trace(trace)
-
-
 _REQUEST = {"before": b'{"resourceSpans":[', "between": b",\n", "after": b"]}\n"}
 
 EXPORTERS: dict[str, Exporter] = {
@@ -66,7 +61,7 @@ EXPORTERS: dict[str, Exporter] = {
         lambda trace: encode_json_spans(trace, OPENINFERENCE),
         **_REQUEST,
     ),
-    "jsonl": Exporter("Proctor JSONL: one trace per line, lossless", _jsonl),
+    "jsonl": Exporter("Proctor JSONL: one trace per line, lossless", encode_trace),
 }
 
 
@@ -211,11 +206,6 @@ def genai(span: Span) -> Attributes:
     return _known(attributes)
 
 
-def genai_trace(trace: Trace) -> Attributes:
-    """Return the GenAI attributes of a whole conversation."""
-    return _known({"gen_ai.conversation.id": trace.session_id, "user.id": trace.user_id})
-
-
 def _parts(message: Message) -> Attributes:
     parts: list[Attributes] = []
     if message.role == "tool" and message.tool_call_id is not None:
@@ -276,11 +266,6 @@ def openinference(span: Span) -> Attributes:
     return _known(attributes)
 
 
-def openinference_trace(trace: Trace) -> Attributes:
-    """Return the OpenInference attributes of a whole conversation."""
-    return _known({"session.id": trace.session_id, "user.id": trace.user_id})
-
-
 def _value(which: str, value: Any) -> Attributes:
     if value is None:
         return {}
@@ -318,17 +303,7 @@ _SPAN_DIGITS = 16
 _HEX = re.compile(r"[0-9a-f]+")
 
 
-def wire_trace_id(trace_id: str) -> str:
-    """Return a trace id of 32 hex digits."""
-    return _fitted(trace_id, _TRACE_DIGITS)
-
-
-def wire_span_id(span_id: str) -> str:
-    """Return a span id of 16 hex digits."""
-    return _fitted(span_id, _SPAN_DIGITS)
-
-
-def _fitted(original: str, digits: int) -> str:
+def _wire_id(original: str, digits: int) -> str:
     # All zeros is how OpenTelemetry writes "no id".
     if len(original) == digits and _HEX.fullmatch(original) and original.strip("0"):
         return original
@@ -350,14 +325,14 @@ _MAX_NESTING = 24
 
 
 class Convention(NamedTuple):
-    """The attribute convention of an export, for spans and for the whole trace."""
+    """The attribute convention of an export: of spans, and the key of a whole conversation."""
 
     span: Callable[[Span], Attributes]
-    trace: Callable[[Trace], Attributes]
+    session_key: str
 
 
-GENAI = Convention(genai, genai_trace)
-OPENINFERENCE = Convention(openinference, openinference_trace)
+GENAI = Convention(genai, "gen_ai.conversation.id")
+OPENINFERENCE = Convention(openinference, "session.id")
 
 
 class WireSpan(NamedTuple):
@@ -384,17 +359,17 @@ def wire_spans(trace: Trace, convention: Convention) -> dict[str | None, list[Wi
     for span in trace.spans:
         extra: Attributes = {}
         if span is first_root:
+            extra = _known({convention.session_key: trace.session_id, "user.id": trace.user_id})
             # Even an empty trace record tells importers that there is nothing left to infer.
-            extra = (
-                convention.trace(trace) | {TRACE_METADATA_KEY: "{}"} | trace_to_attributes(trace)
-            )
+            extra |= {TRACE_METADATA_KEY: "{}"} | trace_to_attributes(trace)
         scopes.setdefault(span.scope, []).append(_wire_span(span, convention, extra))
     return scopes
 
 
 def _wire_span(span: Span, convention: Convention, extra: Attributes) -> WireSpan:
-    trace_id, span_id = wire_trace_id(span.trace_id), wire_span_id(span.span_id)
-    parent_id = "" if span.parent_id is None else wire_span_id(span.parent_id)
+    trace_id = _wire_id(span.trace_id, _TRACE_DIGITS)
+    span_id = _wire_id(span.span_id, _SPAN_DIGITS)
+    parent_id = "" if span.parent_id is None else _wire_id(span.parent_id, _SPAN_DIGITS)
     originals = {
         TRACE_ID_KEY: span.trace_id if trace_id != span.trace_id else None,
         SPAN_ID_KEY: span.span_id if span_id != span.span_id else None,

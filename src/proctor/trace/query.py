@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -92,7 +92,7 @@ class SpanQuery:
             place = f"{where}.{key}" if where else str(key)
             # Not a condition: it bounds the search of the other keys.
             if key == "stop_recursing_when":
-                self._stop = read_query(value, place)
+                self._stop = SpanQuery.parse(value, place)
                 continue
             condition = CONDITIONS.get(key)
             if condition is None:
@@ -118,11 +118,8 @@ class SpanQuery:
     def mask(self, tree: SpanTree) -> Mask:
         """Return one byte per span of the tree, in start order: 1 where the span matches."""
         here = QueryEvaluation(tree, None if self._stop is None else self._stop.mask(tree))
-        result: Mask | None = None
-        for answer, argument in self._compiled:
-            mask = answer(here, argument)
-            result = mask if result is None else _and(result, mask)
-        return b"\1" * len(tree) if result is None else result
+        masks = [answer(here, argument) for answer, argument in self._compiled]
+        return masks[0] if len(masks) == 1 else _all_of(tree, masks)
 
     def __str__(self) -> str:
         return _written(self.conditions)
@@ -187,12 +184,14 @@ class Condition:
 # -- masks: bytes of 0 and 1; whole-mask logic uses big integers, which run at C speed ----------
 
 
-def _and(a: Mask, b: Mask) -> Mask:
-    return (int.from_bytes(a) & int.from_bytes(b)).to_bytes(len(a))
+def _all_of(tree: SpanTree, masks: Iterable[Mask]) -> Mask:
+    """Return the spans in every mask; all spans for no masks."""
+    ones = int.from_bytes(b"\1" * len(tree))
+    return reduce(int.__and__, map(int.from_bytes, masks), ones).to_bytes(len(tree))
 
 
-def _or(a: Mask, b: Mask) -> Mask:
-    return (int.from_bytes(a) | int.from_bytes(b)).to_bytes(len(a))
+def _one_of(tree: SpanTree, masks: Iterable[Mask]) -> Mask:
+    return reduce(int.__or__, map(int.from_bytes, masks), 0).to_bytes(len(tree))
 
 
 _FLIP = bytes([1, 0, *range(2, 256)])
@@ -220,13 +219,6 @@ def _on_children(tree: SpanTree, mask: Mask, _stop: Mask | None) -> Mask:
     return tree.parents_of(mask)
 
 
-def _has_attributes(at: QueryEvaluation, attributes: dict[str, Any]) -> Mask:
-    result: Mask = b"\1" * len(at.tree)
-    for key, value in attributes.items():
-        result = _and(result, _has_attribute(at.tree, key, value))
-    return result
-
-
 def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
     """Return spans whose attribute equals a value (`same`), with a fast path for scalars."""
     spans = tree.spans
@@ -237,7 +229,8 @@ def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
         if value not in (0, 1):
             return equal
         # In Python true equals 1 and false equals 0; here they do not.
-        return _and(equal, bytes([type(span.attributes.get(key)) is not bool for span in spans]))
+        number = bytes([type(span.attributes.get(key)) is not bool for span in spans])
+        return _all_of(tree, (equal, number))
     return bytes([key in span.attributes and same(span.attributes[key], value) for span in spans])
 
 
@@ -247,20 +240,6 @@ def _at_least(figure: Figure) -> MaskOf:
 
 def _at_most(figure: Figure) -> MaskOf:
     return lambda at, most: bytes(map(most.__ge__, figure(at.tree)))
-
-
-def _all_of(at: QueryEvaluation, queries: list[SpanQuery]) -> Mask:
-    result: Mask = b"\1" * len(at.tree)
-    for query in queries:
-        result = _and(result, query.mask(at.tree))
-    return result
-
-
-def _one_of(at: QueryEvaluation, queries: list[SpanQuery]) -> Mask:
-    result: Mask = bytes(len(at.tree))
-    for query in queries:
-        result = _or(result, query.mask(at.tree))
-    return result
 
 
 # -- arguments: each parses a value from YAML, JSON or Python, or raises with the expected type --
@@ -352,11 +331,6 @@ def _choices(read: Callable[[Any, str], str]) -> Callable[[Any, str], frozenset[
     return read_all
 
 
-def read_query(value: Any, where: str) -> SpanQuery:
-    """Return a span query."""
-    return SpanQuery.parse(value, where)
-
-
 def read_queries(value: Any, where: str) -> list[SpanQuery]:
     """Return a list of span queries."""
     if not isinstance(value, list | tuple):
@@ -375,7 +349,12 @@ CONDITIONS: dict[str, Condition] = {
     "name_equals": Condition(_text, lambda at, name: at.tree.names.where({name}.__contains__)),
     "name_contains": Condition(_text, lambda at, part: at.tree.names.where(lambda s: part in s)),
     "name_matches_regex": Condition(_pattern, lambda at, regex: at.tree.names.where(regex.match)),
-    "has_attributes": Condition(read_mapping, _has_attributes),
+    "has_attributes": Condition(
+        read_mapping,
+        lambda at, attributes: _all_of(
+            at.tree, [_has_attribute(at.tree, key, value) for key, value in attributes.items()]
+        ),
+    ),
     "has_attribute_keys": Condition(
         _keys, lambda at, keys: bytes([keys <= span.attributes.keys() for span in at.tree.spans])
     ),
@@ -394,24 +373,28 @@ CONDITIONS: dict[str, Condition] = {
     "max_duration": Condition(
         _nanoseconds, lambda at, most: bytes([each <= most for each in at.tree.durations])
     ),
-    "not_": Condition(read_query, lambda at, query: invert(query.mask(at.tree))),
-    "and_": Condition(read_queries, _all_of),
-    "or_": Condition(read_queries, _one_of),
+    "not_": Condition(SpanQuery.parse, lambda at, query: invert(query.mask(at.tree))),
+    "and_": Condition(
+        read_queries, lambda at, queries: _all_of(at.tree, [q.mask(at.tree) for q in queries])
+    ),
+    "or_": Condition(
+        read_queries, lambda at, queries: _one_of(at.tree, [q.mask(at.tree) for q in queries])
+    ),
     "min_child_count": Condition(read_count, _at_least(lambda tree: tree.child_count)),
     "max_child_count": Condition(read_count, _at_most(lambda tree: tree.child_count)),
-    "some_child_has": Condition(read_query, _some(_on_children)),
-    "all_children_have": Condition(read_query, _every(_on_children)),
-    "no_child_has": Condition(read_query, _none(_on_children)),
+    "some_child_has": Condition(SpanQuery.parse, _some(_on_children)),
+    "all_children_have": Condition(SpanQuery.parse, _every(_on_children)),
+    "no_child_has": Condition(SpanQuery.parse, _none(_on_children)),
     "min_descendant_count": Condition(read_count, _at_least(lambda tree: tree.descendant_count)),
     "max_descendant_count": Condition(read_count, _at_most(lambda tree: tree.descendant_count)),
-    "some_descendant_has": Condition(read_query, _some(SpanTree.above)),
-    "all_descendants_have": Condition(read_query, _every(SpanTree.above)),
-    "no_descendant_has": Condition(read_query, _none(SpanTree.above)),
+    "some_descendant_has": Condition(SpanQuery.parse, _some(SpanTree.above)),
+    "all_descendants_have": Condition(SpanQuery.parse, _every(SpanTree.above)),
+    "no_descendant_has": Condition(SpanQuery.parse, _none(SpanTree.above)),
     "min_depth": Condition(read_count, _at_least(lambda tree: tree.depth)),
     "max_depth": Condition(read_count, _at_most(lambda tree: tree.depth)),
-    "some_ancestor_has": Condition(read_query, _some(SpanTree.below)),
-    "all_ancestors_have": Condition(read_query, _every(SpanTree.below)),
-    "no_ancestor_has": Condition(read_query, _none(SpanTree.below)),
+    "some_ancestor_has": Condition(SpanQuery.parse, _some(SpanTree.below)),
+    "all_ancestors_have": Condition(SpanQuery.parse, _every(SpanTree.below)),
+    "no_ancestor_has": Condition(SpanQuery.parse, _none(SpanTree.below)),
 }
 
 
@@ -452,9 +435,10 @@ class TraceQuery:
         clauses: list[tuple[str, Any]] = []
         for name, value in quantifiers.items():
             if name not in QUANTIFIERS:
-                raise QueryError(
-                    f"unknown quantifier {name!r}", where=where or None, hint=_quantifier_hint(name)
-                )
+                hint = did_you_mean(str(name), QUANTIFIERS)
+                if name in QUERY_KEYS:
+                    hint = f"conditions on a span go below a quantifier, as in `any: {{{name}: …}}`"
+                raise QueryError(f"unknown quantifier {name!r}", where=where or None, hint=hint)
             clauses.append((name, QUANTIFIERS[name].parse(value, f"{where}.{name}".strip("."))))
         return cls(tuple(clauses))
 
@@ -481,12 +465,6 @@ class Quantifier(NamedTuple):
 
     parse: Callable[[Any, str], Any]
     holds: Callable[[SpanTree, Any], QueryResult]
-
-
-def _quantifier_hint(name: object) -> str | None:
-    if name in QUERY_KEYS:
-        return f"conditions on a span go below a quantifier, as in `any: {{{name}: …}}`"
-    return did_you_mean(str(name), QUANTIFIERS)
 
 
 def _ids(tree: SpanTree, mask: Mask) -> list[str]:
@@ -559,9 +537,9 @@ def _ordered(tree: SpanTree, pair: list[SpanQuery], *, last: bool) -> QueryResul
 
 
 QUANTIFIERS: dict[str, Quantifier] = {
-    "any": Quantifier(read_query, partial(_exists, expected=True)),
-    "all": Quantifier(read_query, _all),
-    "none": Quantifier(read_query, partial(_exists, expected=False)),
+    "any": Quantifier(SpanQuery.parse, partial(_exists, expected=True)),
+    "all": Quantifier(SpanQuery.parse, _all),
+    "none": Quantifier(SpanQuery.parse, partial(_exists, expected=False)),
     "count": Quantifier(_read_bounds, _counted),
     "before": Quantifier(_read_pair, partial(_ordered, last=False)),
     "after": Quantifier(_read_pair, partial(_ordered, last=True)),

@@ -132,12 +132,17 @@ def _indented(tree: SpanTree) -> Iterator[tuple[int, str]]:
 
 def span_line(span: Span, indent: str = "") -> TreeLine:
     """Return the line of one span."""
-    details = (
+    details = [
         _duration(span.duration) or "open",
         _tokens(span.input_tokens, span.output_tokens),
         dollars(span.cost_usd) if span.cost_usd is not None else "",
-        _about(span),
-    )
+    ]
+    if span.kind == SpanKind.TOOL and span.tool_input is not None:
+        details.append(_arguments(span.tool_input))
+    elif span.kind == SpanKind.HANDOFF and span.handoff_to:
+        details.append(f"→ {line(span.handoff_to, MAX_NAME)}")
+    elif span.documents:
+        details.append(plural(len(span.documents), "document"))
     return TreeLine(
         indent=indent,
         mark=_MARKS[span.status],
@@ -172,16 +177,6 @@ def _name(span: Span) -> str:
     }.get(span.kind)
     extra = line(about, MAX_NAME) if about else ""
     return f"{name} ({extra})" if extra and extra not in name else name
-
-
-def _about(span: Span) -> str:
-    if span.kind == SpanKind.TOOL and span.tool_input is not None:
-        return _arguments(span.tool_input)
-    if span.kind == SpanKind.HANDOFF and span.handoff_to:
-        return f"→ {line(span.handoff_to, MAX_NAME)}"
-    if span.documents:
-        return plural(len(span.documents), "document")
-    return ""
 
 
 def _arguments(value: Any) -> str:
@@ -225,11 +220,7 @@ def document(key: str, items: Iterable[Any], problems: list[TraceProblem]) -> It
     yield b'{"' + key.encode() + b'":['
     for number, item in enumerate(items):
         yield (b",\n" if number else b"\n") + json_bytes(item)
-    yield (
-        b'],\n"problems":'
-        + json_bytes([described_problem(problem) for problem in problems])
-        + b"}\n"
-    )
+    yield b'],\n"problems":' + json_bytes(problems) + b"}\n"
 
 
 def described(trace: Trace) -> dict[str, Any]:
@@ -262,16 +253,4 @@ def described_span(span: Span) -> dict[str, Any]:
         "kind": span.kind.value,
         "status": span.status.value,
         "duration_s": span.duration,
-    }
-
-
-def described_problem(problem: TraceProblem) -> dict[str, Any]:
-    """Return a problem with all its fields."""
-    return {
-        "file": problem.file,
-        "place": problem.place,
-        "message": problem.message,
-        "count": problem.count,
-        "fatal": problem.fatal,
-        "hint": problem.hint,
     }

@@ -107,6 +107,10 @@ class SecretMatch(NamedTuple):
     quote: bytes = b""
 
 
+Finder = Callable[[bytes, bytes], Iterator[SecretMatch]]
+"""Searches a text, given as it is and in lower case."""
+
+
 _DASHED = re.compile(
     rb"-(?:(?<=[^A-Za-z0-9]sk-)|(?<=xox[a-z]-)|(?<=xapp-)|(?<=glpat-)|(?<=GOCSPX-)|(?<=pplx-)"
     rb"|(?<=[^A-Za-z0-9]xai-))[A-Za-z0-9_-]{10,}"
@@ -214,25 +218,10 @@ def aws(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 _GOOGLE = re.compile(rb"AIza(?<![A-Za-z0-9_-]AIza)[A-Za-z0-9_-]{30,}")
-
-
-def google(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Yield Google API keys."""
-    del low
-    for match in _GOOGLE.finditer(data):
-        yield SecretMatch(*match.span(), "google_key")
-
-
+# Signed or not.
 _JWT = re.compile(
     rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?"
 )
-
-
-def jwt(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Yield JSON web tokens, signed or not."""
-    del low
-    for match in _JWT.finditer(data):
-        yield SecretMatch(*match.span(), "jwt")
 
 
 _BEARER = re.compile(rb"bearer(?<![a-z0-9]bearer)[ \t]{1,4}+([a-z0-9._~+/=-]{12,})")
@@ -250,16 +239,13 @@ def bearer(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 def basic(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """Yield the `user:password` after `Basic`; other words after "basic" are prose."""
     for match in _BASIC.finditer(low):
-        if _is_basic_credential(data[match.start(1) : match.end(1)]):
+        encoded = data[match.start(1) : match.end(1)]
+        try:
+            plain = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True)
+        except binascii.Error:
+            continue
+        if b":" in plain and plain.decode("latin-1").isprintable():
             yield SecretMatch(*match.span(1), "basic_auth")
-
-
-def _is_basic_credential(encoded: bytes) -> bool:
-    try:
-        plain = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True)
-    except binascii.Error:
-        return False
-    return b":" in plain and plain.decode("latin-1").isprintable()
 
 
 _KEY_BLOCK = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -288,21 +274,26 @@ def private_key(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 # Brackets and braces are percent-encoded in real URLs: `{password}` is a template, not a secret.
-_USERINFO = re.compile(rb"://([^\s/?#@:\"'<>\\]{0,256}+):([^\s/?#\"'<>\\\[\]{}|)]{1,512})@")
+_USERINFO = re.compile(rb"://[^\s/?#@:\"'<>\\]{0,256}+:([^\s/?#\"'<>\\\[\]{}|)]{1,512})@")
 
 
-def url_password(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Yield the password in `scheme://user:password@host`."""
-    del low
-    for match in _USERINFO.finditer(data):
-        yield SecretMatch(*match.span(2), "password")
+def _matches(pattern: re.Pattern[bytes], kind: str) -> Finder:
+    """Return a search for every match of a pattern; its group, if it has one, is the secret."""
+    group = pattern.groups
+
+    def find(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+        del low
+        for match in pattern.finditer(data):
+            yield SecretMatch(*match.span(group), kind)
+
+    return find
 
 
 class SecretPattern(NamedTuple):
     """A search, and lower-case texts of which one must occur for it to match."""
 
     needles: tuple[bytes, ...]
-    find: Callable[[bytes, bytes], Iterator[SecretMatch]]
+    find: Finder
 
 
 _DASHED_PREFIXES = (b"sk-", b"xox", b"xapp-", b"glpat-", b"gocspx-", b"pplx-", b"xai-")
@@ -317,11 +308,11 @@ DETECTORS = (
     SecretPattern(_DASHED_PREFIXES, dashed),
     SecretPattern(_UNDERSCORED_PREFIXES, underscored),
     SecretPattern((b"akia", b"asia"), aws),
-    SecretPattern((b"aiza",), google),
-    SecretPattern((b".eyj",), jwt),
+    SecretPattern((b"aiza",), _matches(_GOOGLE, "google_key")),
+    SecretPattern((b".eyj",), _matches(_JWT, "jwt")),
     SecretPattern((b"bearer",), bearer),
     SecretPattern((b"basic",), basic),
-    SecretPattern((b"://",), url_password),
+    SecretPattern((b"://",), _matches(_USERINFO, "password")),
 )
 
 
@@ -479,14 +470,11 @@ def _is_secret(data: bytes, name: re.Match[bytes], value: _Value, kind: str) -> 
         # In code a variable is passed on: `api_key=api_key`, `password=db_password`.
         is_variable = secret_kind(text.decode("latin-1")) is not None
         return not is_variable or bool(_VALUE_SIGNS.search(text))
-    return _is_settings_line(data, name, value) or bool(_VALUE_SIGNS.search(text))
-
-
-def _is_settings_line(data: bytes, name: re.Match[bytes], value: _Value) -> bool:
-    """Detect a line of a settings file: only the name, the separator and the value."""
-    if not _LINE_END.match(data, value.end):
-        return False
+    if _VALUE_SIGNS.search(text):
+        return True
+    # A line of a settings file: only the name, the separator and the value.
     head = data[max(0, name.start() - MAX_NAME) : name.start()].rstrip(
         b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-\"'"
     )
-    return bool(_LINE_START.search(b"\n" + head if len(head) < MAX_NAME else head))
+    at_line_start = _LINE_START.search(b"\n" + head if len(head) < MAX_NAME else head)
+    return bool(at_line_start and _LINE_END.match(data, value.end))

@@ -117,7 +117,8 @@ class EpisodeOutcome(msgspec.Struct, kw_only=True):
         return len(self.trajectory.steps)
 
     def summary(self) -> dict[str, Any]:
-        """Return the facts stored with a trial, without the steps."""
+        """Return the facts stored with a trial."""
+        # Steps are left out: the trace has a span for each.
         trajectory = self.trajectory
         last = trajectory.steps[-1] if trajectory.steps else None
         return {

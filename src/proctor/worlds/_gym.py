@@ -67,6 +67,7 @@ class GymWorld:
         self._as_text = observe == "text"
         self._names = _checked_names(action_names, self._actions)
         self._mask: Any = None
+        # Environments that are created without the registry have no spec.
         spec = getattr(env, "spec", None)
         self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
 
@@ -91,6 +92,7 @@ class GymWorld:
         valid = self._actions
         if self._mask is not None and not isinstance(valid, Mapping):
             allowed = [each for each, open_ in zip(valid, self._mask, strict=True) if open_]
+            # A mask that forbids everything would leave the agent without any answer.
             valid = allowed or valid
         if self._names is None:
             return valid
@@ -102,7 +104,10 @@ class GymWorld:
         if getattr(self.env, "render_mode", None) != "ansi":
             return None
         drawn = self.env.render()
-        return _uncoloured(drawn) if isinstance(drawn, str) else None
+        if not isinstance(drawn, str):
+            return None
+        # Colours become brackets: some environments mark a position by colour only.
+        return _ESCAPE.sub("", _COLOURED.sub(r"[\1]", drawn))
 
     def close(self) -> None:
         """Close the environment."""
@@ -114,11 +119,6 @@ class GymWorld:
 
     def _rest(self, info: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in info.items() if key != "action_mask"}
-
-
-def _uncoloured(text: str) -> str:
-    """Replace colours with brackets: some environments mark a position by colour only."""
-    return _ESCAPE.sub("", _COLOURED.sub(r"[\1]", text))
 
 
 def _checked_names(names: Sequence[str] | None, actions: Actions) -> dict[str, Any] | None:
@@ -208,6 +208,7 @@ def _box(space: Any) -> dict[str, Any]:
 
     def bounded(low: Any, high: Any) -> dict[str, Any]:
         description: dict[str, Any] = {"type": kind}
+        # Unbounded boxes hold the largest number of their type, not always infinity.
         for name, bound, finite in (("low", low, low > -1e30), ("high", high, high < 1e30)):
             if finite:
                 description[name] = bound.item()

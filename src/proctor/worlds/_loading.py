@@ -39,6 +39,7 @@ def make_world(
     if not callable(target):
         raise WorldError(f"{use} is not a class or a function that creates a world")
     world = _create(target, settings, str(use))
+    # By its space, not its type: gymnasium is imported only when it is used.
     if hasattr(world, "action_space"):
         from proctor.worlds._gym import GymWorld
 
@@ -57,7 +58,7 @@ def _create(target: Callable[..., Any], options: Mapping[str, Any], name: str) -
     # Arguments are checked before the call, so that a TypeError inside it is not mistaken for them.
     try:
         signature: inspect.Signature | None = inspect.signature(target)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a callable written in C
         signature = None
     if signature is not None:
         try:
@@ -112,6 +113,7 @@ class Hosted:
         observation, reward, terminated, truncated, info = self.world.step(action)
         self._taken += 1
         limit = self._max_steps
+        # An episode that ends by itself at the limit was not cut off.
         over = limit is not None and self._taken >= limit and not terminated
         return observation, float(reward), bool(terminated), bool(truncated) or over, dict(info)
 

@@ -70,6 +70,7 @@ def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
     ((name, bounds),) = scoring.items()
     if name not in _MEASURES:
         raise WorldError(f"unknown scoring rule {name!r}", hint=hint_among(name, _MEASURES))
+    # A list of another length or of other types is reported like two equal bounds.
     try:
         low, high = (float(bound) for bound in bounds)
     except (TypeError, ValueError):

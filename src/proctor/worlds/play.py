@@ -87,7 +87,9 @@ async def episode(
             limit = max_steps or getattr(world, "max_steps", None) or DEFAULT_MAX_STEPS
             game = _Game(world, agent, request, outcome, limit)
             seen = await game.begin()
+            # After the reset, because a world may draw its truth from the seed.
             known_truth: Truth = truth if truth is not None else getattr(world, "truth", None) or {}
+            # Only scripted agents take the truth: no other agent may see it.
             set_truth = getattr(agent, "set_truth", None)
             if set_truth is not None:
                 set_truth(known_truth)
@@ -147,7 +149,15 @@ class _Game:
     async def begin(self) -> _Observation:
         """Reset the world."""
         trajectory = self._outcome.trajectory
-        seen = await _call_world(_reset, self._world, trajectory.seed, quick=self._quick)
+
+        def reset() -> _Observation:
+            observation, info = self._world.reset(seed=trajectory.seed)
+            actions = json_value(self._world.actions())
+            return _Observation(
+                json_value(observation), 0.0, False, False, json_value(info), actions
+            )
+
+        seen = await _call_world(reset, quick=self._quick)
         trajectory.first = seen.observation
         if seen.info:
             self._last = {"info": json_value(seen.info)}
@@ -163,7 +173,10 @@ class _Game:
                 return
             action, seen = step
             trajectory.steps.append(Step(action, *seen[:5]))
-            outcome.answer = str(seen.info["answer"]) if "answer" in seen.info else _words(action)
+            answer = str(seen.info["answer"]) if "answer" in seen.info else action
+            # Readers, and checks of the answer, expect text.
+            is_text = isinstance(answer, str)
+            outcome.answer = answer if is_text else msgspec.json.encode(answer).decode()
             self._remember(action, seen)
             if seen.terminated or seen.truncated:
                 outcome.ended = "terminated" if seen.terminated else "truncated"
@@ -180,16 +193,14 @@ class _Game:
             except BadAction as problem:
                 name = problem.call or "invalid_action"
                 with capture.tool_call(name, {"said": _stored_answer(answer)}) as step:
-                    _failed(step, str(problem))
-                self._note_invalid(answer, str(problem))
+                    self._refuse(step, answer, str(problem))
                 continue
             call = call_of(action)
             with capture.tool_call(call.name, call.arguments) as step:
                 try:
                     after = await _call_world(_perform, self._world, action, quick=self._quick)
                 except InvalidAction as problem:
-                    _failed(step, str(problem))
-                    self._note_invalid(answer, str(problem))
+                    self._refuse(step, answer, str(problem))
                     continue
                 step.tool_output = _result(after)
             return action, after
@@ -206,8 +217,10 @@ class _Game:
             last=self._last,
             history=self._history[-HISTORY:],
         )
+        # Rendering can be slow, so only agents that look at pictures pay for it.
         if self._looks:
             turn.picture = await _call_world(self._world.render)
+        # The timeout is of the whole episode: each turn gets what is left of it.
         if self._deadline is not None:
             turn.timeout = max(0.0, self._deadline - time.monotonic())
         reply = await self._agent.run(turn)
@@ -217,7 +230,11 @@ class _Game:
             )
         return reply.answer if reply.output is None else reply.output
 
-    def _note_invalid(self, answer: Any, problem: str) -> None:
+    def _refuse(self, step: Span, answer: Any, problem: str) -> None:
+        """Record an invalid action as a failed call, and report it in the next turn."""
+        step.status = SpanStatus.ERROR
+        step.error_type = "InvalidAction"
+        step.error_message = problem
         self._outcome.trajectory.invalid_actions += 1
         self._last = {"error": problem, "said": _stored_answer(answer)}
 
@@ -241,12 +258,6 @@ def _stored_answer(answer: Any) -> Any:
     return json_value(answer)
 
 
-def _failed(step: Span, problem: str) -> None:
-    step.status = SpanStatus.ERROR
-    step.error_type = "InvalidAction"
-    step.error_message = problem
-
-
 def _result(seen: _Observation) -> dict[str, Any]:
     """Return the result of a step for its span."""
     result: dict[str, Any] = {"observation": seen.observation, "reward": seen.reward}
@@ -255,10 +266,6 @@ def _result(seen: _Observation) -> dict[str, Any]:
     if seen.terminated or seen.truncated:
         result["ended"] = "terminated" if seen.terminated else "truncated"
     return result
-
-
-def _words(action: Any) -> str:
-    return action if isinstance(action, str) else msgspec.json.encode(action).decode()
 
 
 # -- calls to the world --------------------------------------------------------------------------
@@ -273,13 +280,6 @@ async def _call_world(function: Callable[..., Any], *args: Any, quick: bool = Fa
         raise
     except Exception as error:
         raise WorldError(f"the world failed: {type(error).__name__}: {error}") from error
-
-
-def _reset(world: World, seed: int) -> _Observation:
-    observation, info = world.reset(seed=seed)
-    return _Observation(
-        json_value(observation), 0.0, False, False, json_value(info), json_value(world.actions())
-    )
 
 
 def _perform(world: World, action: Any) -> _Observation:

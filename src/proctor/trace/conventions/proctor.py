@@ -7,7 +7,8 @@ dialect is consulted. Without it, single keys here only take precedence over oth
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,8 +22,7 @@ from proctor.trace.conventions.values import (
 )
 from proctor.trace.model import Document, Message, Span, SpanKind, SpanStatus, Trace
 
-PREFIX = "proctor."
-TRACE_PREFIX = "proctor.trace."
+T = TypeVar("T")
 
 # On every exported span; increment when the meaning of a key below changes.
 FORMAT_KEY = "proctor.format"
@@ -31,40 +31,53 @@ FORMAT = 1
 KIND_KEY = "proctor.kind"
 STATUS_KEY = "proctor.status"
 
-TEXT_FIELDS = {
-    "proctor.tool.name": "tool_name",
-    "proctor.tool.call.id": "tool_call_id",
-    "proctor.model": "model",
-    "proctor.error.type": "error_type",
-    "proctor.error.message": "error_message",
-    "proctor.agent.name": "agent_name",
-    "proctor.handoff.to": "handoff_to",
-}
-COUNT_FIELDS = {
-    "proctor.usage.input_tokens": "input_tokens",
-    "proctor.usage.output_tokens": "output_tokens",
-}
-COST_KEY = "proctor.cost_usd"
-# Any JSON value, encoded as JSON text even for strings: `"5"` and 5 stay distinct.
-JSON_FIELDS = {
-    "proctor.tool.input": "tool_input",
-    "proctor.tool.output": "tool_output",
-    "proctor.input": "input",
-    "proctor.output": "output",
-}
-MESSAGE_FIELDS = {
-    "proctor.input.messages": "input_messages",
-    "proctor.output.messages": "output_messages",
-}
-DOCUMENTS_KEY = "proctor.documents"
 
-SPAN_KEYS = frozenset(
-    {FORMAT_KEY, KIND_KEY, STATUS_KEY, COST_KEY, DOCUMENTS_KEY}
-    | TEXT_FIELDS.keys()
-    | COUNT_FIELDS.keys()
-    | JSON_FIELDS.keys()
-    | MESSAGE_FIELDS.keys()
-)
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _json(value: Any) -> Any:
+    """Decode a JSON text of ours; values that are not text are returned unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decode_json(value)
+    except (ValueError, msgspec.DecodeError):
+        return value
+
+
+def _structs(kind: type[T]) -> Callable[[Any], tuple[T, ...] | None]:
+    """Return a reader of structs, given as JSON text or as plain values."""
+    return lambda value: convert(
+        tuple[kind, ...], value if isinstance(value, str) else encode_json(value)
+    )
+
+
+_READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "proctor.tool.name": ("tool_name", _string),
+    "proctor.tool.call.id": ("tool_call_id", _string),
+    "proctor.model": ("model", _string),
+    "proctor.error.type": ("error_type", _string),
+    "proctor.error.message": ("error_message", _string),
+    "proctor.agent.name": ("agent_name", _string),
+    "proctor.handoff.to": ("handoff_to", _string),
+    "proctor.usage.input_tokens": ("input_tokens", count),
+    "proctor.usage.output_tokens": ("output_tokens", count),
+    "proctor.cost_usd": ("cost_usd", number),
+    "proctor.tool.input": ("tool_input", _json),
+    "proctor.tool.output": ("tool_output", _json),
+    "proctor.input": ("input", _json),
+    "proctor.output": ("output", _json),
+    "proctor.input.messages": ("input_messages", _structs(Message)),
+    "proctor.output.messages": ("output_messages", _structs(Message)),
+    "proctor.documents": ("documents", _structs(Document)),
+}
+"""Key → field of the span, and what reads the attribute; None leaves the field as it is."""
+
+_PLAIN = (_string, count, number)
+# Other values are encoded as JSON text, strings too: `"5"` and 5 stay distinct.
+
+SPAN_KEYS = frozenset({FORMAT_KEY, KIND_KEY, STATUS_KEY, *_READERS})
 
 TRACE_TEXT_FIELDS = {
     "proctor.trace.response": "response",
@@ -82,6 +95,7 @@ TRACE_KEYS = frozenset(
 
 _KINDS = {kind.value: kind for kind in SpanKind}
 _STATUSES = {status.value: status for status in SpanStatus}
+_EMPTY = msgspec.structs.asdict(Span(span_id="", trace_id="", name=""))
 
 
 def to_attributes(span: Span) -> dict[str, Any]:
@@ -91,22 +105,11 @@ def to_attributes(span: Span) -> dict[str, Any]:
         KIND_KEY: span.kind.value,
         STATUS_KEY: span.status.value,
     }
-    for key, field in (TEXT_FIELDS | COUNT_FIELDS).items():
+    for key, (field, read) in _READERS.items():
         value = getattr(span, field)
-        if value is not None:
-            attributes[key] = value
-    if span.cost_usd is not None:
-        attributes[COST_KEY] = span.cost_usd
-    for key, field in JSON_FIELDS.items():
-        value = getattr(span, field)
-        if value is not None:
-            attributes[key] = encode_json(value)
-    for key, field in MESSAGE_FIELDS.items():
-        messages = getattr(span, field)
-        if messages:
-            attributes[key] = encode_json(messages)
-    if span.documents:
-        attributes[DOCUMENTS_KEY] = encode_json(span.documents)
+        # Messages and documents are never unknown, only empty.
+        if value is not None and (_EMPTY[field] is None or value):
+            attributes[key] = value if read in _PLAIN else encode_json(value)
     return attributes
 
 
@@ -119,36 +122,17 @@ def from_attributes(span: Span) -> bool:
     # A new dictionary: the one received may be shared with the caller.
     span.attributes = {key: value for key, value in received.items() if key not in ours}
     if FORMAT_KEY in ours:
-        _clear_fields(span)
+        # In a complete record a missing field is unknown.
+        for field, _ in _READERS.values():
+            setattr(span, field, _EMPTY[field])
     span.kind = _KINDS.get(str(received.get(KIND_KEY)), span.kind)
     span.status = _STATUSES.get(str(received.get(STATUS_KEY)), span.status)
-    for key in ours:
-        _set_field(span, key, received[key])
+    for key in ours & _READERS.keys():
+        field, read = _READERS[key]
+        value = read(received[key])
+        if value is not None:
+            setattr(span, field, value)
     return FORMAT_KEY in ours
-
-
-def _clear_fields(span: Span) -> None:
-    """Clear the normalised fields: in a complete record a missing field is unknown."""
-    for field in (*TEXT_FIELDS.values(), *COUNT_FIELDS.values(), *JSON_FIELDS.values()):
-        setattr(span, field, None)
-    span.cost_usd = None
-    span.documents = span.input_messages = span.output_messages = ()
-
-
-def _set_field(span: Span, key: str, value: Any) -> None:
-    if key in TEXT_FIELDS:
-        if isinstance(value, str):
-            setattr(span, TEXT_FIELDS[key], value)
-    elif key in COUNT_FIELDS:
-        setattr(span, COUNT_FIELDS[key], count(value))
-    elif key == COST_KEY:
-        span.cost_usd = number(value)
-    elif key in JSON_FIELDS:
-        setattr(span, JSON_FIELDS[key], _json(value))
-    elif key in MESSAGE_FIELDS:
-        setattr(span, MESSAGE_FIELDS[key], convert(tuple[Message, ...], _encoded(value)) or ())
-    elif key == DOCUMENTS_KEY:
-        span.documents = convert(tuple[Document, ...], _encoded(value)) or ()
 
 
 def trace_to_attributes(trace: Trace) -> dict[str, Any]:
@@ -180,18 +164,3 @@ def trace_from_attributes(trace: Trace, span: Span) -> bool:
     if is_mapping(metadata):
         trace.metadata = metadata
     return TRACE_FORMAT_KEY in ours
-
-
-def _json(value: Any) -> Any:
-    """Decode a JSON text of ours; values that are not text are returned unchanged."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return decode_json(value)
-    except (ValueError, msgspec.DecodeError):
-        return value
-
-
-def _encoded(value: Any) -> str:
-    """Return a value as JSON text, which it may already be."""
-    return value if isinstance(value, str) else encode_json(value)
