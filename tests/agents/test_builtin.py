@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proctor.agents._human import converse
-from proctor.agents.base import AgentError, AgentRequest
+from proctor.agents.base import AgentError, AgentRequest, NoActionsError
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.trace.capture import capture
 
@@ -37,7 +37,7 @@ async def test_random_is_uniform_and_repeats_with_its_seed():
 
 async def test_random_needs_actions():
     """R-A2: without a list of actions there is nothing to choose from, and it is said."""
-    with pytest.raises(AgentError, match="lists no possible answers"):
+    with pytest.raises(NoActionsError, match="lists no possible answers"):
         await answer({"kind": "random"}, "free text")
     with capture("q") as trace:
         reply = await answer({"kind": "random", "actions": ["yes"]}, "free text")

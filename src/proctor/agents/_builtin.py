@@ -18,7 +18,15 @@ from pydantic import Field, model_validator
 
 from proctor.agents._human import SavedMoves, actions_of, ask_person, offer_to_resume, show_person
 from proctor.agents.actions import Actions, ActionTurn, BadAction, sample
-from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.agents.base import (
+    Agent,
+    AgentConfig,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    NoActionsError,
+    as_reply,
+)
 from proctor.background import threads
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span
@@ -51,7 +59,7 @@ class RandomAgent:
             return as_reply(self._draw(request.actions, self._turn_random(request), request))
         actions = actions_of(request.input) or self._actions
         if actions is None:
-            raise AgentError(
+            raise NoActionsError(
                 f"case {request.case!r} lists no possible answers",
                 hint="list `actions` in the case's input, or in the agent's options",
             )

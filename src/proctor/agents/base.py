@@ -43,6 +43,10 @@ class AgentError(ProctorError):
         self.retry_after = retry_after
 
 
+class NoActionsError(AgentError):
+    """Raised by an agent that selects among listed actions when a case lists none."""
+
+
 class AgentRequest:
     """Input of an agent for one trial."""
 
