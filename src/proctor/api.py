@@ -402,18 +402,14 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     import asyncio
 
     from proctor.runs.remote.upload import uploading_async
-    from proctor.trials.resolve_experiment import Changes
     from proctor.trials.session import run_session
     from proctor.trials.target import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
     given: RunKeywords = {**keywords}
-    changes = Changes(
-        agents=_one_or_several(given.pop("agent", None), given.pop("agents", None)),
-        seeds=given.pop("seeds", None),
-        filter=given.pop("filter", ""),
-        set=given.pop("set", None) or {},
-    )
+    agents = _one_or_several(given.pop("agent", None), given.pop("agents", None))
+    seeds, settings = given.pop("seeds", None), given.pop("set", None)
+    expression = given.pop("filter", "")
     tags, observer, name = (
         given.pop("tags", ()),
         given.pop("observer", None),
@@ -426,7 +422,15 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     options = {**given, **limits, "early_stop": given.pop("early_stop", ()) or None}
     # Everything is prepared before the first run starts: an error in the last experiment must
     # not show up after an hour.
-    prepared = prepare_target(found, changes, options, tags=tags)
+    prepared = prepare_target(
+        found,
+        options,
+        agents=agents,
+        seeds=seeds,
+        expression=expression,
+        settings=settings,
+        tags=tags,
+    )
     runs: dict[str, Run] = {}
     for each in prepared:
         if address_for(each, root) is None:

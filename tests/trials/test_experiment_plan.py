@@ -16,7 +16,7 @@ from proctor.seeds import derive_seed
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, Plan, axes_of, plan_trials
 from proctor.trials.resolve_experiment import (
-    Changes,
+    override,
     prepare_experiment,
     read_axes,
     read_set,
@@ -173,10 +173,15 @@ def suite(tmp_path: Path) -> Path:
     return write_suite(tmp_path, cases=4)
 
 
-def ready(folder: Path, changes: Changes | None = None, **fields: Any) -> Any:
+def ready(
+    folder: Path,
+    asked: list[str] | None = None,
+    changes: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
     made = experiment(**{"cases": [{"suite": "suite.yaml"}], **fields})
     made.came_from(folder)
-    return prepare_experiment(made, changes=changes)
+    return prepare_experiment(override(made, **(changes or {})), agents=asked)
 
 
 def test_cases_are_selected_by_name_glob_and_exclusion(suite: Path) -> None:
@@ -205,13 +210,13 @@ def test_cases_are_selected_by_name_glob_and_exclusion(suite: Path) -> None:
 def test_agents_of_the_experiment_of_its_suites_and_of_a_command(suite: Path) -> None:
     """R-S3: what is asked for wins, then the experiment's own, then those of its suites."""
 
-    def agents(changes: Changes | None = None, **fields: Any) -> list[str]:
-        return list(ready(suite.parent, changes, **fields).agents)
+    def agents(asked: list[str] | None = None, **fields: Any) -> list[str]:
+        return list(ready(suite.parent, asked, **fields).agents)
 
     assert agents() == ["bots:steady"]
     assert agents(agents={"mine": "bots:instant"}) == ["mine"]
     assert agents(agents=["random", "bots:instant"]) == ["random", "bots:instant"]
-    assert agents(Changes(agents=["random"]), agents=["bots:instant"]) == ["random"]
+    assert agents(["random"], agents=["bots:instant"]) == ["random"]
     with pytest.raises(ProctorError, match="there is no agent 'rnadom'") as caught:
         agents(agents=["rnadom"])
     assert caught.value.hint == "did you mean 'random'?"
@@ -254,8 +259,9 @@ def test_what_is_set_reaches_every_case(suite: Path) -> None:
 
 def test_a_value_on_the_command_line_takes_the_place_of_an_axis(suite: Path) -> None:
     """R-S3: --set wins over `params` and over `set`; text is read as YAML reads it."""
-    changes = Changes(set=read_set(["a=7", "b=x y", "case.threshold=0.5"]), seeds="5,6")
-    found = ready(suite.parent, changes, params={"a": [1, 2]}, set={"b": "old"})
+    settings = read_set(["a=7", "b=x y", "case.threshold=0.5"])
+    changes = {"settings": settings, "seeds": "5,6"}
+    found = ready(suite.parent, changes=changes, params={"a": [1, 2]}, set={"b": "old"})
     assert found.design.axes.params == ({"b": "x y", "a": 7},)
     assert found.design.axes.seeds == (5, 6)
     assert read_axes(["a=1,2.5,x", 'b=["p,q", r]']) == {"a": [1, 2.5, "x"], "b": ["p,q", "r"]}

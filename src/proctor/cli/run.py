@@ -290,7 +290,7 @@ def _start(
     found: Target, how: Invocation, given: dict[str, Any], notifications: Notifications
 ) -> int:
     """Prepare everything, then run it (or print the plan); return the exit code."""
-    from proctor.trials.resolve_experiment import Changes, read_set
+    from proctor.trials.resolve_experiment import read_set
     from proctor.trials.target import folder_for, prepare_target
 
     if how.smoke:
@@ -299,10 +299,16 @@ def _start(
     if how.name and len(found.experiments) > 1:
         raise click.UsageError("--name needs a single experiment, and this file has several")
     agents = [*how.agents, *split_names(how.listed_agents)]
-    changes = Changes(
-        agents or None, how.seeds, how.expression, read_set(how.settings) if how.settings else {}
+    ready = prepare_target(
+        found,
+        given,
+        agents=agents or None,
+        seeds=how.seeds,
+        expression=how.expression,
+        settings=read_set(how.settings) if how.settings else None,
+        tags=split_names(how.tags),
+        smoke=how.smoke,
     )
-    ready = prepare_target(found, changes, given, tags=split_names(how.tags), smoke=how.smoke)
     # A smoke run says nothing about the experiment, so it is stored separately from its runs.
     suffix = "-smoke" if how.smoke else ""
     names = [(how.name or each.name) + suffix for each in ready]

@@ -12,8 +12,9 @@ otherwise they are written from the spec to the user's cache, by content hash.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,29 +26,30 @@ from proctor.runs.trial import PlannedTrial, params_key
 from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
 from proctor.scenarios.builder import default_cache_folder
 from proctor.spec import Case, Configuration, SpecError, checks_of, select_cases
-from proctor.trials.run_trial import PreparedCase
+from proctor.trials.run_trial import CallAgent, PreparedCase
 from proctor.worlds import play, world_check
 
-MOST_STAGED = 512
-"""Built scenarios kept in memory for the agents and repeats to come; others are looked up again."""
+MAX_BUILT = 512
+"""Built scenarios cached in memory for other agents and repeats; the rest are loaded again."""
 
 FIXED_FIELDS = ("description", "tags", "difficulty", "type", "properties")
+"""Fields of a template that do not depend on the seed."""
 
 
 class Scenario(NamedTuple):
-    """A scenario of the catalog, under one of its variants or none, selected for an experiment."""
+    """A scenario of the catalog, with or without a variant, selected for an experiment."""
 
     template: Template
     overrides: Mapping[str, Any] = {}
-    """Fields of its case that the experiment sets."""
+    """Case fields that the experiment sets."""
 
     @property
     def id(self) -> str:
-        """The id of its case."""
+        """The id of the case."""
         return self.template.id
 
     def placeholder(self) -> dict[str, Any]:
-        """Its case before it is built: all that is known without a seed."""
+        """Return the case before it is built: what is known without a seed."""
         found = {key: getattr(self.template, key) for key in FIXED_FIELDS}
         known = {key: value for key, value in found.items() if value}
         about: dict[str, Any] = {"scenario": self.template.name}
@@ -67,21 +69,18 @@ class Scenario(NamedTuple):
 
 
 class ScenarioPool:
-    """The scenarios there are, for selection; the catalog is read when first asked."""
+    """The scenarios to select from; the catalog is read at the first use."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
-        self._found: Catalog | None = None
 
-    @property
+    @cached_property
     def catalog(self) -> Catalog:
-        """Where scenarios are looked for."""
-        if self._found is None:
-            self._found = catalog_for(self._configuration)
-        return self._found
+        """The catalog of the project and the built-in one."""
+        return catalog_for(self._configuration)
 
     def select(self, text: str) -> list[Scenario]:
-        """By name, by scope, else by glob or filter; an error when there is none."""
+        """Select by name, by scope, else by glob or filter; raise if nothing matches."""
         dotted = text.strip().strip("/").replace("/", ".")
         if self.has(dotted):
             return [Scenario(self.catalog.get(dotted))]
@@ -101,7 +100,7 @@ class ScenarioPool:
             ) from None
 
     def has(self, dotted: str) -> bool:
-        """Whether this is the name of a scenario, with or without a variant."""
+        """Whether a scenario has this name, with or without a variant."""
         name, _, variant = dotted.partition("@")
         if not name.replace(".", "_").replace("-", "_").isidentifier() or set(variant) & set("*?["):
             return False
@@ -112,7 +111,7 @@ class ScenarioPool:
         return True
 
     def scope(self, dotted: str) -> list[Scenario]:
-        """Every scenario below a name; none when it is no scope."""
+        """Return every scenario below a name; none if it is not a scope."""
         if not dotted.replace(".", "_").replace("-", "_").isidentifier():
             return []
         try:
@@ -121,7 +120,7 @@ class ScenarioPool:
             return []
 
     def names(self) -> list[str]:
-        """The names of scenarios and of the scopes they are in."""
+        """Return the names of scenarios and of the scopes they are in."""
         names = self.catalog.names()
         return sorted({*names, *(name.rpartition(".")[0] for name in names)} - {""})
 
@@ -130,24 +129,25 @@ class ScenarioPool:
 
 
 def check_parameter(name: str, values: Iterable[Any], scenarios: Iterable[Scenario]) -> list[Any]:
-    """The values as scenarios take them; raises where one has no such parameter or takes no such
-    value. Texts are read as those of a command line.
+    """Return the values as scenarios parse them; raise for an unknown parameter or a bad value.
+
+    Text is parsed as on a command line.
     """
     given = list(values)
     found = given
     for scenario in scenarios:
         known = scenario.template.params
         if name not in known:
-            there = f"it has {', '.join(known)}" if known else "it has none"
+            listed = f"it has {', '.join(known) or 'none'}"
             raise ProctorError(
-                f"{scenario.id} has no parameter {name!r}", hint=did_you_mean(name, known) or there
+                f"{scenario.id} has no parameter {name!r}", hint=did_you_mean(name, known) or listed
             )
         found = [scenario.template.check_params({name: value})[name] for value in given]
     return found
 
 
 def check_required(given: Iterable[str], scenarios: Iterable[Scenario]) -> None:
-    """Raise for a parameter without a default that nobody gives."""
+    """Raise for a parameter that has no default and no value."""
     names = set(given)
     for scenario in scenarios:
         template = scenario.template
@@ -160,90 +160,86 @@ def check_required(given: Iterable[str], scenarios: Iterable[Scenario]) -> None:
 
 
 @contextmanager
-def told_at(where: str) -> Generator[None]:
-    """What is wrong inside is told at the place the user wrote it."""
+def error_at(where: object) -> Generator[None]:
+    """Give errors raised inside the place that the user wrote, unless they have one."""
     try:
         yield
     except ProctorError as error:
         if error.where is None:
-            error.where = where
+            error.where = str(where)
         raise
 
 
 # -- trials --------------------------------------------------------------------------------------
 
-Play = Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]]
 
+def scenario_case(scenario: Scenario, case: Case) -> PreparedCase:
+    """Return a case that is built for its seed and parameters when a trial begins."""
+    cache: dict[tuple[int, str], PreparedCase] = {}
 
-def staged_case(scenario: Scenario, case: Case) -> PreparedCase:
-    """A case that is built for each seed and parameters when a trial of it begins."""
-    staged: dict[tuple[int, str], PreparedCase] = {}
-
-    def stage(planned: PlannedTrial) -> PreparedCase:
+    def build(planned: PlannedTrial) -> PreparedCase:
         key = (planned.axis_seed or 0, params_key(planned.params))
-        found = staged.get(key)
+        found = cache.get(key)
         if found is None:
-            if len(staged) >= MOST_STAGED:
-                staged.clear()
+            if len(cache) >= MAX_BUILT:
+                cache.clear()
             built = scenario.template.build(key[0], planned.params)
-            found = staged[key] = _prepared(built, scenario, case.threshold)
+            found = cache[key] = _built_case(built, scenario, case.threshold)
         return found
 
-    return PreparedCase(
-        case=case, input=case.input, checks=(), threshold=case.threshold, stage=stage
-    )
+    return PreparedCase(case, threshold=case.threshold, build=build)
 
 
-def _prepared(built: Built, scenario: Scenario, threshold: float) -> PreparedCase:
+def _built_case(built: Built, scenario: Scenario, threshold: float) -> PreparedCase:
     case = built.case()
     if scenario.overrides:
         place, folder = case.place, case.folder
         written = case.given()
-        case = Case.model_validate(laid_over(written, scenario.overrides))
+        case = Case.model_validate(merge_fields(written, scenario.overrides))
         assert place is not None
         assert folder is not None
         case.put(place, folder)
     checks = tuple(checks_of(case))
     world = built.world_spec is not None
     return PreparedCase(
-        case=case,
-        input=case.input,
-        checks=(world_check(threshold=threshold), *checks) if world else checks,
+        case,
+        (world_check(threshold=threshold), *checks) if world else checks,
         threshold=threshold,
         play=_episode(built) if world else _question(built),
     )
 
 
-def laid_over(case: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A case with some of its fields replaced; mappings key by key."""
+def merge_fields(case: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case with some of its fields replaced; mappings are merged key by key."""
     result = dict(case)
     for key, value in overrides.items():
         inner = result.get(key)
         both = isinstance(value, Mapping) and isinstance(inner, Mapping)
-        result[key] = laid_over(cast("Any", inner), cast("Any", value)) if both else value
+        result[key] = merge_fields(cast("Any", inner), cast("Any", value)) if both else value
     return result
 
 
-def _episode(built: Built) -> Play:
-    written = built.world_spec
-    assert written is not None
+def _episode(built: Built) -> CallAgent:
+    """Let the agent act in the world of the scenario."""
+    spec = built.world_spec
+    assert spec is not None
 
     async def episode(agent: Agent, request: AgentRequest) -> AgentReply:
-        request.params = {}
+        request.params = {}  # they may give the truth away
         return await play(
             lambda: cast("Any", built.world()),
             _actor(agent, built),
             request,
             seed=built.seed,
-            max_steps=written.get("max_steps"),
-            scoring=written.get("scoring"),
+            max_steps=spec.get("max_steps"),
+            scoring=spec.get("scoring"),
             truth=built.truth,
         )
 
     return episode
 
 
-def _question(built: Built) -> Play:
+def _question(built: Built) -> CallAgent:
     async def ask(agent: Agent, request: AgentRequest) -> AgentReply:
         request.params = {}
         return await _actor(agent, built).run(request)
@@ -252,7 +248,7 @@ def _question(built: Built) -> Play:
 
 
 def _actor(agent: Agent, built: Built) -> Agent:
-    """The agent, or the scenario's own solution for a scripted agent that has no script."""
+    """Return the agent, or the scenario's own solution for a scripted agent without a script."""
     if not getattr(agent, "uses_solution", False):
         return agent
     if built.solution is None:
@@ -263,7 +259,7 @@ def _actor(agent: Agent, built: Built) -> Agent:
 
 
 def scenarios_record(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
-    """What the run folder keeps of the scenarios and their templates."""
+    """Return the scenarios and their templates as the run folder records them."""
     templates: dict[str, Any] = {}
     for scenario in scenarios.values():
         template = scenario.template
@@ -285,10 +281,10 @@ def scenarios_record(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
 
 
 def restored_scenarios(record: Mapping[str, Any]) -> dict[str, Scenario]:
-    """The scenarios of a run folder, with the templates it was begun with."""
-    kept: Mapping[str, Mapping[str, Any]] = record.get("templates") or {}
+    """Return the scenarios of a run folder, with the templates the run started with."""
+    recorded: Mapping[str, Mapping[str, Any]] = record.get("templates") or {}
     cases: Mapping[str, Mapping[str, Any]] = record.get("cases") or {}
-    templates = {name: _restored(name, each) for name, each in kept.items()}
+    templates = {name: _restored(name, each) for name, each in recorded.items()}
     found: dict[str, Scenario] = {}
     for case, about in cases.items():
         template = templates[about["template"]]
@@ -298,26 +294,27 @@ def restored_scenarios(record: Mapping[str, Any]) -> dict[str, Scenario]:
     return found
 
 
-def _restored(name: str, kept: Mapping[str, Any]) -> Template:
-    for root in (Path(kept["catalog"]), None):
+def _restored(name: str, record: Mapping[str, Any]) -> Template:
+    for root in (Path(record["catalog"]), None):
         try:
-            template = Catalog([root or _written_out(kept)]).get(name)
+            template = Catalog([root or _write_template(record)]).get(name)
         except (ProctorError, SpecError):
             if root is None:
                 raise
             continue
-        if template.content_hash == kept["hash"]:
+        if template.content_hash == record["hash"]:
             return template
     raise ProctorError(
-        f"the template {name!r} kept in the spec of the run is not the one it names",
+        f"the template {name!r} in the spec of the run does not match its hash",
         hint="the spec was changed by hand",
     )
 
 
-def _written_out(kept: Mapping[str, Any]) -> Path:
-    root = default_cache_folder(os.environ).parent / "templates" / str(kept["hash"])
-    for name, text in kept["files"].items():
+def _write_template(record: Mapping[str, Any]) -> Path:
+    root = default_cache_folder(os.environ).parent / "templates" / str(record["hash"])
+    for name, text in record["files"].items():
         path = root / name
+        # A spec may come from elsewhere: it must not write outside the cache.
         if ".." in path.parts or not path.resolve().is_relative_to(root.resolve()):
             raise ProctorError(f"a template's file is called {name!r}", hint="do not run this spec")
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

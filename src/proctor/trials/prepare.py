@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,8 +43,8 @@ from proctor.trials._research.rounds import Outline, Unfolding, unfolding_of
 from proctor.trials._scenario_cases import (
     Scenario,
     restored_scenarios,
+    scenario_case,
     scenarios_record,
-    staged_case,
 )
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, Plan, plan_trials
@@ -57,33 +57,33 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """The suite a case was taken from: what its import paths and baselines start from."""
+    """The suite a case came from: its import paths and baselines are relative to it."""
 
     folder: Path
     baselines: Path
 
     def record(self) -> dict[str, str]:
-        """What the run folder keeps of it."""
+        """Return it as the run folder records it."""
         return {"folder": str(self.folder), "baselines": str(self.baselines)}
 
 
 @dataclass(frozen=True)
 class Design:
-    """An experiment made ready to be planned."""
+    """What an experiment adds to a suite: axes, scenarios, where each case came from."""
 
     name: str
     axes: Axes
     output: str = OUTPUT
     description: str | None = None
     scenarios: Mapping[str, Scenario] = field(default_factory=dict[str, Scenario])
-    """By case id; the other cases are those of suites."""
+    """By case id; the other cases come from suites."""
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
-    """By case id, of those that come from suites."""
+    """By case id, for cases of suites."""
     research: Outline | None = None
-    """How trials are chosen from results so far, where not all are planned beforehand."""
+    """How trials are selected from results so far; None if all are planned beforehand."""
 
     def record(self) -> dict[str, Any]:
-        """What the run folder keeps of it."""
+        """Return it as the run folder records it; templates are recorded whole."""
         return {
             "name": self.name,
             **({"description": self.description} if self.description else {}),
@@ -96,7 +96,7 @@ class Design:
 
     @classmethod
     def restored(cls, record: Mapping[str, Any]) -> Design:
-        """The design of a run folder."""
+        """Return the design that a run folder records."""
         origins: Mapping[str, Mapping[str, str]] = record.get("origins") or {}
         return cls(
             name=str(record["name"]),
@@ -113,7 +113,7 @@ class Design:
 
 
 def store_of(suite: Suite, configuration: Configuration | None = None) -> BaselineStore:
-    """The baselines of a suite: where it says, else where the settings say, else beside it."""
+    """Return the baseline store that the suite names, else the settings, else the one beside it."""
     if "baselines" not in suite.model_fields_set:
         configured = (configuration or load_configuration(suite.folder)).baselines
         if configured is not None:
@@ -121,39 +121,11 @@ def store_of(suite: Suite, configuration: Configuration | None = None) -> Baseli
     return BaselineStore(suite.folder / Path(suite.baselines).expanduser())
 
 
-def baseline_for(suite: Suite, case_id: str, agent_name: str) -> Trace | None:
-    """What the agent did for a case when it was last saved; None when it never was."""
-    return _newest(store_of(suite), case_id, agent_name)
-
-
-def baselines_in(
-    folder: Path, cases: Iterable[str], agents: Iterable[str]
-) -> dict[str, dict[str, Trace]]:
-    """Case id → agent → what that agent did for the case when it was last saved."""
-    store, names = BaselineStore(folder), list(agents)
-    if not store.root.is_dir():
-        return {}
-    saved: dict[str, dict[str, Trace]] = {}
-    for case in cases:
-        for agent in names:
-            if (trace := _newest(store, case, agent)) is not None:
-                saved.setdefault(case, {})[agent] = trace
-    return saved
-
-
-def _newest(store: BaselineStore, case_id: str, agent_name: str) -> Trace | None:
-    problems: list[str] = []
-    found = store.load(agent_name, case_id, problems=problems)
-    for problem in problems:
-        logging.getLogger("proctor").warning("%s; skipped", problem)
-    return None if found is None else found.trace
-
-
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 
 
 class NamedAgents(dict[str, "AgentLike | str"]):
-    """Several agents by name; a text is the name of an agent that is defined elsewhere."""
+    """Several agents by name; a string refers to an agent that is defined elsewhere."""
 
 
 def several_agents(
@@ -177,7 +149,7 @@ def several_agents(
 class RunContext:
     """What the trials of a run share: read-only, and the same in this process and on a worker.
 
-    `checkpoints` and `on_transient` are the exception: whoever runs the trials sets them.
+    The exceptions are `checkpoints` and `on_transient`, which the executor or session sets.
     """
 
     suite: Suite
@@ -195,11 +167,11 @@ class RunContext:
     design: Design | None = None
     """What an experiment adds: axes, scenarios, where its cases come from."""
     unfolding: Unfolding | None = None
-    """The rounds, where trials are chosen from results so far."""
+    """The rounds, if trials are selected from results so far."""
     checkpoints: CheckpointStore | None = None
     """Where agents save the state of trials that can be resumed."""
     on_transient: Callable[[str, Transient], None] | None = None
-    """Called with the agent and the reason at every failure that may pass."""
+    """Called with the agent and the reason at every transient failure."""
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
 
@@ -225,7 +197,7 @@ def prepare(
 ) -> RunContext:
     """Check and resolve everything that can be wrong before the first trial.
 
-    The configuration is that of the suite's folder unless one is given; options win over it.
+    The configuration defaults to that of the suite's folder; options override it.
     """
     configuration = configuration or load_configuration(suite.folder)
     options = options.within(configuration.settings.limits)
@@ -257,7 +229,7 @@ def context_for(
     prices = settings.price_table()
     redactor = default_redactor()
     if (patterns := settings.redaction.patterns) or suite.secrets:
-        # Under names that say what they are, since a redactor goes by the names of variables.
+        # The redactor recognises secrets by the names of variables, so they get such names.
         held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(suite.secrets))}
         redactor = Redactor(patterns, {**os.environ, **held})
     default = suite.judge or settings.judge
@@ -293,7 +265,7 @@ def context_for(
 
 @asynccontextmanager
 async def closing(judges: Mapping[str, Judge]) -> AsyncGenerator[None]:
-    """Close the connections of judges at the end, in the event loop they were opened in."""
+    """Close the connections of judges at the end, in the event loop that opened them."""
     try:
         yield
     finally:
@@ -305,64 +277,51 @@ async def closing(judges: Mapping[str, Judge]) -> AsyncGenerator[None]:
 
 def _prepared_cases(
     suite: Suite,
-    chosen: Sequence[Case],
-    agents: Iterable[str],
+    cases: Sequence[Case],
+    agents: Collection[str],
     configuration: Configuration,
     design: Design | None,
 ) -> dict[str, PreparedCase]:
-    """Cases with their checks and baselines; those of an experiment as where they came from."""
-    if design is None:
-        folder = configuration.baselines
-        if folder is None or "baselines" in suite.model_fields_set:
-            folder = suite.folder / Path(suite.baselines).expanduser()
-        saved = baselines_in(folder, [c.id for c in chosen], agents) if folder.is_dir() else {}
-        return {case.id: prepared_case(case, saved.get(case.id)) for case in chosen}
+    """Return cases with their checks and the newest baseline of each agent.
+
+    The cases of an experiment use the folder and the baselines of the suite they came from.
+    """
     prepared: dict[str, PreparedCase] = {}
-    for case in chosen:
-        scenario = design.scenarios.get(case.id)
-        origin = design.origins.get(case.id)
-        if scenario is not None:
-            prepared[case.id] = staged_case(scenario, case)
+    for case in cases:
+        if design is not None and (scenario := design.scenarios.get(case.id)) is not None:
+            prepared[case.id] = scenario_case(scenario, case)
             continue
-        if origin is not None:
+        store = store_of(suite, configuration)
+        if design is not None and (origin := design.origins.get(case.id)) is not None:
             case.put(case.place or SourceLocation(suite_name(suite)), origin.folder)
-        saved = {} if origin is None else baselines_in(origin.baselines, [case.id], agents)
-        prepared[case.id] = prepared_case(case, saved.get(case.id))
+            store = BaselineStore(origin.baselines)
+        saved: dict[str, Trace] = {}
+        for agent in agents if store.root.is_dir() else ():
+            problems: list[str] = []
+            if (found := store.load(agent, case.id, problems=problems)) is not None:
+                saved[agent] = found.trace
+            for problem in problems:
+                logging.getLogger("proctor").warning("%s; skipped", problem)
+        prepared[case.id] = PreparedCase(case, checks_of(case), case.threshold, saved)
     return prepared
 
 
 def chosen_agents(
     suite: Suite, configuration: Configuration, agents: Mapping[str, AgentLike] | None
 ) -> dict[str, ChosenAgent]:
-    """The agents that are put to the test, each with how it is kept."""
-    if agents:
-        found = {
-            name: a if isinstance(a, ChosenAgent) else ChosenAgent.of(_config(a, suite.folder))
-            for name, a in agents.items()
-        }
-    else:
-        found = choose_agents(suite, (), configuration)
+    """Return the agents to test: those given, else those of the suite or the settings."""
+    found: dict[str, ChosenAgent] = {}
+    for name, agent in (agents or choose_agents(suite, (), configuration)).items():
+        if isinstance(agent, ChosenAgent):
+            found[name] = agent
+        elif isinstance(agent, AgentConfig):
+            found[name] = ChosenAgent.of(agent)
+        else:
+            found[name] = ChosenAgent.of(agent_config(agent, base_dir=suite.folder))
     for agent in found.values():
         # Code that cannot be imported is one error now, not one for every trial.
         agent.config.version()
     return found
-
-
-def _config(
-    agent: AgentConfig | Mapping[str, Any] | Callable[..., Any], folder: Path
-) -> AgentConfig:
-    return agent if isinstance(agent, AgentConfig) else agent_config(agent, base_dir=folder)
-
-
-def prepared_case(case: Case, baselines: Mapping[str, Trace] | None = None) -> PreparedCase:
-    """A case with its checks planned once."""
-    return PreparedCase(
-        case=case,
-        input=case.input,
-        checks=checks_of(case),
-        threshold=case.threshold,
-        baselines=baselines or {},
-    )
 
 
 def given_agents(
@@ -370,7 +329,7 @@ def given_agents(
     agent: AgentLike | str | list[str] | None,
     configuration: Configuration,
 ) -> dict[str, AgentLike] | None:
-    """Agents by name, from whatever a caller says is under test; None leaves it to the suite."""
+    """Return agents by name, from any form a caller may give; None leaves it to the suite."""
     if agent is None:
         return None
     if isinstance(agent, NamedAgents):
@@ -387,7 +346,7 @@ def given_agents(
 
 
 def suite_name(suite: Suite) -> str:
-    """What runs of a suite are kept under: the name of its file."""
+    """Return the name of a suite's runs: that of its file."""
     return suite.path.stem if suite.path is not None else "suite"
 
 
@@ -403,14 +362,14 @@ def _agent_name(agent: AgentLike) -> str:
     return called if isinstance(called, str) and called else type(agent).__name__
 
 
-# -- the record of a run, from which it is resumed and repeated: no secret is in it --------------
+# -- the record of a run: it contains no secret -------------------------------------------------
 
-KEPT_SETTINGS = ("judge", "prices", "redaction")
+RECORDED_SETTINGS = ("judge", "prices", "redaction")
 """Settings that change results; limits are among the options, agents in the suite."""
 
 
 def spec_record(context: RunContext) -> dict[str, Any]:
-    """What the folder keeps so that the run can be resumed and repeated."""
+    """Return the spec of the run folder, from which the run is resumed and repeated."""
     suite = context.suite
     redact = (context.redactor or default_redactor()).value
     return {
@@ -435,7 +394,7 @@ def spec_record(context: RunContext) -> dict[str, Any]:
 
 
 def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[str, Any]:
-    """Return what reports read of a run that is not kept; provenance would cost more than it."""
+    """Return the spec of a run in memory, without provenance: that would cost more than the run."""
     return {
         "run_id": new_run_id(),
         "name": context.name,
@@ -449,7 +408,7 @@ def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[
 
 def written_settings(configuration: Configuration) -> dict[str, Any]:
     """Return the settings that results depend on, as they were written."""
-    found = {key: configuration.tree.child(key) for key in KEPT_SETTINGS}
+    found = {key: configuration.tree.child(key) for key in RECORDED_SETTINGS}
     return {key: plain(tree, as_written=True) for key, tree in found.items() if tree is not None}
 
 
@@ -466,7 +425,7 @@ def written_suite(context: RunContext, agents: Mapping[str, Any]) -> dict[str, A
 
 
 def _without_secrets(value: Any) -> Any:
-    """What somebody wrote, with secrets out of it; references to variables hold none."""
+    """Return a written value without secrets; references to variables contain none."""
     if isinstance(value, dict):
         options = cast("dict[str, Any]", value)
         return {key: _without_secrets(item) for key, item in options.items()}

@@ -1,14 +1,14 @@
 """Resolve an experiment: select its cases, find its agents, combine its axes.
 
 Promise: every error is found before anything is written, among them a selector that selects
-nothing and an id that two suites use. The options of a command line or a caller (`Changes`)
-override the experiment. The order of selectors does not matter: cases are sorted by id.
+nothing and an id that two suites use. The order of selectors does not matter: cases are sorted by
+id. Seeds, filters and settings of a command line or a caller override the experiment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -30,16 +30,17 @@ from proctor.spec.config import find_project_file
 from proctor.spec.experiment import SET_CASE, Experiment, NumberRange, Selector
 from proctor.spec.located import escaped, plain
 from proctor.spec.select import parse_filter
-from proctor.spec.suite import AgentRef, same_id
+from proctor.spec.suite import same_id
 from proctor.spec.validation import first_fault
-from proctor.trials._research.design import Around, resolve_research, swept
+from proctor.trials._research.design import resolve_research, with_sweep_sample
+from proctor.trials._research.rounds import Outline
 from proctor.trials._scenario_cases import (
     Scenario,
     ScenarioPool,
     check_parameter,
     check_required,
-    laid_over,
-    told_at,
+    error_at,
+    merge_fields,
 )
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, axes_of
@@ -56,21 +57,17 @@ from proctor.trials.prepare import (
 from proctor.trials.select_agents import ChosenAgent, choose_agents
 
 DEFAULT_TRIALS = 1
-"""Repeats of a seed where nobody says: seeds are the repeats of an experiment."""
+"""Trials per seed unless the experiment sets them: its seeds are the repeats."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a command line or a caller says otherwise than the experiment; None says nothing."""
+class SetText(str):
+    """A value from a command line; the parameter it is for decides how to parse it."""
 
-    agents: AgentLike | str | list[str] | None = None
-    seeds: Any = None
-    filter: str = ""
-    set: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    __slots__ = ()
 
 
 def read_set(texts: Sequence[str]) -> dict[str, Any]:
-    """`key=value` as on a command line: numbers, true, false, null and structures as such."""
+    """Parse `key=value` options; numbers, true, false, null and structures as YAML reads them."""
     found: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -83,7 +80,7 @@ def read_set(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def read_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """`name=a,b,c` as on a command line; a value with a comma in it needs a list: `[…]`."""
+    """Parse `name=a,b,c` options; a value with a comma in it needs a list: `[…]`."""
     axes: dict[str, list[Any]] = {}
     for text in texts:
         name, sign, values = text.partition("=")
@@ -95,12 +92,6 @@ def read_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     return axes
 
 
-class SetText(str):
-    """A value from a command line, to be read as the parameter it is for wants it."""
-
-    __slots__ = ()
-
-
 def _value(text: str) -> Any:
     import yaml
 
@@ -108,34 +99,41 @@ def _value(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return str(text)
+    # Dates and the like stay text: YAML's other types surprise on a command line.
     structured = text.lstrip()[:1] in ("[", "{")
     return value if structured or isinstance(value, bool | int | float | None) else str(text)
 
 
-def changed(experiment: Experiment, changes: Changes) -> Experiment:
-    """The experiment as it is to be run."""
-    said: dict[str, Any] = {}
-    if changes.seeds is not None:
-        said["seeds"] = changes.seeds
-    if changes.filter:
-        said["filter"] = f"{experiment.filter} {changes.filter}".strip()
-    if changes.set:
-        said["set"] = {**experiment.set, **changes.set}
-        said["params"] = {k: v for k, v in experiment.params.items() if k not in changes.set}
-        if not said["params"]:
-            said["sample"] = None
-    if not said:
+def override(
+    experiment: Experiment,
+    *,
+    seeds: Any = None,
+    expression: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """Return the experiment with the seeds, filter and settings of a command line or a caller."""
+    changes: dict[str, Any] = {}
+    if seeds is not None:
+        changes["seeds"] = seeds
+    if expression:
+        changes["filter"] = f"{experiment.filter} {expression}".strip()
+    if settings:
+        changes["set"] = {**experiment.set, **settings}
+        changes["params"] = {k: v for k, v in experiment.params.items() if k not in settings}
+        if not changes["params"]:
+            changes["sample"] = None
+    if not changes:
         return experiment
     try:
-        return experiment.changed(**said)
+        return experiment.changed(**changes)
     except ValidationError as error:
         raise option_error(error, "experiment") from None
 
 
-def option_error(error: ValidationError, otherwise: str) -> ProctorError:
-    """What is wrong with what was asked for, at the option it was asked with."""
+def option_error(error: ValidationError, default: str) -> ProctorError:
+    """Return the first fault as an error at the option that caused it."""
     fault = first_fault(error)
-    name = str(fault.loc[0]) if fault.loc else otherwise
+    name = str(fault.loc[0]) if fault.loc else default
     return ProctorError(fault.message, where=f"--{name}", hint=fault.hint)
 
 
@@ -152,47 +150,57 @@ class Resolved(NamedTuple):
 def resolve_experiment(
     experiment: Experiment,
     *,
-    changes: Changes | None = None,
+    agents: AgentLike | str | list[str] | None = None,
     configuration: Configuration | None = None,
 ) -> Resolved:
     """Find everything an experiment names, importing nothing and building nothing."""
-    changes = changes or Changes()
-    experiment = changed(experiment, changes)
-    base = experiment.folder or Path()
-    configuration = configuration or configuration_for(experiment)
-    gathered = gather(experiment, configuration, ScenarioPool(configuration))
-    written = {name: _written(experiment, name, ref) for name, ref in experiment.agents.items()}
+    if configuration is None:
+        # The settings of the experiment's project; outside a project, of the current folder.
+        folder = experiment.folder
+        inside = folder is not None and find_project_file(folder) is not None
+        configuration = load_configuration(folder if inside else None)
+    selected = _select(experiment, configuration)
     where = str(experiment.path or experiment.name)
-    record = {**gathered.record, **({"agents": written} if written else {})}
-    suite = restore_suite(record, folder=base, name=where)
-    design = Design(
-        name=experiment.name,
-        axes=_axes(experiment, gathered),
-        output=experiment.output,
-        description=experiment.description,
-        scenarios=gathered.scenarios,
-        origins=gathered.origins,
-    )
-    agents: dict[str, AgentLike] | None = _agents(
+    tree = None if experiment.tree is None else experiment.tree.child("agents")
+    written: dict[str, Any] = {}
+    for name, ref in experiment.agents.items():
+        # As written in the file, so that environment variables stay references.
+        own = None if tree is None else tree.child(name)
+        options = ref.model_dump(mode="json", exclude_none=True)
+        written[name] = escaped(options) if own is None else plain(own, as_written=True)
+    record = {**selected.record, **({"agents": written} if written else {})}
+    suite = restore_suite(record, folder=experiment.folder or Path(), name=where)
+    axes = _axes(experiment, list(selected.scenarios.values()))
+    found: dict[str, AgentLike] = _agents(
         suite,
-        gathered,
-        changes.agents,
+        selected.suites,
+        agents,
         configuration,
         lambda name: str(experiment.place_of("agents", name) or where),
     )
+    outline: Outline | None = None
     if experiment.research is not None:
-        around = Around(suite.cases, gathered.scenarios, design.axes)
-        chosen = chosen_agents(suite, configuration, agents)
-        found = resolve_research(experiment, around, chosen)
-        agents = {**found.agents}
-        design = replace(design, research=found.outline)
-    return Resolved(experiment, suite, agents, design, configuration)
+        chosen = chosen_agents(suite, configuration, found)
+        outline, with_variants = resolve_research(
+            experiment, suite.cases, selected.scenarios, axes, chosen
+        )
+        found = {**with_variants}
+    design = Design(
+        name=experiment.name,
+        axes=axes,
+        output=experiment.output,
+        description=experiment.description,
+        scenarios=selected.scenarios,
+        origins=selected.origins,
+        research=outline,
+    )
+    return Resolved(experiment, suite, found, design, configuration)
 
 
 def prepare_experiment(
     experiment: Experiment,
     *,
-    changes: Changes | None = None,
+    agents: AgentLike | str | list[str] | None = None,
     options: Mapping[str, Any] | None = None,
     configuration: Configuration | None = None,
     smoke: bool = False,
@@ -201,7 +209,7 @@ def prepare_experiment(
 
     A smoke run is one trial per agent: of the first case, seed and parameters.
     """
-    found = resolve_experiment(experiment, changes=changes, configuration=configuration)
+    found = resolve_experiment(experiment, agents=agents, configuration=configuration)
     design = found.design
     if smoke:
         design = replace(design, axes=design.axes.first(), research=None)
@@ -215,48 +223,16 @@ def prepare_experiment(
     )
 
 
-def _axes(experiment: Experiment, gathered: Gathered) -> Axes:
-    """The axes, with every parameter and value held against every scenario before it is used."""
-    scenarios = list(gathered.scenarios.values())
-    fixed: dict[str, Any] = {}
-    for name, value in parameters_set(experiment).items():
-        with told_at(str(experiment.place_of("set", name) or "--set")):
-            told = value
-            if isinstance(value, SetText):
-                told = str(value) if scenarios else _value(value)
-            (fixed[name],) = check_parameter(name, [told], scenarios)
-    listed: dict[str, Any] = dict(experiment.params)
-    for name, axis in experiment.params.items():
-        with told_at(str(experiment.place_of("params", name) or "params")):
-            values = () if isinstance(axis, NumberRange) else axis
-            # As scenarios take them, so that `"7"` and `7` are one cell.
-            checked = check_parameter(name, values, scenarios)
-            listed[name] = axis if isinstance(axis, NumberRange) else tuple(checked)
-    with told_at(str(experiment.place_of("cases") or experiment.name)):
-        check_required([*fixed, *experiment.params], scenarios)
-    axes = axes_of(*swept(experiment, listed), fixed)
-    for name, axis in experiment.params.items():
-        if isinstance(axis, NumberRange) and name in axes.params[0]:
-            with told_at(str(experiment.place_of("params", name) or "params")):
-                check_parameter(name, [each[name] for each in axes.params], scenarios)
-    return axes
-
-
-def configuration_for(experiment: Experiment) -> Configuration:
-    """The settings of the project the experiment is in, else of where the user stands."""
-    folder = experiment.folder
-    inside = folder is not None and find_project_file(folder) is not None
-    return load_configuration(folder if inside else None)
-
-
 def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOptions:
-    """How the experiment is run: what is asked for wins over what it says."""
+    """Return the options of a run: those given override those of the experiment."""
     own = experiment.limits.model_dump(exclude_none=True)
     base: dict[str, Any] = {"trials": experiment.trials, "default_trials": DEFAULT_TRIALS, **own}
     given = {name: value for name, value in options.items() if value is not None}
-    there = experiment.executor
-    if there is not None and given.get("executor", there.kind) == there.kind:
-        base |= {"executor": there.kind, "address": there.address, "workers": there.workers}
+    executor = experiment.executor
+    # The address and workers of another executor would be refused as options without effect.
+    if executor is not None and given.get("executor", executor.kind) == executor.kind:
+        base |= {name: getattr(executor, name) for name in ("address", "workers")}
+        base["executor"] = executor.kind
     try:
         return RunOptions(**{**base, **given})
     except ValidationError as error:
@@ -267,40 +243,60 @@ def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOption
         raise ProctorError(message, where=str(place or "limits"), hint=fault.hint) from None
 
 
+def _axes(experiment: Experiment, scenarios: Sequence[Scenario]) -> Axes:
+    """Return the axes, with every parameter and value checked against every scenario."""
+    fixed: dict[str, Any] = {}
+    for name, value in experiment.set.items():
+        if name.startswith(SET_CASE):
+            continue
+        with error_at(experiment.place_of("set", name) or "--set"):
+            parsed = value
+            if isinstance(value, SetText):
+                # A scenario parses the text itself, by the type of its parameter.
+                parsed = str(value) if scenarios else _value(value)
+            (fixed[name],) = check_parameter(name, [parsed], scenarios)
+    listed: dict[str, Any] = dict(experiment.params)
+    for name, axis in experiment.params.items():
+        with error_at(experiment.place_of("params", name) or "params"):
+            values = () if isinstance(axis, NumberRange) else axis
+            # As scenarios parse them, so that `"7"` and `7` are one cell.
+            checked = check_parameter(name, values, scenarios)
+            listed[name] = axis if isinstance(axis, NumberRange) else tuple(checked)
+    with error_at(experiment.place_of("cases") or experiment.name):
+        check_required([*fixed, *experiment.params], scenarios)
+    axes = axes_of(*with_sweep_sample(experiment, listed), fixed)
+    # Values drawn from a range are known only now.
+    for name, axis in experiment.params.items():
+        if isinstance(axis, NumberRange) and name in axes.params[0]:
+            with error_at(experiment.place_of("params", name) or "params"):
+                check_parameter(name, [each[name] for each in axes.params], scenarios)
+    return axes
+
+
 # -- agents --------------------------------------------------------------------------------------
-
-
-def _written(experiment: Experiment, name: str, ref: AgentRef) -> Any:
-    """An agent as it stands in the file, environment variables as references."""
-    tree = experiment.tree
-    agents = None if tree is None else tree.child("agents")
-    own = None if agents is None else agents.child(name)
-    if own is not None:
-        return plain(own, as_written=True)
-    return escaped(ref.model_dump(mode="json", exclude_none=True))
 
 
 def _agents(
     suite: Suite,
-    gathered: Gathered,
-    asked: AgentLike | str | list[str] | None,
+    suites: Sequence[Suite],
+    given: AgentLike | str | list[str] | None,
     configuration: Configuration,
     place: Callable[[str], str | None],
-) -> dict[str, AgentLike] | None:
-    """Who is put to the test: those asked for, else those of the experiment, else of its suites."""
-    if asked is not None and not isinstance(asked, str | list):
-        return given_agents(suite, asked, configuration)
-    names = [asked] if isinstance(asked, str) else cast("list[str]", asked or [])
+) -> dict[str, AgentLike]:
+    """Return the agents to test: those given, else the experiment's, else those of its suites."""
+    if given is not None and not isinstance(given, str | list):
+        return given_agents(suite, given, configuration) or {}
+    names = [given] if isinstance(given, str) else cast("list[str]", given or [])
     names = names or list(suite.all_agents)
-    names = names or list(dict.fromkeys(n for s in gathered.suites for n in s.all_agents))
+    names = names or list(dict.fromkeys(n for s in suites for n in s.all_agents))
     if not names:
         return {**choose_agents(suite, (), configuration)}
     found: dict[str, AgentLike] = {}
     for name in names:
         try:
-            found[name] = _agent(name, suite, gathered.suites, configuration)
+            found[name] = _agent(name, suite, suites, configuration)
         except UnknownAgentError as error:
-            error.where = error.where or ("--agents" if asked else place(name))
+            error.where = error.where or ("--agents" if given else place(name))
             raise
     return found
 
@@ -309,32 +305,33 @@ def _agent(
     name: str, suite: Suite, suites: Sequence[Suite], configuration: Configuration
 ) -> ChosenAgent:
     own = suite.all_agents.get(name)
-    meant = own.name if own is not None and own.kind is None and own.name else name
     if own is None or own.kind is None:
+        target = own.name if own is not None and own.name else name
         for source in suites:
-            found = source.all_agents.get(meant)
+            found = source.all_agents.get(target)
             if found is not None and found.kind is not None:
-                return _placed(choose_agents(source, [meant], configuration)[meant], source)
+                return _placed(choose_agents(source, [target], configuration)[target], source)
     return choose_agents(suite, [name], configuration)[name]
 
 
 def _placed(agent: ChosenAgent, source: Suite) -> ChosenAgent:
-    """An agent of a suite: its import paths start at the suite's folder, here and on resume."""
+    """Return an agent of a suite whose import paths start at the suite's folder, also on resume."""
     if "base_dir" not in type(agent.config).model_fields:
         return agent
     folder = str(source.folder.resolve())
-    if isinstance(agent.written, str):
-        kept: dict[str, Any] = {"kind": "python", "target": agent.written}
-    else:
-        kept = dict(agent.written)
+    short = isinstance(agent.written, str)
+    options = {"kind": "python", "target": agent.written} if short else dict(agent.written)
     config = agent_config(
         {**agent.config.model_dump(exclude_none=True), "base_dir": folder}, base_dir=source.folder
     )
-    return ChosenAgent(config, {**kept, "base_dir": escaped(folder)})
+    return ChosenAgent(config, {**options, "base_dir": escaped(folder)})
+
+
+# -- cases ---------------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):
-    """A case that was selected, and the suite or the template it is from."""
+    """A selected case, and the suite or the template it is from."""
 
     id: str
     tags: tuple[str, ...]
@@ -347,12 +344,12 @@ class Item(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Where it is from, for messages."""
+        """The catalog or the suite's file, for messages."""
         return "the catalog" if self.suite is None else str(self.suite.path)
 
 
-class Gathered(NamedTuple):
-    """The cases of an experiment: as a suite's record, and what a suite cannot say of them."""
+class SelectedCases(NamedTuple):
+    """The cases of an experiment as the record of a suite, and what a suite does not hold."""
 
     record: dict[str, Any]
     suites: tuple[Suite, ...]
@@ -360,15 +357,14 @@ class Gathered(NamedTuple):
     origins: dict[str, Origin]
 
 
-def gather(experiment: Experiment, configuration: Configuration, pool: ScenarioPool) -> Gathered:
-    """Every case the experiment is about."""
-    base = experiment.folder or Path()
+def _select(experiment: Experiment, configuration: Configuration) -> SelectedCases:
+    pool = ScenarioPool(configuration)
     suites: dict[Path, Suite] = {}
     found: dict[str, Item] = {}
     for number, selector in enumerate(experiment.cases):
         where = str(experiment.place_of("cases", number) or experiment.name)
-        with told_at(where):
-            items = _selected(selector, base, suites, pool)
+        with error_at(where):
+            items = _items(selector, experiment.folder or Path(), suites, pool)
         for item in items:
             earlier = found.setdefault(same_id(item.id), item)
             if (earlier.suite, earlier.id) != (item.suite, item.id):
@@ -377,82 +373,85 @@ def gather(experiment: Experiment, configuration: Configuration, pool: ScenarioP
                     where=where,
                     hint="an id must be one case's alone in an experiment; exclude one of them",
                 )
-    chosen = _narrowed(list(found.values()), experiment)
-    chosen.sort(key=lambda item: item.id)
-    overrides = case_overrides(experiment)
-    used = tuple(suite for suite in suites.values() if any(i.suite is suite for i in chosen))
-    record = {
-        "version": 1,
-        **_judges(experiment, used),
-        "cases": [laid_over(item.written, overrides) for item in chosen],
-    }
-    scenarios = {
-        item.id: item.scenario._replace(overrides=overrides)
-        for item in chosen
-        if item.scenario is not None
-    }
-    return Gathered(record, used, scenarios, _origins(chosen, configuration))
-
-
-# -- selection -----------------------------------------------------------------------------------
-
-
-def _selected(
-    selector: Selector, base: Path, suites: dict[Path, Suite], pool: ScenarioPool
-) -> list[Item]:
-    if selector.suite is None:
-        return [_of_scenario(scenario) for scenario in pool.select(selector.filter)]
-    path = base / Path(selector.suite).expanduser()
-    suite = suites.get(path.resolve())
-    if suite is None:
-        suite = suites[path.resolve()] = load_suite(path, need_agent=False)
-    chosen = {case.id for case in select_cases(suite.cases, filter=selector.filter)}
-    both = zip(suite.cases, suite.resolved()["cases"], strict=True)
-    return [_of_suite(case, written, suite) for case, written in both if case.id in chosen]
-
-
-def _of_suite(case: Case, written: dict[str, Any], suite: Suite) -> Item:
-    return Item(
-        case.id, tuple(case.tags), case.difficulty, case.type, case.properties, written, suite=suite
-    )
-
-
-def _of_scenario(scenario: Scenario) -> Item:
-    entry = scenario.template
-    return Item(
-        entry.id,
-        entry.tags,
-        entry.difficulty,
-        entry.type,
-        entry.properties,
-        escaped(scenario.placeholder()),
-        scenario=scenario,
-    )
-
-
-def _narrowed(items: list[Item], experiment: Experiment) -> list[Item]:
-    left = items
+    items = list(found.values())
     for number, text in enumerate(experiment.exclude):
-        where = str(experiment.place_of("exclude", number) or experiment.name)
-        with told_at(where):
-            without = parse_filter(text)
-        left = [item for item in left if not without.holds(item)]
-    if not left:
+        with error_at(experiment.place_of("exclude", number) or experiment.name):
+            excluded = parse_filter(text)
+        items = [item for item in items if not excluded.holds(item)]
+    if not items:
         raise ProctorError(
-            f"all {len(items)} selected cases are excluded",
+            f"all {len(found)} selected cases are excluded",
             where=str(experiment.place_of("exclude") or experiment.name),
         )
-    if not experiment.filter:
-        return left
-    with told_at(str(experiment.place_of("filter") or "--filter")):
-        return select_cases(left, filter=experiment.filter)
+    if experiment.filter:
+        with error_at(experiment.place_of("filter") or "--filter"):
+            items = select_cases(items, filter=experiment.filter)
+    items.sort(key=lambda item: item.id)
+    overrides = _case_overrides(experiment)
+    used = tuple(suite for suite in suites.values() if any(i.suite is suite for i in items))
+    return SelectedCases(
+        record={
+            "version": 1,
+            **_judges(experiment, used),
+            "cases": [merge_fields(item.written, overrides) for item in items],
+        },
+        suites=used,
+        scenarios={
+            item.id: item.scenario._replace(overrides=overrides)
+            for item in items
+            if item.scenario is not None
+        },
+        origins={
+            item.id: Origin(
+                item.suite.folder.resolve(), store_of(item.suite, configuration).root.resolve()
+            )
+            for item in items
+            if item.suite is not None
+        },
+    )
 
 
-# -- what stands in a suite but not in an experiment ---------------------------------------------
+def _items(
+    selector: Selector, base: Path, suites: dict[Path, Suite], pool: ScenarioPool
+) -> list[Item]:
+    """Return the cases of one selector; each suite is loaded once."""
+    if selector.suite is None:
+        return [
+            Item(
+                scenario.id,
+                scenario.template.tags,
+                scenario.template.difficulty,
+                scenario.template.type,
+                scenario.template.properties,
+                escaped(scenario.placeholder()),
+                scenario=scenario,
+            )
+            for scenario in pool.select(selector.filter)
+        ]
+    path = (base / Path(selector.suite).expanduser()).resolve()
+    suite = suites.get(path)
+    if suite is None:
+        suite = suites[path] = load_suite(
+            base / Path(selector.suite).expanduser(), need_agent=False
+        )
+    selected = {case.id for case in select_cases(suite.cases, filter=selector.filter)}
+    return [
+        Item(
+            case.id,
+            tuple(case.tags),
+            case.difficulty,
+            case.type,
+            case.properties,
+            written,
+            suite=suite,
+        )
+        for case, written in zip(suite.cases, suite.resolved()["cases"], strict=True)
+        if case.id in selected
+    ]
 
 
 def _judges(experiment: Experiment, suites: Iterable[Suite]) -> dict[str, Any]:
-    """The judges of the experiment and its suites as they were written; names mean one judge."""
+    """Return the judges of the experiment and its suites as written; a name means one judge."""
     default: dict[str, Any] = {}
     judges: dict[str, Any] = {}
     known: dict[str, JudgeConfig] = dict(experiment.judges)
@@ -474,49 +473,28 @@ def _judges(experiment: Experiment, suites: Iterable[Suite]) -> dict[str, Any]:
                     hint="say which under `judge` of the experiment",
                 )
             default = {"judge": written["judge"]}
-    own = {name: escaped(_dumped(config)) for name, config in experiment.judges.items()}
+    for name, config in experiment.judges.items():
+        judges[name] = escaped(config.model_dump(mode="json", exclude_unset=True))
     if experiment.judge is not None:
-        default = {"judge": escaped(_dumped(experiment.judge))}
-    both = {**judges, **own}
-    return {**default, **({"judges": both} if both else {})}
+        default = {"judge": escaped(experiment.judge.model_dump(mode="json", exclude_unset=True))}
+    return {**default, **({"judges": judges} if judges else {})}
 
 
-def _dumped(config: JudgeConfig) -> dict[str, Any]:
-    return config.model_dump(mode="json", exclude_unset=True)
-
-
-def _origins(chosen: Iterable[Item], configuration: Configuration) -> dict[str, Origin]:
-    origins: dict[str, Origin] = {}
-    for item in chosen:
-        if item.suite is not None:
-            store = store_of(item.suite, configuration)
-            origins[item.id] = Origin(item.suite.folder.resolve(), store.root.resolve())
-    return origins
-
-
-# -- overrides -----------------------------------------------------------------------------------
-
-
-def parameters_set(experiment: Experiment) -> dict[str, Any]:
-    """Of what the experiment sets, the parameters."""
-    return {key: value for key, value in experiment.set.items() if not key.startswith(SET_CASE)}
-
-
-def case_overrides(experiment: Experiment) -> dict[str, Any]:
-    """Of what the experiment sets, the fields of cases, nested: `case.cost.max_tokens: 5`."""
+def _case_overrides(experiment: Experiment) -> dict[str, Any]:
+    """Return the case fields that the experiment sets, nested: `case.cost.max_tokens: 5`."""
     overrides: dict[str, Any] = {}
     for key, value in experiment.set.items():
         if not key.startswith(SET_CASE):
             continue
-        first, *rest = key.removeprefix(SET_CASE).split(".")
+        steps = key.removeprefix(SET_CASE).split(".")
         fields = [name for name in Case.model_fields if name not in ("id", "input")]
-        if first not in fields:
+        if steps[0] not in fields:
             raise ProctorError(
-                f"a case has no field {first!r} to set",
+                f"a case has no field {steps[0]!r} to set",
                 where=str(experiment.place_of("set", key) or "--set"),
-                hint=hint_among(first, fields),
+                hint=hint_among(steps[0], fields),
             )
-        steps, here = [first, *rest], overrides
+        here = overrides
         for step in steps[:-1]:
             inner: Any = here.setdefault(step, {})
             here = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}

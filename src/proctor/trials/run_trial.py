@@ -35,6 +35,7 @@ from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
 
 if TYPE_CHECKING:
+    from proctor.spec import Case
     from proctor.trace.redact import Redactor
     from proctor.trials.prepare import RunContext
 
@@ -45,26 +46,28 @@ SMALL_TRACE = 2
 """Spans up to which looking at each text of a trace is cheaper than searching its JSON."""
 
 MAX_KEPT_ANSWER = 100_000
-"""Characters of an answer kept in the journal; the trace has the whole answer."""
+"""Characters of an answer in the journal; the trace has the whole answer."""
 
 
 class TrialTimeout(TimeoutError):
     """Our own limit on a trial: never retried, since another attempt would take as long."""
 
 
+CallAgent = Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]]
+
+
 @dataclass
 class PreparedCase:
-    """A case with everything worked out once that is the same for all its trials."""
+    """A case with everything that is the same for all its trials."""
 
-    case: Any
-    input: Any
-    checks: Sequence[Check]
-    threshold: float
+    case: Case
+    checks: Sequence[Check] = ()
+    threshold: float = 1.0
     baselines: Mapping[str, Trace] = field(default_factory=dict[str, Trace])
     """The saved trace of each agent: an agent is only compared with itself."""
-    stage: Callable[[PlannedTrial], PreparedCase] | None = None
+    build: Callable[[PlannedTrial], PreparedCase] | None = None
     """Builds the case for the seed and parameters of one trial (a scenario)."""
-    play: Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]] | None = None
+    play: CallAgent | None = None
     """Replaces the single call of the agent where it acts in a world."""
 
 
@@ -82,8 +85,8 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     traces: list[Trace] = []
     reply: AgentReply | None = None
     try:
-        if case.stage is not None:
-            case = case.stage(planned)
+        if case.build is not None:
+            case = case.build(planned)
         reply = await _call_agent(planned, case, context, trial, traces)
         trace = traces[-1]
         trial.trace_id = trace.trace_id
@@ -107,11 +110,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
-    except SystemExit as exit_request:
-        error = _sys_exit_error(exit_request)
-        trial.error = TrialError(type(error).__name__, describe_error(error))
-    except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
-        trial.error = TrialError(type(error).__name__, describe_error(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (agents and judges raise anything)
+        failure = _sys_exit_error(error) if isinstance(error, SystemExit) else error
+        trial.error = TrialError(type(failure).__name__, describe_error(failure))
     if reply is None and traces:
         trial.trace_id = traces[-1].trace_id
         # Attempts that failed were paid for, too. Why there is no reply is on record already, so
@@ -139,13 +140,13 @@ async def _call_agent(
     Each attempt adds its trace to `traces`; retries, latency and working directory are recorded
     on the trial, which has them even when this raises.
     """
-    options = context.options
+    options, question = context.options, case.case.input
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
     random: Random | None = None
     while True:
         request = AgentRequest(
             # An agent may change its input; the next trial must not see that.
-            case.input if isinstance(case.input, str) else copy.deepcopy(case.input),
+            question if isinstance(question, str) else copy.deepcopy(question),
             case=planned.case,
             trial=planned.short_name,
             index=planned.index,
@@ -158,7 +159,7 @@ async def _call_agent(
         began = time.perf_counter()
         try:
             agent = context.agents[planned.agent].create()
-            trace = Trace(trace_id=request.trace_id or "", query=case.input)
+            trace = Trace(trace_id=request.trace_id or "", query=question)
             traces.append(trace)
             with (
                 Recorder(trace, planned.agent, context.clock),
@@ -175,7 +176,7 @@ async def _call_agent(
                 context.on_transient(planned.agent, reason)
             if reason is None or trial.retries >= options.max_retries:
                 raise
-            # A server that asks for so much patience is down for our purposes.
+            # A server that is busy for so long is down for our purposes.
             if reason.retry_after is not None and reason.retry_after > MAX_RETRY_AFTER:
                 raise
             random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)

@@ -161,9 +161,9 @@ async def run_session(
                         break
                     budget = budget.next_round()
         places = {
-            name: tuple(prepared.case.place)
+            name: (place.file, place.line, place.column)
             for name, prepared in context.cases.items()
-            if prepared.case is not None and prepared.case.place is not None
+            if (place := prepared.case.place) is not None
         }
         if folder is None:
             spec = memory_record(context, plan, session.stopped)

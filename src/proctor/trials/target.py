@@ -7,7 +7,6 @@ catalog of scenarios.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,13 +32,13 @@ from proctor.spec.validation import first_fault
 from proctor.spec.yaml_reader import read
 from proctor.trials._scenario_cases import ScenarioPool
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import RunContext, given_agents, prepare
-from proctor.trials.resolve_experiment import Changes, option_error, prepare_experiment
+from proctor.trials.prepare import AgentLike, RunContext, given_agents, prepare
+from proctor.trials.resolve_experiment import option_error, override, prepare_experiment
 from proctor.trials.session import new_folder
 
 
 class Kind(StrEnum):
-    """What a target is."""
+    """The kinds of target."""
 
     SUITE = "suite"
     EXPERIMENTS = "experiments"
@@ -56,7 +55,7 @@ class Target(NamedTuple):
 
 
 def find_target(name: str | Path, configuration: Configuration | None = None) -> Target:
-    """What a name means; an error says what comes nearest."""
+    """Return what a name refers to; the error suggests similar names."""
     path = Path(name)
     text = str(name)
     if path.name != TEMPLATE and path.is_file():
@@ -85,13 +84,14 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
 
 
 def _in_catalog(path: Path, configuration: Configuration) -> str | None:
-    """The dotted name of a template's file or folder in the project's catalog."""
-    folder = path.parent if path.name == TEMPLATE and path.is_file() else path
+    """Return the dotted name of a template's file or folder in the project's catalog."""
+    folder = (path.parent if path.name == TEMPLATE and path.is_file() else path).resolve()
     if not folder.is_dir():
         return None
-    for root in configuration.catalogs:
-        if folder.resolve().is_relative_to(root.resolve()) and folder.resolve() != root.resolve():
-            return ".".join(folder.resolve().relative_to(root.resolve()).parts)
+    for catalog in configuration.catalogs:
+        root = catalog.resolve()
+        if folder.is_relative_to(root) and folder != root:
+            return ".".join(folder.relative_to(root).parts)
     return None
 
 
@@ -105,15 +105,15 @@ def _of_file(path: Path) -> Target:
 
 
 def _ad_hoc(name: str, *cases: Any, **fields: Any) -> Experiment:
-    """An experiment that nobody wrote: what it selects starts where the user stands."""
+    """Return an experiment without a file; its paths are relative to the current folder."""
     try:
         return Experiment(name=name, cases=cases, **fields)
     except ValidationError as error:
         raise option_error(error, name) from None
 
 
-def experiment_of_suite(suite: Suite) -> Experiment:
-    """A suite as an experiment, for whoever wants seeds or parameters as axes."""
+def _suite_experiment(suite: Suite) -> Experiment:
+    """Return a suite as an experiment, which can have seeds and parameters as axes."""
     if suite.path is None:
         raise ProctorError("seeds and parameters are for suites in files, or for experiments")
     made = _ad_hoc(suite.path.stem, {"suite": suite.path.name})
@@ -122,85 +122,77 @@ def experiment_of_suite(suite: Suite) -> Experiment:
 
 
 def listed_experiments(configuration: Configuration) -> list[str]:
-    """Dotted names of the experiment files of a project; what cannot be read is left out."""
-    names: list[str] = []
-    folder = configuration.experiments
-    if not folder.resolve().is_relative_to(configuration.folder.resolve()):
-        return names
-    prefix = folder.resolve().relative_to(configuration.folder.resolve()).parts
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in SUFFIXES and path.is_file() and not path.name.startswith(("_", ".")):
-            inner = path.relative_to(folder).with_suffix("").parts
-            names.append(".".join((*prefix, *inner)))
-    return names
-
-
-# -- made ready ----------------------------------------------------------------------------------
+    """Return the dotted names of the experiment files of a project."""
+    folder, project = configuration.experiments, configuration.folder.resolve()
+    if not folder.resolve().is_relative_to(project):
+        return []
+    prefix = folder.resolve().relative_to(project).parts
+    return [
+        ".".join((*prefix, *path.relative_to(folder).with_suffix("").parts))
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in SUFFIXES and path.is_file() and not path.name.startswith(("_", "."))
+    ]
 
 
 def prepare_target(
     found: Target,
-    changes: Changes,
     options: Mapping[str, Any],
     *,
+    agents: AgentLike | str | list[str] | None = None,
+    seeds: Any = None,
+    expression: str = "",
+    settings: Mapping[str, Any] | None = None,
     tags: Sequence[str] = (),
     smoke: bool = False,
 ) -> list[RunContext]:
-    """Everything a target asks for, checked and resolved; nothing is written.
+    """Check and resolve everything a target names; nothing is written.
 
-    `options` are those of `RunOptions`, None where they were not given. A suite stays what it is
-    unless seeds or parameters make an experiment of it.
+    `options` are those of `RunOptions`, None where they were not given. Seeds and settings turn a
+    suite into an experiment.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if smoke:
         given["trials"] = 1
     suite = found.suite
-    if suite is not None and changes.seeds is None and not changes.set:
-        return [_prepared_suite(suite, changes, given, tags, smoke=smoke)]
-    experiments = found.experiments if suite is None else (experiment_of_suite(suite),)
-    seed = given.pop("seed", None)
-    if seed is not None and changes.seeds is not None:
-        raise ProctorError("give one seed or several, not both", where="--seed and --seeds")
-    changes = replace(
-        changes,
-        seeds=changes.seeds if seed is None else [seed],
-        filter=" ".join(filter(None, (changes.filter, ",".join(f'tag:"{t}"' for t in tags)))),
-    )
-    if found.kind in (Kind.SCENARIO, Kind.SCOPE) and changes.agents is None:
-        changes = replace(changes, agents=_agent_of_worlds(experiments[0]))
+    if suite is not None and seeds is None and not settings:
+        try:  # for Python callers; the command line has validated its own options
+            run_options = RunOptions(**given)
+        except ValidationError as error:
+            fault = first_fault(error)
+            raise ProctorError(fault.message, hint=fault.hint) from None
+        configuration = load_configuration(suite.folder)
+        cases: Sequence[Case] = suite.cases
+        if tags or expression:
+            cases = select_cases(suite.cases, tags=tags, filter=expression)
+        return [
+            prepare(
+                suite,
+                run_options,
+                agents=given_agents(suite, agents, configuration),
+                cases=cases[:1] if smoke else cases,
+                configuration=configuration,
+            )
+        ]
+    experiments = found.experiments if suite is None else (_suite_experiment(suite),)
+    if (seed := given.pop("seed", None)) is not None:
+        if seeds is not None:
+            raise ProctorError("give one seed or several, not both", where="--seed and --seeds")
+        seeds = [seed]
+    tagged = ",".join(f'tag:"{tag}"' for tag in tags)
+    expression = f"{expression} {tagged}".strip()
+    if found.kind in (Kind.SCENARIO, Kind.SCOPE) and agents is None:
+        # Chance can act in every world, so a scenario runs without any agent of one's own.
+        configured = load_configuration(experiments[0].folder).settings.agent
+        agents = None if configured else "random"
     return [
-        prepare_experiment(each, changes=changes, options=given, smoke=smoke)
+        prepare_experiment(
+            override(each, seeds=seeds, expression=expression, settings=settings),
+            agents=agents,
+            options=given,
+            smoke=smoke,
+        )
         for each in experiments
     ]
-
-
-def _agent_of_worlds(experiment: Experiment) -> str | None:
-    """Who acts in a scenario when nobody is named: the agent of the settings, else chance."""
-    return None if load_configuration(experiment.folder).settings.agent else "random"
-
-
-def _prepared_suite(
-    suite: Suite, changes: Changes, given: dict[str, Any], tags: Sequence[str], *, smoke: bool
-) -> RunContext:
-    try:  # what Python hands over; the command line has checked its own options
-        options = RunOptions(**given)
-    except ValidationError as error:
-        fault = first_fault(error)
-        raise ProctorError(fault.message, hint=fault.hint) from None
-    configuration = load_configuration(suite.folder)
-    cases: Sequence[Case] = suite.cases
-    if tags or changes.filter:
-        cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
-    return prepare(
-        suite,
-        options,
-        agents=given_agents(suite, changes.agents, configuration),
-        cases=cases[:1] if smoke else cases,
-        configuration=configuration,
-    )
-
-
-# -- batches -------------------------------------------------------------------------------------
 
 
 def batch_experiment(
@@ -211,46 +203,40 @@ def batch_experiment(
     params: Mapping[str, Any] | None = None,
     name: str = "batch",
 ) -> Experiment:
-    """An experiment without a file: names, globs and filters of the catalog, or suite files."""
-    texts = [cases] if isinstance(cases, str) else list(cases)
-    selectors = [_selector(text.strip()) for part in texts for text in _split(part)]
+    """Return an experiment without a file: names, globs and filters of the catalog, or suites."""
+    selectors: list[Any] = []
+    for part in [cases] if isinstance(cases, str) else cases:
+        # A comma between terms with keys means "or" and belongs to the filter.
+        for text in [part] if ":" in part else part.split(","):
+            if not (selector := text.strip()):
+                continue
+            if Path(selector).suffix in SUFFIXES or Path(selector).is_file():
+                selectors.append({"suite": selector})
+            else:
+                dotted = selector.strip("/").replace("/", ".")
+                selectors.append(selector if ":" in selector else dotted)
     return _ad_hoc(name, *selectors, seeds=seeds, exclude=exclude or (), params=dict(params or {}))
-
-
-def _split(text: str) -> list[str]:
-    """Names separated by commas; a comma between terms with keys means or, and stays."""
-    return [text] if ":" in text else [part for part in text.split(",") if part.strip()]
-
-
-def _selector(text: str) -> Any:
-    path = Path(text)
-    if path.suffix in SUFFIXES or path.is_file():
-        return {"suite": text}
-    return text.strip("/").replace("/", ".") if ":" not in text else text
 
 
 # -- run folders ---------------------------------------------------------------------------------
 
 
 def folder_for(
-    ready: RunContext, results: str | Path | None = None, name: str | None = None
+    context: RunContext, results: str | Path | None = None, name: str | None = None
 ) -> RunFolder:
-    """A new folder for a run, below the results folder of the settings unless told otherwise.
+    """Create the folder of a run, below `results` or the results folder of the settings.
 
-    With an address (`s3://…`) it is in the folder of the settings, and will be shipped.
+    With an address (`s3://…`) it is in the folder of the settings, and will be uploaded.
     """
-    here = ready.configuration
-    far = address_for(ready, results)
-    root = here.results if results is None or far else Path(results)
-    if far is None:
-        return new_folder(ready, root, name)
-    return folder_at(far, lambda: new_folder(ready, root, name))
+    address = address_for(context, results)
+    local = results is None or address is not None
+    root = context.configuration.results if local else Path(results or "")
+    if address is None:
+        return new_folder(context, root, name)
+    return folder_at(address, lambda: new_folder(context, root, name))
 
 
-def address_for(ready: RunContext, results: str | Path | None) -> str | None:
-    """Where a run is to be shipped to, by what was asked or the settings; None: nowhere."""
-    settings = ready.configuration.settings
-    meant = settings.results if results is None else str(results)
-    if ":/" not in meant:
-        return None
-    return checked(meant) if is_address(meant) else None
+def address_for(context: RunContext, results: str | Path | None) -> str | None:
+    """Return the address to upload a run to, from `results` or the settings; None for none."""
+    target = context.configuration.settings.results if results is None else str(results)
+    return checked(target) if ":/" in target and is_address(target) else None

@@ -8,91 +8,77 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, select_cases
 from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
 from proctor.spec.research import Ablation, Research
 from proctor.trials._research.rounds import Outline, Stage, Variant
-from proctor.trials._scenario_cases import Scenario, check_parameter, told_at
+from proctor.trials._scenario_cases import Scenario, check_parameter, error_at
 from proctor.trials.plan import Axes
 from proctor.trials.select_agents import ChosenAgent
 
 
-class ResolvedResearch(NamedTuple):
-    """The outline, and the agents with those that an ablation adds."""
-
-    outline: Outline
-    agents: dict[str, ChosenAgent]
-
-
-class Around(NamedTuple):
-    """What the experiment is about besides research."""
-
-    cases: Sequence[Case]
-    scenarios: Mapping[str, Scenario]
-    axes: Axes
-
-
 def resolve_research(
-    experiment: Experiment, around: Around, agents: dict[str, ChosenAgent]
-) -> ResolvedResearch:
-    """Find everything that research names."""
+    experiment: Experiment,
+    cases: Sequence[Case],
+    scenarios: Mapping[str, Scenario],
+    axes: Axes,
+    agents: dict[str, ChosenAgent],
+) -> tuple[Outline, dict[str, ChosenAgent]]:
+    """Return the outline, and the agents with those that an ablation adds."""
     research = experiment.research
     assert research is not None
-    where = experiment.place_of("research", research.kind) or experiment.name
-    with told_at(str(where)):
+    with error_at(experiment.place_of("research", research.kind) or experiment.name):
         if research.ablation is not None:
-            return _ablation(research, research.ablation, around, agents)
+            return _ablation(research, research.ablation, list(scenarios.values()), axes, agents)
         if research.sweep is not None:
-            return ResolvedResearch(Outline(research, space=_space(experiment, around)), agents)
-        return ResolvedResearch(Outline(research, stages=_stages(research, around)), agents)
+            return Outline(research, space=_space(experiment, list(scenarios.values()))), agents
+        return Outline(research, stages=_stages(research, cases, scenarios, axes)), agents
 
 
 # -- levels --------------------------------------------------------------------------------------
 
 
-def _stages(research: Research, around: Around) -> tuple[Stage, ...]:
+def _stages(
+    research: Research, cases: Sequence[Case], scenarios: Mapping[str, Scenario], axes: Axes
+) -> tuple[Stage, ...]:
     scale = None if research.adaptive is None else research.adaptive.parameter
     stages: list[Stage] = []
     for number, level in enumerate(research.levels, 1):
-        cases = _cases_of(level.name, level.filter, around.cases)
-        scenarios = [around.scenarios[id_] for id_ in cases if id_ in around.scenarios]
+        try:
+            found = select_cases(cases, filter=level.filter) if level.filter else cases
+        except ProctorError as error:
+            if not error.message.startswith("none of"):
+                raise
+            known = sorted({case.difficulty for case in cases if case.difficulty})
+            raise ProctorError(
+                f"no case of the experiment is of the level {level.name!r}",
+                hint=did_you_mean(level.name, known)
+                or (f"their difficulties are {', '.join(known)}" if known else None),
+            ) from None
+        ids = tuple(sorted(case.id for case in found))
+        own = [scenarios[case] for case in ids if case in scenarios]
         params = {
-            name: check_parameter(name, [value], scenarios)[0]
-            for name, value in level.params.items()
+            name: check_parameter(name, [value], own)[0] for name, value in level.params.items()
         }
         value = float(number if scale is None else params[scale.name])
-        stages.append(Stage(level.name, cases, {**around.axes.params[0], **params}, value))
+        stages.append(Stage(level.name, ids, {**axes.params[0], **params}, value))
     for one, other in itertools.pairwise(stages):
         if (one.cases, one.params) == (other.cases, other.params):
             raise ProctorError(f"the levels {one.name!r} and {other.name!r} are the same")
     return tuple(stages)
 
 
-def _cases_of(name: str, text: str, cases: Sequence[Case]) -> tuple[str, ...]:
-    try:
-        found = select_cases(list(cases), filter=text) if text else list(cases)
-    except ProctorError as error:
-        if not error.message.startswith("none of"):
-            raise
-        there = sorted({case.difficulty for case in cases if case.difficulty})
-        raise ProctorError(
-            f"no case of the experiment is of the level {name!r}",
-            hint=did_you_mean(name, there)
-            or (f"their difficulties are {', '.join(there)}" if there else None),
-        ) from None
-    return tuple(sorted(case.id for case in found))
-
-
 # -- sweeps --------------------------------------------------------------------------------------
 
 
-def swept(experiment: Experiment, axes: dict[str, Axis]) -> tuple[Experiment, dict[str, Axis]]:
-    """The experiment with the draw its sweep asks for; no axes where an optimiser chooses."""
+def with_sweep_sample(
+    experiment: Experiment, axes: dict[str, Axis]
+) -> tuple[Experiment, dict[str, Axis]]:
+    """Return the experiment with the sample of its sweep; no axes if an optimiser selects them."""
     sweep = None if experiment.research is None else experiment.research.sweep
     if sweep is None or sweep.sampler == "grid":
         return experiment, axes
@@ -103,13 +89,12 @@ def swept(experiment: Experiment, axes: dict[str, Axis]) -> tuple[Experiment, di
     return experiment.model_copy(update={"sample": sample}), axes
 
 
-def _space(experiment: Experiment, around: Around) -> dict[str, Any] | None:
-    """The axes for an optimiser, values as scenarios take them; None where all is drawn before."""
+def _space(experiment: Experiment, scenarios: Sequence[Scenario]) -> dict[str, Any] | None:
+    """Return the axes for an optimiser, values as scenarios parse them; None without one."""
     assert experiment.research is not None
     assert experiment.research.sweep is not None
     if experiment.research.sweep.sampler != "tpe":
         return None
-    scenarios = list(around.scenarios.values())
     space: dict[str, Any] = {}
     for name, axis in sorted(experiment.params.items()):
         if isinstance(axis, NumberRange):
@@ -125,95 +110,88 @@ def _space(experiment: Experiment, around: Around) -> dict[str, Any] | None:
 
 
 def _ablation(
-    research: Research, ablation: Ablation, around: Around, agents: dict[str, ChosenAgent]
-) -> ResolvedResearch:
+    research: Research,
+    ablation: Ablation,
+    scenarios: Sequence[Scenario],
+    axes: Axes,
+    agents: dict[str, ChosenAgent],
+) -> tuple[Outline, dict[str, ChosenAgent]]:
     whole = ablation.agent or (next(iter(agents)) if len(agents) == 1 else None)
     if whole is None or whole not in agents:
         message = (
             "say which agent is the whole" if whole is None else f"there is no agent {whole!r}"
         )
         raise ProctorError(message, hint=f"agent: {' or '.join(sorted(agents))}")
-    fixed = around.axes.params[0]
-    scenarios = list(around.scenarios.values())
-    made = {whole: agents[whole]}
+    fixed = axes.params[0]
+    found = {whole: agents[whole]}
     variants: list[Variant] = []
     for part in ablation.drop:
         name = f"{whole} - {part}"
-        made[name] = without(agents[whole], part)
+        found[name] = without(agents[whole], part)
         variants.append(Variant(part, name, dict(fixed)))
     for param, value in ablation.neutral.items():
         (checked,) = check_parameter(param, [value], scenarios)
         if param in fixed and fixed[param] == checked:
             raise ProctorError(f"{param!r} is {checked!r} in the whole already")
         variants.append(Variant(f"{param} (={checked})", whole, {**fixed, param: checked}))
-    return ResolvedResearch(Outline(research, whole=whole, variants=tuple(variants)), made)
+    return Outline(research, whole=whole, variants=tuple(variants)), found
 
 
 def without(agent: ChosenAgent, part: str) -> ChosenAgent:
-    """An agent that lacks one of its options, or one item of a list or mapping among them."""
-    options = _options(agent.config)
-    _take_out(options, part.split("."), part)
+    """Return the agent without one of its options, or one item of a list or mapping among them."""
+    config = agent.config
+    # Defaults are left out of the dump: an option that was never set cannot be dropped.
+    options = {"kind": config.kind, **config.model_dump(exclude_none=True, exclude_unset=True)}
+    if (base := getattr(config, "base_dir", None)) is not None:
+        options["base_dir"] = base
+    options = _mutable(options)
+    _remove(options, part.split("."), part)
     written = agent.written
     if isinstance(written, Mapping):
-        written = _copied(cast("Mapping[str, Any]", written))
-        _take_out(written, part.split("."), part)
+        written = _mutable(cast("Mapping[str, Any]", written))
+        _remove(written, part.split("."), part)
     return ChosenAgent(agent_config(options, base_dir=options.get("base_dir")), written)
 
 
-def _options(config: AgentConfig) -> dict[str, Any]:
-    """What was said of it; what it has by default cannot be left out."""
-    options = config.model_dump(exclude_none=True, exclude_unset=True)
-    base = getattr(config, "base_dir", None)
-    given = {"kind": config.kind, **options, **({} if base is None else {"base_dir": base})}
-    return _copied(given)
-
-
-def _copied(value: Any) -> Any:
+def _mutable(value: Any) -> Any:
+    """Return a copy in which every mapping is a dict and every sequence a list."""
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {key: _mutable(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_copied(item) for item in cast("Sequence[Any]", value)]
+        return [_mutable(item) for item in cast("Sequence[Any]", value)]
     return value
 
 
-def _take_out(holder: Any, steps: Sequence[str], part: str) -> None:
+def _remove(holder: Any, steps: Sequence[str], part: str) -> None:
+    """Remove the item at the path `steps`; items of a list go by their text or name."""
     step, *rest = steps
-    key = _find(holder, step)
+    keys: dict[str, Any] = {}
+    known: list[str] = []
+    if isinstance(holder, dict):
+        keys = {key: key for key in cast("dict[str, Any]", holder)}
+        known = [key for key in keys if key not in ("kind", "base_dir")]
+    elif isinstance(holder, list):
+        for index, item in enumerate(cast("list[Any]", holder)):
+            if names := _item_names(item):
+                keys = {**dict.fromkeys(names, index), **keys}
+                known.append(names[-1])
+    key = keys.get(step)
     if key is None or step in ("kind", "base_dir"):
-        there = _names(holder)
         raise ProctorError(
             f"the agent has no option {part!r} to drop",
-            hint=did_you_mean(step, there) or (f"there are {', '.join(there)}" if there else None),
+            hint=did_you_mean(step, known) or (f"there are {', '.join(known)}" if known else None),
         )
     if rest:
-        _take_out(holder[key], rest, part)
+        _remove(holder[key], rest, part)
     else:
         del holder[key]
 
 
-def _find(holder: Any, step: str) -> Any:
-    """The key or the place of what a step names: an item of a list goes by its text or name."""
-    if isinstance(holder, Mapping):
-        return step if step in holder else None
-    if not isinstance(holder, list):
-        return None
-    items = cast("list[Any]", holder)
-    return next((at for at, item in enumerate(items) if step in _called(item)), None)
-
-
-def _called(item: Any) -> tuple[str, ...]:
-    """What an item of a list goes by: its words, what follows the colon, its `name`."""
+def _item_names(item: Any) -> tuple[str, ...]:
+    """Return the names of an item of a list: its text, what follows the colon, its `name`."""
     if isinstance(item, Mapping):
-        named = cast("Mapping[str, Any]", item)
-        keys = ("name", "python", "target")
-        return tuple(word for key in keys for word in _called(named.get(key)))
+        options = cast("Mapping[str, Any]", item)
+        return tuple(
+            n for key in ("name", "python", "target") for n in _item_names(options.get(key))
+        )
     return () if item is None else (str(item), str(item).rpartition(":")[2])
-
-
-def _names(holder: Any) -> list[str]:
-    if isinstance(holder, Mapping):
-        keys = cast("Mapping[str, Any]", holder)
-        return [key for key in keys if key not in ("kind", "base_dir")]
-    if isinstance(holder, list):
-        return [name[-1] for item in cast("list[Any]", holder) if (name := _called(item))]
-    return []
