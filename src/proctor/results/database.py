@@ -8,16 +8,15 @@ run is read from the journal instead. Trade-off: a view is a snapshot of the mom
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import tempfile
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -55,13 +54,13 @@ class TrialColumn(NamedTuple):
     about: str
 
 
+def _stored(name: str, kind: str, about: str) -> TrialColumn:
+    """Define a column of results.parquet that keeps its name."""
+    return TrialColumn(kind, ColumnSource.TRIAL, f't."{name}"', about)
+
+
 def _trial(kind: str, about: str, sql: str) -> TrialColumn:
     return TrialColumn(kind, ColumnSource.TRIAL, sql, about)
-
-
-def _kept(name: str, kind: str, about: str) -> TrialColumn:
-    """Define a column stored in results.parquet under the same name."""
-    return TrialColumn(kind, ColumnSource.TRIAL, f't."{name}"', about)
 
 
 def _run(kind: str, about: str) -> TrialColumn:
@@ -85,18 +84,20 @@ COLUMNS: dict[str, TrialColumn] = {
     "run_stopped": _run("VARCHAR", "why the run ended early, else NULL"),
     "git_commit": _run("VARCHAR", "the git commit of the suite"),
     "host": _run("VARCHAR", "the machine that ran it"),
-    "case": _kept("case", "VARCHAR", "the id of the case"),
-    "agent": _kept("agent", "VARCHAR", "the name of the agent"),
+    "case": _stored("case", "VARCHAR", "the id of the case"),
+    "agent": _stored("agent", "VARCHAR", "the name of the agent"),
     "model": TrialColumn(
         "VARCHAR", ColumnSource.AGENT, "a.model", "the agent's model, if configured"
     ),
     "agent_kind": TrialColumn("VARCHAR", ColumnSource.AGENT, "a.kind", "the agent's kind"),
-    "params": _kept("params", "JSON", "parameters of the trial; NULL if there are none"),
-    "axis_seed": _kept("axis_seed", "BIGINT", "the experiment's seed; NULL if seed is not an axis"),
-    "index": _kept("index", "INTEGER", "repeat number within the cell, from 0"),
-    "seed": _kept("seed", "BIGINT", "the seed passed to the agent"),
-    "attempt": _kept("attempt", "INTEGER", "1, or more if the trial was rerun"),
-    "status": _kept("status", "VARCHAR", "passed, failed, hard_fail, infra_error or cancelled"),
+    "params": _stored("params", "JSON", "parameters of the trial; NULL if there are none"),
+    "axis_seed": _stored(
+        "axis_seed", "BIGINT", "the experiment's seed; NULL if seed is not an axis"
+    ),
+    "index": _stored("index", "INTEGER", "repeat number within the cell, from 0"),
+    "seed": _stored("seed", "BIGINT", "the seed passed to the agent"),
+    "attempt": _stored("attempt", "INTEGER", "1, or more if the trial was rerun"),
+    "status": _stored("status", "VARCHAR", "passed, failed, hard_fail, infra_error or cancelled"),
     "judged": _trial(
         "BOOLEAN", "whether the trial was judged: passed, failed or hard_fail", JUDGED
     ),
@@ -110,34 +111,36 @@ COLUMNS: dict[str, TrialColumn] = {
         "false if it ended after an early stop had decided its cell: no figure counts it",
         "t.counted",
     ),
-    "score": _kept("score", "DOUBLE", "0 to 1; NULL if there is no score"),
+    "score": _stored("score", "DOUBLE", "0 to 1; NULL if there is no score"),
     "threshold": _case("threshold", "DOUBLE", "the minimum score to pass the case"),
     "tags": _case("tags", "VARCHAR[]", "tags of the case"),
     "difficulty": _case("difficulty", "VARCHAR", "difficulty of the case"),
     "type": _case("type", "VARCHAR", "type of the case"),
     "properties": _case("properties", "JSON", "further properties of the case"),
-    "answer": _kept("answer", "VARCHAR", "the agent's output, up to 100,000 characters"),
-    "error": _kept("error", "JSON", "why it could not be judged: error type, message, location"),
+    "answer": _stored("answer", "VARCHAR", "the agent's output, up to 100,000 characters"),
+    "error": _stored("error", "JSON", "why it could not be judged: error type, message, location"),
     "error_type": _trial("VARCHAR", "the type of that error", "t.error->>'type'"),
     "started": _trial(
         "TIMESTAMP",
         "when the trial started, UTC",
         "make_timestamp(nullif(t.started_ns, 0) // 1000)",
     ),
-    "started_ns": _kept("started_ns", "BIGINT", "the same in nanoseconds since 1970"),
-    "duration_ms": _kept("duration_ms", "DOUBLE", "duration including judging"),
-    "latency_ms": _kept("latency_ms", "DOUBLE", "duration of the agent"),
-    "input_tokens": _kept("input_tokens", "BIGINT", "input tokens of models; NULL if unknown"),
-    "output_tokens": _kept("output_tokens", "BIGINT", "output tokens of models"),
-    "cost_usd": _kept("cost_usd", "DOUBLE", "known cost of the agent; NULL if unknown"),
-    "judge_cost_usd": _kept("judge_cost_usd", "DOUBLE", "known cost of judging"),
-    "llm_calls": _kept("llm_calls", "INTEGER", "model calls"),
-    "unpriced_calls": _kept("unpriced_calls", "INTEGER", "model calls without a known price"),
-    "tool_calls": _kept("tool_calls", "INTEGER", "tool calls"),
-    "retries": _kept("retries", "INTEGER", "attempts after the first"),
-    "trace_id": _kept("trace_id", "VARCHAR", "the id of its trace"),
-    "trace": _kept("trace", "JSON", "location of the trace: segment, offset, length"),
-    "checks": _kept("checks", "JSON", "results of all checks; the view `checks` has them as rows"),
+    "started_ns": _stored("started_ns", "BIGINT", "the same in nanoseconds since 1970"),
+    "duration_ms": _stored("duration_ms", "DOUBLE", "duration including judging"),
+    "latency_ms": _stored("latency_ms", "DOUBLE", "duration of the agent"),
+    "input_tokens": _stored("input_tokens", "BIGINT", "input tokens of models; NULL if unknown"),
+    "output_tokens": _stored("output_tokens", "BIGINT", "output tokens of models"),
+    "cost_usd": _stored("cost_usd", "DOUBLE", "known cost of the agent; NULL if unknown"),
+    "judge_cost_usd": _stored("judge_cost_usd", "DOUBLE", "known cost of judging"),
+    "llm_calls": _stored("llm_calls", "INTEGER", "model calls"),
+    "unpriced_calls": _stored("unpriced_calls", "INTEGER", "model calls without a known price"),
+    "tool_calls": _stored("tool_calls", "INTEGER", "tool calls"),
+    "retries": _stored("retries", "INTEGER", "attempts after the first"),
+    "trace_id": _stored("trace_id", "VARCHAR", "the id of its trace"),
+    "trace": _stored("trace", "JSON", "location of the trace: segment, offset, length"),
+    "checks": _stored(
+        "checks", "JSON", "results of all checks; the view `checks` has them as rows"
+    ),
 }
 """Columns of the view `trials`, in its order."""
 
@@ -204,15 +207,17 @@ def literal(value: object) -> str:
         return "TRUE" if value else "FALSE"
     if isinstance(value, int | float):
         return repr(value) if math.isfinite(value) else "NULL"
+    if isinstance(value, tuple):
+        return literal_list(cast("tuple[object, ...]", value), "VARCHAR")
     text = str(value)
     if "\0" in text:
         raise ProctorError("the search text contains a NUL character")
     return "'" + text.replace("'", "''") + "'"
 
 
-def literal_list(values: list[str], kind: str) -> str:
-    """Format SQL values as a typed list, empty or not."""
-    return f"[{', '.join(values)}]::{kind}[]"
+def literal_list(values: Iterable[object], kind: str) -> str:
+    """Format values as a typed SQL list, empty or not."""
+    return f"[{', '.join(map(literal, values))}]::{kind}[]"
 
 
 class View:
@@ -281,13 +286,23 @@ class View:
 
     def _load_trials(self, connection: duckdb.DuckDBPyConnection, problems: list[str]) -> None:
         """Load journals, and which Parquet rows no figure counts; the rest is scanned in place."""
+        import duckdb
+
         live = [(number, run) for number, run in enumerate(self.runs) if run.live]
         if live:
-            create_table(connection)
-            for number, run in live:
-                # One unreadable run must not hide the others.
-                with errors_as_problems(run, problems):
-                    load(connection, run, number, problems)
+            columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in STORED)
+            connection.execute(f"CREATE TABLE live (run_no BIGINT, counted BOOLEAN, {columns})")
+        for number, run in live:
+            # One unreadable run must not hide the others.
+            try:
+                _load_journal(connection, run, number, problems)
+            except ProctorError as error:
+                problems.append(f"{run.path}: skipped: {error.message}")
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                reason = f"the spec is not a run spec: {type(error).__name__}: {error}"
+                problems.append(f"{run.path}: skipped: {reason}")
+            except duckdb.Error as error:
+                problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")
         if self._beyond:
             connection.execute("CREATE TABLE beyond (run_no UBIGINT, row_no BIGINT)")
             for number, run in enumerate(self.columnar):
@@ -309,29 +324,24 @@ class View:
 
         Damaged files are replaced by their journals, once.
         """
+        return self._retried(
+            lambda: self.connection.cursor().execute(self._text(select, columns, where))
+        )
+
+    def relation_of(self, select: str, columns: Collection[str], where: str = "") -> Any:
+        """Same as `run`, returning a relation for frames and files."""
+        return self._retried(lambda: self.connection.sql(self._text(select, columns, where)))
+
+    def _retried(self, query: Callable[[], Any]) -> Any:
         import duckdb
 
         try:
-            return self._execute(select, columns, where)
+            return query()
         # A damaged file shows only when it is read, and DuckDB reports it in any of these ways.
         except (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException):
             if not self.bypass_damaged_files():
                 raise
-            return self._execute(select, columns, where)
-
-    def _execute(self, select: str, columns: Collection[str], where: str) -> Any:
-        return self.connection.cursor().execute(self._text(select, columns, where))
-
-    def relation_of(self, select: str, columns: Collection[str], where: str = "") -> Any:
-        """Same as `run`, returning a relation for frames and files."""
-        import duckdb
-
-        try:
-            return self.connection.sql(self._text(select, columns, where))
-        except (duckdb.IOException, duckdb.InvalidInputException):
-            if not self.bypass_damaged_files():
-                raise
-            return self.connection.sql(self._text(select, columns, where))
+            return query()
 
     def _text(self, select: str, columns: Collection[str], where: str) -> str:
         connection = self.connection
@@ -367,32 +377,30 @@ class View:
         """Return SQL for all trials with these columns; `where` may use any of them."""
         names = [name for name in COLUMNS if name in columns]
         needs = {COLUMNS[name].source for name in names}
-        picked = ", ".join(f'{self._expression(name)} AS "{name}"' for name in names) or "1"
+        picked = [
+            f'{self.run_list(name)}[t.run_no + 1] AS "{name}"'
+            if COLUMNS[name].source is ColumnSource.RUN
+            else f'{COLUMNS[name].sql} AS "{name}"'
+            for name in names
+        ]
         joins = [f"({self._base(names, needs)}) t"]
         if ColumnSource.CASE in needs:
             joins.append('LEFT JOIN case_facts c ON c.run_no = t.run_no AND c.id = t."case"')
         if ColumnSource.AGENT in needs:
             joins.append("LEFT JOIN agent_facts a ON a.run_no = t.run_no AND a.name = t.agent")
-        inner = f"SELECT {picked} FROM {' '.join(joins)}"
+        inner = f"SELECT {', '.join(picked) or '1'} FROM {' '.join(joins)}"
         return f"SELECT * FROM ({inner}) WHERE {where}" if where else inner
 
     def run_list(self, name: str) -> str:
         """Return a column of the runs as an SQL list, indexed by run number."""
-        return f"({literal_list([_run_value(name, run) for run in self.runs], COLUMNS[name].kind)})"
+        values = [_RUN_VALUES[name](run) for run in self.runs]
+        return f"({literal_list(values, COLUMNS[name].kind)})"
 
     def run_rows(self, names: Sequence[str]) -> str:
         """Return SQL for the runs, one per row."""
         columns = ", ".join(f"unnest({self.run_list(name)}) AS {name}" for name in names)
-        files = literal_list([literal(run.source.name) for run in self.runs], "VARCHAR")
+        files = literal_list([run.source.name for run in self.runs], "VARCHAR")
         return f"SELECT {columns}, unnest({files}) AS read_from"
-
-    def _expression(self, name: str) -> str:
-        column = COLUMNS[name]
-        return (
-            f"{self.run_list(name)}[t.run_no + 1]"
-            if column.source is ColumnSource.RUN
-            else column.sql
-        )
 
     def _base(self, names: Collection[str], needs: set[ColumnSource]) -> str:
         """Return SQL for the stored trials: Parquet files, then journals."""
@@ -481,28 +489,17 @@ def _columns_in(run: DiscoveredRun) -> tuple[str, ...]:
         return ()
 
 
-def _run_value(name: str, run: DiscoveredRun) -> str:
-    """Return a column of a run as SQL."""
-    facts = run.facts
-    match name:
-        case "run":
-            return literal(run.name)
-        case "run_id":
-            return literal(facts.run_id)
-        case "run_path":
-            return literal(str(run.path))
-        case "experiment":
-            return literal(facts.name)
-        case "run_started":
-            return literal(started_at(facts.created))
-        case "run_tags":
-            return literal_list([literal(tag) for tag in run.tags], "VARCHAR")
-        case "run_stopped":
-            return literal(facts.stopped)
-        case "git_commit":
-            return literal(facts.commit)
-        case _:
-            return literal(facts.host)
+_RUN_VALUES: dict[str, Callable[[DiscoveredRun], object]] = {
+    "run": lambda run: run.name,
+    "run_id": lambda run: run.facts.run_id,
+    "run_path": lambda run: str(run.path),
+    "experiment": lambda run: run.facts.name,
+    "run_started": lambda run: started_at(run.facts.created),
+    "run_tags": lambda run: run.tags,
+    "run_stopped": lambda run: run.facts.stopped,
+    "git_commit": lambda run: run.facts.commit,
+    "host": lambda run: run.facts.host,
+}
 
 
 def started_at(created: str | None) -> str | None:
@@ -521,8 +518,6 @@ def started_at(created: str | None) -> str | None:
 # `Run.trials()`: each once, its last attempt; torn and foreign lines are dropped and reported. The
 # file is only read, up to its current end: a run in progress is neither blocked nor waited for.
 
-
-TABLE = "live"
 
 MIN_OBJECT = 1 << 20
 """Lower bound for the maximum line length given to DuckDB, whose own minimum is smaller."""
@@ -550,16 +545,10 @@ class JournalRow(msgspec.Struct, gc=False):
         return CellKey(self.case, self.agent, self.params)
 
 
-def create_table(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the table for the trials of live runs."""
-    columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in STORED)
-    connection.execute(f"CREATE TABLE {TABLE} (run_no BIGINT, counted BOOLEAN, {columns})")
-
-
-def load(
+def _load_journal(
     connection: duckdb.DuckDBPyConnection, run: DiscoveredRun, number: int, problems: list[str]
 ) -> None:
-    """Insert the trials of one live run into the table."""
+    """Insert the trials of one live run into the table `live`."""
     journal = run.path / JOURNAL
     spec = RunFolder(run.path).read_spec()
     kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in STORED)
@@ -573,7 +562,7 @@ def load(
             return
         connection.execute(
             f"""
-            INSERT INTO {TABLE} SELECT {number}, coalesce(counted, TRUE), {picked}
+            INSERT INTO live SELECT {number}, coalesce(counted, TRUE), {picked}
             FROM read_json({literal(as_glob(lines))}, format = 'newline_delimited',
                  columns = {{{kinds}, 'counted': 'BOOLEAN'}},
                  maximum_object_size = {max(MIN_OBJECT, longest + 32)})
@@ -630,19 +619,3 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow
                 len(line),
             )
         offset += len(line)
-
-
-@contextlib.contextmanager
-def errors_as_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
-    """Report an error of one run as a problem line."""
-    import duckdb
-
-    try:
-        yield
-    except ProctorError as error:
-        problems.append(f"{run.path}: skipped: {error.message}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"the spec is not a run spec: {type(error).__name__}: {error}"
-        problems.append(f"{run.path}: skipped: {reason}")
-    except duckdb.Error as error:
-        problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")

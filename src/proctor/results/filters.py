@@ -6,6 +6,7 @@ zone are UTC; a date without a time means its whole day, at either end.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -55,7 +56,7 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
             hint=did_you_mean(unknown[0], Filters.__annotations__)
             or f"filters: {', '.join(Filters.__annotations__)}; or where={{'column': value}}",
         )
-    now = (clock or _now)()
+    now = clock() if clock else datetime.now(UTC)
     result = [
         _matches(named(name), value)
         for name in ("agent", "case", "experiment", "model")
@@ -70,7 +71,12 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
             SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
         )
     if (status := filters.get("status")) is not None:
-        result.append(_has_status(status))
+        statuses = [word.lower() for word in words(status)]
+        for word in statuses:
+            if word not in STATUSES:
+                raise ProctorError(f"{word!r} is not a status", hint=hint_among(word, STATUSES))
+        listed = ", ".join(map(literal, statuses))
+        result.append(SqlCondition(f"status IN ({listed})", frozenset({"status"})))
     if (since := filters.get("since")) is not None:
         result.append(_started(">=", moment(since, now)))
     if (until := filters.get("until")) is not None:
@@ -82,10 +88,6 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
             )
     result.extend(_where(filters.get("where") or ()))
     return result
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def words(value: Words) -> list[str]:
@@ -114,15 +116,6 @@ def _word_test(sql: str, word: str) -> str:
     # A name may contain glob characters, so an exact match also counts.
     same = f"{sql} = {literal(word)}"
     return f"({same} OR {sql} GLOB {literal(word)})" if is_glob(word) else same
-
-
-def _has_status(value: Words) -> SqlCondition:
-    statuses = [word.lower() for word in words(value)]
-    for word in statuses:
-        if word not in STATUSES:
-            raise ProctorError(f"{word!r} is not a status", hint=hint_among(word, STATUSES))
-    listed = ", ".join(literal(word) for word in statuses)
-    return SqlCondition(f"status IN ({listed})", frozenset({"status"}))
 
 
 def _started(sign: str, when: datetime) -> SqlCondition:
@@ -218,7 +211,7 @@ def _test(text: str) -> SqlCondition:
         return SqlCondition(f"TRY_CAST({column.sql} AS DOUBLE) {sign} {bound}", columns)
     except ValueError:
         if column.kind == "TIMESTAMP":
-            when = moment(value, _now()).astimezone(UTC).replace(tzinfo=None)
+            when = moment(value, datetime.now(UTC)).astimezone(UTC).replace(tzinfo=None)
             return SqlCondition(f"{column.sql} {sign} TIMESTAMP {literal(str(when))}", columns)
         return SqlCondition(f"{column.sql}::VARCHAR {sign} {literal(value)}", columns)
 
@@ -228,8 +221,6 @@ def _typed(column: Named, value: str) -> Any:
     if value == "null":
         return None
     if column.numeric or column.base != column.name:
-        try:
+        with contextlib.suppress(ValueError):
             return float(value)
-        except ValueError:
-            return value
     return value

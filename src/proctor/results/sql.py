@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.database import COLUMNS, ColumnSource, literal, literal_list
+from proctor.results.database import COLUMNS, ColumnSource, literal_list
 from proctor.results.filters import SqlCondition
 from proctor.results.metadata import as_glob
 
@@ -124,6 +124,12 @@ WHOLE_ROW_NODES = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
 """Expression types that may refer to columns without naming them."""
 
 
+class _Seen(NamedTuple):
+    kinds: set[str]
+    tables: set[str]
+    names: set[str]
+
+
 def _referenced(connection: duckdb.DuckDBPyConnection, query: str) -> ReferencedTables:
     """Read the names a query uses from its syntax tree; reject nested statements."""
     row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
@@ -140,12 +146,6 @@ def _referenced(connection: duckdb.DuckDBPyConnection, query: str) -> Referenced
     # `select t from trials t` reads a whole row; so does a natural join.
     whole = seen.kinds & WHOLE_ROW_NODES or seen.names & tables or "NATURAL" in seen.kinds
     return ReferencedTables(tables, None if whole else frozenset(seen.names))
-
-
-class _Seen(NamedTuple):
-    kinds: set[str]
-    tables: set[str]
-    names: set[str]
 
 
 def _walk(node: Any, seen: _Seen) -> None:
@@ -189,9 +189,13 @@ def _guard(
     if "runs" in used.tables:
         connection.execute(f"CREATE VIEW runs AS {view.run_rows(RUNS)}")
     if "cases" in used.tables:
-        connection.execute(f"CREATE VIEW cases AS {_cases(view)}")
+        connection.execute(
+            f"CREATE VIEW cases AS SELECT {view.run_list('run')}[c.run_no + 1] AS run,"
+            ' c.id AS "case", c.tags, c.difficulty, c.type, c.properties, c.threshold,'
+            " c.asked AS trials_asked FROM case_facts c"
+        )
     paths = {p for run in view.columnar for p in (str(run.source), as_glob(run.source))}
-    allowed = literal_list([literal(path) for path in sorted(paths)], "VARCHAR")
+    allowed = literal_list(sorted(paths), "VARCHAR")
     # The order matters: nothing can be changed after the last setting.
     for setting in (
         f"allowed_paths = {allowed}",
@@ -200,14 +204,6 @@ def _guard(
     ):
         connection.execute(f"SET {setting}")
     connection.execute("BEGIN TRANSACTION READ ONLY")
-
-
-def _cases(view: View) -> str:
-    names = view.run_list("run")
-    return (
-        f'SELECT {names}[c.run_no + 1] AS run, c.id AS "case", c.tags, c.difficulty, c.type,'
-        " c.properties, c.threshold, c.asked AS trials_asked FROM case_facts c"
-    )
 
 
 def _fetched(
