@@ -6,6 +6,7 @@ Features outside of them (images, logprobs, provider options) are not supported.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -116,6 +117,16 @@ class ClosingModel:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def parsed_arguments(value: Any) -> Any:
+    """Return decoded JSON arguments of a tool call; a text that is not JSON stays as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 class ModelErrorKind(StrEnum):

@@ -277,9 +277,7 @@ def _published_name(provider: str) -> str:
 
 def _parse(name: str, value: Any) -> ModelPrice | str:
     where = f"prices[{name!r}]"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, ModelPrice):
+    if isinstance(value, str | ModelPrice):
         return value
     if not isinstance(value, Mapping):
         raise ProctorError(
@@ -295,9 +293,4 @@ def _parse(name: str, value: Any) -> ModelPrice | str:
         number = isinstance(dollars, int | float) and not isinstance(dollars, bool)
         if not number or not math.isfinite(dollars) or dollars < 0:
             raise ProctorError(f"{key} must be a number of dollars, not {dollars!r}", where=where)
-    return ModelPrice(
-        input=fields.get("input"),
-        output=fields.get("output"),
-        cached_input=fields.get("cached_input"),
-        cache_write=fields.get("cache_write"),
-    )
+    return ModelPrice(**{"input": None, "output": None, **fields})

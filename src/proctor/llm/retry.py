@@ -36,7 +36,7 @@ _TRANSIENT_NAMES = frozenset(
 
 
 class Transient(NamedTuple):
-    """A failure worth another attempt: its HTTP status and the wait the server asked for."""
+    """A failure worth another attempt: its HTTP status and the delay the server requests."""
 
     status_code: int | None
     retry_after: float | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
 from proctor.llm.mock._script import Failure, Reply, ScriptRequest
 from proctor.llm.mock._shared import ServerSentEvent
@@ -43,7 +44,15 @@ class Messages:
         content: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
             content.append({"type": "text", "text": reply.text, "citations": None})
-        content += [_tool_use(reply, i, serial) for i in range(len(reply.tool_calls))]
+        content += [
+            {
+                "type": "tool_use",
+                "id": _shared.call_id(reply, index, serial, "toolu"),
+                "name": call.name,
+                "input": parsed_arguments(call.arguments),
+            }
+            for index, call in enumerate(reply.tool_calls)
+        ]
         counts = _shared.usage_of(request, reply)
         return {
             "id": _shared.reply_id("msg", serial),
@@ -53,7 +62,13 @@ class Messages:
             "content": content,
             "stop_reason": _stop(reply),
             "stop_sequence": None,
-            "usage": _usage(counts),
+            "usage": counts
+            and {
+                "input_tokens": counts[0],
+                "output_tokens": counts[1],
+                "cache_creation_input_tokens": 0,
+                "cache_read_input_tokens": 0,
+            },
         }
 
     def events(
@@ -109,31 +124,10 @@ def _event(name: str, **data: Any) -> ServerSentEvent:
     return ServerSentEvent({"type": name, **data}, name)
 
 
-def _tool_use(reply: Reply, index: int, serial: int) -> dict[str, Any]:
-    call = reply.tool_calls[index]
-    return {
-        "type": "tool_use",
-        "id": _shared.call_id(reply, index, serial, "toolu"),
-        "name": call.name,
-        "input": _shared.parsed_arguments(call.arguments),
-    }
-
-
 def _stop(reply: Reply) -> str:
     if reply.finish_reason:
         return _STOP.get(reply.finish_reason, reply.finish_reason)
     return "tool_use" if reply.tool_calls else "end_turn"
-
-
-def _usage(counts: tuple[int, int] | None) -> dict[str, Any] | None:
-    if counts is None:
-        return None
-    return {
-        "input_tokens": counts[0],
-        "output_tokens": counts[1],
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-    }
 
 
 def _messages(item: Mapping[str, Any]) -> list[Message]:

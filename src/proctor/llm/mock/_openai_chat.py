@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
 from proctor.llm.mock._script import Failure, Reply, ScriptRequest
 from proctor.llm.mock._shared import ServerSentEvent
@@ -123,14 +124,17 @@ def _usage(request: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
 
 
 def _message(item: Mapping[str, Any]) -> Message:
-    calls = [call.get("function", {}) | {"id": call.get("id")} for call in _calls(item)]
+    calls = [
+        {**call.get("function", {}), "id": call.get("id")}
+        for call in _shared.mappings(item.get("tool_calls"))
+    ]
     return Message(
         role=str(item.get("role", "user")),
         content=_shared.text_of(item.get("content")),
         tool_calls=tuple(
             ToolCall(
                 name=str(call.get("name", "")),
-                arguments=_shared.parsed_arguments(call.get("arguments")),
+                arguments=parsed_arguments(call.get("arguments")),
                 id=call.get("id"),
             )
             for call in calls
@@ -138,7 +142,3 @@ def _message(item: Mapping[str, Any]) -> Message:
         tool_call_id=item.get("tool_call_id"),
         name=item.get("name"),
     )
-
-
-def _calls(item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(call) for call in _shared.mappings(item.get("tool_calls"))]

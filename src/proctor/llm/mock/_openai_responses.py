@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
 from proctor.llm.mock._openai_chat import openai_error
 from proctor.llm.mock._script import Failure, Reply, ScriptRequest
@@ -34,7 +35,21 @@ class Responses:
         """Return the reply as one JSON document."""
         output: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
-            output.append(_text_item(reply, serial))
+            text: dict[str, Any] = {
+                "type": "output_text",
+                "text": reply.text,
+                "annotations": [],
+                "logprobs": [],
+            }
+            output.append(
+                {
+                    "id": _shared.reply_id("msg", serial),
+                    "type": "message",
+                    "role": "assistant",
+                    "status": "completed",
+                    "content": [text],
+                }
+            )
         output += [_call_item(reply, i, serial) for i in range(len(reply.tool_calls))]
         reason = _INCOMPLETE.get(reply.finish_reason or "")
         return _document(
@@ -120,16 +135,6 @@ def _document(request: ScriptRequest, reply: Reply, serial: int, **rest: Any) ->
     }
 
 
-def _text_item(reply: Reply, serial: int) -> dict[str, Any]:
-    return {
-        "id": _shared.reply_id("msg", serial),
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [{"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}],
-    }
-
-
 def _call_item(reply: Reply, index: int, serial: int) -> dict[str, Any]:
     call = reply.tool_calls[index]
     return {
@@ -160,7 +165,7 @@ def _message(item: Mapping[str, Any]) -> Message:
         case "function_call":
             call = ToolCall(
                 name=str(item.get("name", "")),
-                arguments=_shared.parsed_arguments(item.get("arguments")),
+                arguments=parsed_arguments(item.get("arguments")),
                 id=item.get("call_id"),
             )
             return Message("assistant", None, (call,))

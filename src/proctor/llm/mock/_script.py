@@ -160,11 +160,11 @@ def load_script(source: Any) -> Script:
     """Load a script from a YAML file, a list of replies, or `{replies: [...], default: ...}`."""
     if isinstance(source, Script):
         return source
-    if isinstance(source, Path):
-        return _load_file(source)
+    if isinstance(source, Path) or (
+        isinstance(source, str) and source.endswith((".yaml", ".yml", ".json"))
+    ):
+        return _load_file(Path(source))
     if isinstance(source, str):
-        if source.endswith((".yaml", ".yml", ".json")):
-            return _load_file(Path(source))
         return Script([source])
     if isinstance(source, Mapping):
         fields = cast(Mapping[str, Any], source)
@@ -209,21 +209,6 @@ def _load_file(path: Path) -> Script:
 
 # -- parsing one reply ----------------------------------------------------------------------
 
-_REPLY_KEYS = (
-    "text",
-    "json",
-    "tool_calls",
-    "when",
-    "times",
-    "usage",
-    "latency",
-    "chunk_latency",
-    "error",
-    "malformed",
-    "finish_reason",
-    "model",
-)
-
 
 def _entry(value: Any, where: str) -> Reply | Callable[[ScriptRequest], Any]:
     return value if callable(value) else reply_from(value, where)
@@ -242,7 +227,7 @@ def reply_from(value: Any, where: str = "reply") -> Reply:
     if isinstance(value, str):
         return Reply(text=value)
     fields = _mapping(value, where)
-    refuse_unknown(fields, _REPLY_KEYS, where)
+    refuse_unknown(fields, (*Reply.__dataclass_fields__, "json"), where)
     if "text" in fields and "json" in fields:
         raise ProctorError("give `text` or `json`, not both", where=where)
     text = (

@@ -138,16 +138,6 @@ def mappings(value: Any) -> list[Mapping[str, Any]]:
     ]
 
 
-def parsed_arguments(value: Any) -> Any:
-    """Return decoded JSON arguments of a client, or the text if it is not JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 def embedding(text: str, dimensions: int) -> list[float]:
     """Return a unit vector that depends only on the text."""
     raw = b""

@@ -7,7 +7,7 @@ command. Keys come from the environment only: options hold the name of a variabl
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from proctor.errors import ProctorError
 from proctor.llm.cassette import STAND_IN, replaying
@@ -24,6 +24,15 @@ __all__ = [
 
 
 LITELLM_PREFIX = "litellm/"
+
+
+class ModelOptions(TypedDict):
+    """Options of `get_model` besides the name."""
+
+    base_url: str | None
+    api_key_env: str | None
+    prices: PriceTable | None
+    identity: str | None
 
 
 def is_model_name(name: str) -> bool:
@@ -47,16 +56,16 @@ def get_model(
     the variable of its key in `api_key_env`. `litellm/PROVIDER/NAME` uses litellm. `identity`
     overrides the model's identity in caches.
     """
+    options: ModelOptions = {
+        "base_url": base_url,
+        "api_key_env": api_key_env,
+        "prices": prices,
+        "identity": identity,
+    }
     if name.startswith(LITELLM_PREFIX):
         from proctor.llm.providers._litellm import LiteModel
 
-        return LiteModel(
-            name.removeprefix(LITELLM_PREFIX),
-            base_url=base_url,
-            api_key_env=api_key_env,
-            prices=prices,
-            identity=identity,
-        )
+        return LiteModel(name.removeprefix(LITELLM_PREFIX), **options)
     if not is_model_name(name):
         raise ProctorError(
             f"{name!r} is not a model name",
@@ -66,14 +75,7 @@ def get_model(
     from proctor.llm.providers._pydantic_ai import DirectModel
 
     provider, _, model = name.partition(":")
-    return DirectModel(
-        provider,
-        model,
-        base_url=base_url,
-        api_key_env=api_key_env,
-        prices=prices,
-        identity=identity,
-    )
+    return DirectModel(provider, model, **options)
 
 
 # API keys are read from the environment when needed and never stored.
@@ -82,7 +84,7 @@ def get_model(
 def key_from(variable: str | None, model: str) -> str | None:
     """Return the key in an environment variable; None if no variable is named.
 
-    Replayed calls need no key: see `stand_in_keys`.
+    Replayed calls need no key: see `StandInKeys`.
     """
     if variable is None:
         return None
@@ -109,20 +111,12 @@ UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 class NamedModel(ClosingModel):
     """A model by name, optionally at a custom endpoint."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key_env: str | None = None,
-        prices: PriceTable | None = None,
-        identity: str | None = None,
-    ) -> None:
+    def __init__(self, model: str, **options: Unpack[ModelOptions]) -> None:
         self._model = model
-        self._base_url = base_url
-        self._api_key_env = api_key_env
-        self._prices = prices
-        self._identity = identity
+        self._base_url = options["base_url"]
+        self._api_key_env = options["api_key_env"]
+        self._prices = options["prices"]
+        self._identity = options["identity"]
 
     @property
     def name(self) -> str:

@@ -13,7 +13,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from proctor.imports import absent_extra
-from proctor.llm.chat_model import ChatReply, ModelError, ModelErrorKind, TokenUsage, kind_of_status
+from proctor.llm.chat_model import (
+    ChatReply,
+    ModelError,
+    ModelErrorKind,
+    TokenUsage,
+    kind_of_status,
+    parsed_arguments,
+)
 from proctor.llm.providers import UNREADABLE, NamedModel, key_from
 from proctor.llm.retry import causes, retry_after
 from proctor.trace import Message, ToolCall
@@ -95,7 +102,9 @@ class LiteModel(NamedModel):
             model=response.model or self._model,
             tool_calls=tuple(
                 ToolCall(
-                    name=call.function.name, arguments=_json(call.function.arguments), id=call.id
+                    name=call.function.name,
+                    arguments=parsed_arguments(call.function.arguments),
+                    id=call.id,
                 )
                 for call in choice.message.tool_calls or ()
             ),
@@ -115,7 +124,14 @@ class LiteModel(NamedModel):
     def _failed(self, error: Any) -> ModelError:
         openai: Any = importlib.import_module("openai")
         chain: list[Any] = list(causes(error))
-        status = next((c.response.status_code for c in chain if _answered(c)), None)
+        # Only errors of the client hold the provider's response; litellm makes up its own.
+        responses = [
+            getattr(c, "response", None)
+            for c in chain
+            if not type(c).__module__.startswith("litellm")
+        ]
+        codes = [getattr(response, "status_code", None) for response in responses]
+        status = next((code for code in codes if isinstance(code, int)), None)
         # litellm reports a broken connection or invalid JSON as "internal server error, 500", so
         # the underlying errors are checked first.
         if any(isinstance(c, openai.APITimeoutError) for c in chain):
@@ -135,13 +151,6 @@ class LiteModel(NamedModel):
             status=status,
             retry_after=next((s for c in chain if (s := retry_after(c)) is not None), None),
         )
-
-
-def _answered(error: Any) -> bool:
-    """Return whether an error comes from the provider's HTTP response, not from litellm itself."""
-    own = type(error).__module__.startswith("litellm")
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return isinstance(status, int) and not own
 
 
 def _litellm(name: str) -> Any:
@@ -185,10 +194,3 @@ def _usage(usage: Any) -> TokenUsage:
         output_tokens=counted[1],
         cached_tokens=getattr(details, "cached_tokens", None),
     )
-
-
-def _json(text: Any) -> Any:
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return text

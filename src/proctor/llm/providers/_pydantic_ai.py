@@ -10,12 +10,19 @@ import asyncio
 import importlib
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from proctor.errors import ProctorError
 from proctor.imports import absent_extra
-from proctor.llm.chat_model import ChatReply, ModelError, ModelErrorKind, TokenUsage, kind_of_status
-from proctor.llm.providers import UNREADABLE, NamedModel, key_from
+from proctor.llm.chat_model import (
+    ChatReply,
+    ModelError,
+    ModelErrorKind,
+    TokenUsage,
+    kind_of_status,
+    parsed_arguments,
+)
+from proctor.llm.providers import UNREADABLE, ModelOptions, NamedModel, key_from
 from proctor.trace import ToolCall
 
 if TYPE_CHECKING:
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from proctor.llm.chat_model import ChatRequest
-    from proctor.llm.prices import PriceTable
 
 
 _CHAT_COMPLETIONS = frozenset({"openai", "openai-chat"})
@@ -42,15 +48,9 @@ class DirectModel(NamedModel):
         self,
         provider: str,
         model: str,
-        *,
-        base_url: str | None = None,
-        api_key_env: str | None = None,
-        prices: PriceTable | None = None,
-        identity: str | None = None,
+        **options: Unpack[ModelOptions],
     ) -> None:
-        super().__init__(
-            model, base_url=base_url, api_key_env=api_key_env, prices=prices, identity=identity
-        )
+        super().__init__(model, **options)
         self._provider = provider
         # Weak keys: a closed event loop takes its client with it.
         self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
@@ -168,7 +168,9 @@ class DirectModel(NamedModel):
         provider = _PRICED_AS.get(self._provider, self._provider)
         model = response.model_name or self._model
         calls = tuple(
-            ToolCall(name=part.tool_name, arguments=_arguments(part), id=part.tool_call_id)
+            ToolCall(
+                name=part.tool_name, arguments=parsed_arguments(part.args), id=part.tool_call_id
+            )
             for part in response.parts
             if isinstance(part, ToolCallPart)
         )
@@ -188,15 +190,13 @@ class DirectModel(NamedModel):
         )
 
     def _cost(self, model: str, provider: str, usage: TokenUsage) -> float | None:
-        priced = self._prices is not None and (
-            self._prices.find(self._model, provider) or self._prices.find(model, provider)
-        )
-        if self._base_url is not None and not priced:
-            return None  # a third party's endpoint: its price is not the provider's
         # A user's price is listed under the name in the suite, a published one under the dated name
         # of the reply.
-        known_by_user = self._prices is not None and self._prices.find(self._model, provider)
-        return self._price(self._model if known_by_user else model, provider, usage)
+        for name in (self._model, model):
+            if self._prices is not None and self._prices.find(name, provider):
+                return self._price(name, provider, usage)
+        # A third party's endpoint: its price is not the provider's.
+        return None if self._base_url is not None else self._price(model, provider, usage)
 
     def _refused(self, error: Exception) -> ModelError:
         missing_key = "API_KEY" in str(error)
@@ -209,7 +209,6 @@ class DirectModel(NamedModel):
     def _failed(self, error: Exception) -> ModelError:
         from pydantic_ai import exceptions as pai
 
-        status: int | None = getattr(error, "status_code", None)
         transient: bool | None = None
         match error:
             case pai.ContentFilterError():
@@ -225,13 +224,12 @@ class DirectModel(NamedModel):
                 kind = kind_of_status(code)
             case _:
                 kind = ModelErrorKind.BAD_REPLY
-        retry_after: float | None = getattr(error, "retry_after", None)
         return ModelError(
             _explain(error),
             kind=kind,
             model=self.name,
-            status=status,
-            retry_after=retry_after,
+            status=getattr(error, "status_code", None),
+            retry_after=getattr(error, "retry_after", None),
             transient=transient,
         )
 
@@ -264,16 +262,10 @@ def to_messages(request: ChatRequest) -> list[ModelMessage]:
 
 
 def _settings(request: ChatRequest) -> ModelSettings:
-    settings: ModelSettings = {"max_retries": 0}  # the caller decides about retries
-    if request.temperature is not None:
-        settings["temperature"] = request.temperature
-    if request.max_tokens is not None:
-        settings["max_tokens"] = request.max_tokens
-    if request.seed is not None:
-        settings["seed"] = request.seed
-    if request.timeout is not None:
-        settings["timeout"] = request.timeout
-    return settings
+    names = ("temperature", "max_tokens", "seed", "timeout")
+    given = {name: value for name in names if (value := getattr(request, name)) is not None}
+    # The caller decides about retries.
+    return cast("ModelSettings", {"max_retries": 0, **given})
 
 
 def _parameters(request: ChatRequest, model: Model) -> ModelRequestParameters:
@@ -310,18 +302,6 @@ def _usage(response: ModelResponse) -> TokenUsage:
         cached_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
-
-
-def _arguments(part: Any) -> Any:
-    """Return arguments as an object; invalid JSON is returned as text."""
-    import json
-
-    if not isinstance(part.args, str):
-        return part.args
-    try:
-        return json.loads(part.args)
-    except ValueError:
-        return part.args
 
 
 def _explain(error: Exception) -> str:
