@@ -34,6 +34,8 @@ _LOCAL_HEADER = struct.Struct("<26xHH")
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's grades: correct, partially correct, incorrect, no answer."""
 
+_TRUTH = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+
 
 def read_inspect(path: Path) -> Imported:
     """Read the trials of one log."""
@@ -60,11 +62,7 @@ def read_inspect(path: Path) -> Imported:
         created=str(task["created"]) if task.get("created") else None,
         stopped=None if status == "success" else f"the log reports: {status}",
         about={
-            "task": task.get("task"),
-            "eval_id": task.get("eval_id"),
-            "run_id": task.get("run_id"),
-            "packages": task.get("packages"),
-            "revision": task.get("revision"),
+            name: task.get(name) for name in ("task", "eval_id", "run_id", "packages", "revision")
         },
     )
 
@@ -169,41 +167,34 @@ def _checks(scores: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
         score = as_mapping(entry)
         value = score.get("value")
         reason = str(score.get("explanation") or score.get("answer") or f"{scorer}: {value}")
-        if isinstance(value, dict):
-            for name, part in cast("dict[str, Any]", value).items():
+        parts = dict(enumerate(cast("list[Any]", value))) if isinstance(value, list) else value
+        if isinstance(parts, dict):
+            for name, part in cast("dict[Any, Any]", parts).items():
                 yield _check(f"{scorer}.{name}", part, reason, where)
-        elif isinstance(value, list):
-            for at, part in enumerate(cast("list[Any]", value)):
-                yield _check(f"{scorer}.{at}", part, reason, where)
         else:
             yield _check(scorer, value, reason, where)
 
 
 def _check(name: str, value: Any, reason: str, where: str) -> CheckResult:
     number = _number(value)
-    if number is None:
-        return CheckResult(
-            id=name,
-            check="imported",
-            layer=Layer.CORRECTNESS,
-            status=CheckStatus.UNSCORED,
-            reason=f"{value!r} is not a number: {reason}"[:1000],
-            weight=0.0,
-        )
-    if not 0 <= number <= 1:
+    if number is not None and not 0 <= number <= 1:
         raise ProctorError(
             f"the score {number:g} of {name} is not within 0 to 1",
             where=where,
             hint="make the scorer return 0 to 1, or export the samples as CSV and use --scale",
         )
+    # Inspect has no pass mark per score: a partial score is not a failed check.
+    status = CheckStatus.PASS if number == 1 else CheckStatus.WARN
+    if number is None:
+        status, reason = CheckStatus.UNSCORED, f"{value!r} is not a number: {reason}"
     return CheckResult(
         id=name,
         check="imported",
         layer=Layer.CORRECTNESS,
-        # Inspect has no pass mark per score: a partial score is not a failed check.
-        status=CheckStatus.PASS if number == 1 else CheckStatus.WARN,
+        status=status,
         reason=reason[:1000],
         score=number,
+        weight=0.0 if number is None else 1.0,
     )
 
 
@@ -214,14 +205,9 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     word = str(value).strip()
-    if word in GRADES:
-        return GRADES[word]
-    if word.lower() in ("yes", "true"):
-        return 1.0
-    if word.lower() in ("no", "false"):
-        return 0.0
+    known = GRADES.get(word, _TRUTH.get(word.lower()))
     try:
-        return float(word)
+        return float(word) if known is None else known
     except ValueError:
         return None
 

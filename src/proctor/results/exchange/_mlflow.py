@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError
 from proctor.results.aggregate import rate_over
@@ -81,16 +81,6 @@ class TrackingServer:
         return cast("Mapping[str, Any]", response.json())
 
 
-class MlflowRun(NamedTuple):
-    """Contents of one MLflow run."""
-
-    name: str
-    tags: dict[str, str]
-    params: dict[str, str]
-    metrics: dict[str, float]
-    started_ms: int
-
-
 def send(of: ResultSet, server: TrackingServer) -> int:
     """Log a result set to a server; return the number of MLflow runs."""
     count = 0
@@ -107,67 +97,58 @@ def send(of: ResultSet, server: TrackingServer) -> int:
             experiment = str(created["experiment_id"])
         part = of.where(where={"run": [key["run"]]})
         for outcomes in part.outcomes():
-            _send_run(server, experiment, _mlflow_run(part, str(key["run"]), outcomes))
+            _send_run(server, experiment, part, str(key["run"]), outcomes)
             count += 1
     return count
 
 
-def _send_run(server: TrackingServer, experiment: str, run: MlflowRun) -> None:
+def _send_run(
+    server: TrackingServer, experiment: str, part: ResultSet, run: str, outcomes: AgentOutcomes
+) -> None:
+    """Create or update the MLflow run of one agent in one run."""
+    columns = ["run_id", "run_started", "git_commit", "model"]
+    row = part.where(where={"agent": [outcomes.agent]}).rows(columns, limit=1)[0]
     # MLflow's filter syntax has no escape for quotes.
-    cell = run.tags["proctor.cell"].replace("'", "")
+    cell = f"{row['run_id']} {outcomes.name}".replace("'", "")[:MAX_PARAM_CHARS]
     search = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
     result = server.request("POST", "runs/search", {**search, "max_results": 1})
     runs = cast("list[Any]", result.get("runs") or [])
     if runs:
         run_id = str(runs[0]["info"]["run_id"])
     else:
+        tags = {
+            "proctor.run": run,
+            "proctor.run_id": row["run_id"],
+            "proctor.cell": cell,
+            "mlflow.source.name": "proctor",
+            "mlflow.source.git.commit": row["git_commit"],
+        }
+        started = row["run_started"]
         body = {
             "experiment_id": experiment,
-            "run_name": run.name,
-            "start_time": run.started_ms,
-            "tags": [{"key": key, "value": value} for key, value in run.tags.items()],
+            "run_name": f"{run} {outcomes.name}",
+            "start_time": 0 if started is None else int(started.timestamp() * 1000),
+            "tags": _entries(tags),
         }
         run_id = str(server.request("POST", "runs/create", body)["run"]["info"]["run_id"])
         # Params of an MLflow run cannot change, so they are sent only on creation.
-        params = [{"key": key, "value": value} for key, value in run.params.items()]
-        for at in range(0, len(params), 100):
-            server.request(
-                "POST", "runs/log-batch", {"run_id": run_id, "params": params[at : at + 100]}
-            )
+        params = {"agent": outcomes.agent, "params": outcomes.params, "model": row["model"]}
+        batch = {"run_id": run_id, "params": _entries(params)}
+        server.request("POST", "runs/log-batch", batch)
     now = time.time_ns() // 1_000_000
     metrics = [
         {"key": key, "value": value, "timestamp": now, "step": 0}
-        for key, value in run.metrics.items()
+        for key, value in _metrics(outcomes).items()
     ]
     for at in range(0, len(metrics), METRICS_PER_REQUEST):
-        server.request(
-            "POST",
-            "runs/log-batch",
-            {"run_id": run_id, "metrics": metrics[at : at + METRICS_PER_REQUEST]},
-        )
+        batch = {"run_id": run_id, "metrics": metrics[at : at + METRICS_PER_REQUEST]}
+        server.request("POST", "runs/log-batch", batch)
     server.request("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
 
 
-def _mlflow_run(part: ResultSet, run: str, outcomes: AgentOutcomes) -> MlflowRun:
-    columns = ["run_id", "run_started", "git_commit", "model", "params"]
-    row = part.where(where={"agent": [outcomes.agent]}).rows(columns, limit=1)[0]
-    started = row["run_started"]
-    tags = {
-        "proctor.run": run,
-        "proctor.run_id": str(row["run_id"]),
-        "proctor.cell": f"{row['run_id']} {outcomes.name}".replace("'", ""),
-        "mlflow.source.name": "proctor",
-    }
-    if row["git_commit"]:
-        tags["mlflow.source.git.commit"] = str(row["git_commit"])
-    params = {"agent": outcomes.agent, "params": outcomes.params, "model": row["model"]}
-    return MlflowRun(
-        name=f"{run} {outcomes.name}",
-        tags={key: value[:MAX_PARAM_CHARS] for key, value in tags.items()},
-        params={k: str(v)[:MAX_PARAM_CHARS] for k, v in params.items() if v},
-        metrics=_metrics(outcomes),
-        started_ms=int(started.timestamp() * 1000) if started is not None else 0,
-    )
+def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return tags or params in MLflow's form, without empty ones."""
+    return [{"key": k, "value": str(v)[:MAX_PARAM_CHARS]} for k, v in values.items() if v]
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:

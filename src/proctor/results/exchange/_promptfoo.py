@@ -7,14 +7,16 @@ error; a failed assertion is a failure.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
+from proctor.results.exchange._tables import parse_json, read_text
 from proctor.results.exchange.importing import Imported, Record
 from proctor.results.metadata import as_mapping, as_text
 
@@ -26,13 +28,7 @@ MAX_ID_CHARS = 80
 
 def read_promptfoo(path: Path) -> Imported:
     """Read the trials of one evaluation."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
-    except (ValueError, RecursionError) as error:
-        raise ProctorError(f"not JSON: {error}", where=str(path)) from None
-    whole = as_mapping(document)
+    whole = as_mapping(parse_json(read_text(path), str(path)))
     table = as_mapping(whole.get("results"))
     results = table.get("results")
     if not isinstance(results, list):
@@ -71,11 +67,13 @@ def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
         values = as_mapping(row.get("vars") or test.get("vars")).values()
         text = str(description or " ".join(str(value) for value in values) or "test")
         base = re.sub(r"[^\w.@-]+", "-", text.lower()).strip("-")[:MAX_ID_CHARS] or "test"
-        taken, name, number = set(names.values()), base, 2
-        while name in taken:
-            name, number = f"{base}-{number}", number + 1
-        names[key] = name
+        names[key] = _unique(base, names.values())
     return names
+
+
+def _unique(base: str, taken: Collection[str]) -> str:
+    numbered = (f"{base}-{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain((base,), numbered) if name not in taken)
 
 
 def _identity(row: Mapping[str, Any]) -> str:
@@ -125,9 +123,7 @@ def _checks(grading: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
         result = as_mapping(part)
         asserted = as_mapping(result.get("assertion"))
         base = str(asserted.get("metric") or asserted.get("type") or "assertion")
-        name, number = base, 2
-        while name in seen:
-            name, number = f"{base}-{number}", number + 1
+        name = _unique(base, seen)
         seen.add(name)
         yield CheckResult(
             id=name,

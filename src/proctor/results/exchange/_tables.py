@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,9 @@ import msgspec
 
 from proctor.checks.base import CheckResult
 from proctor.errors import ProctorError, hint_among
+from proctor.results.exchange.export import unescape_formula
 from proctor.results.exchange.importing import Imported, Record
+from proctor.results.metadata import as_glob
 from proctor.runs.trial import TrialStatus
 
 MAX_CELL_CHARS = 100_000_000
@@ -62,7 +63,7 @@ NESTED = ("params", "properties")
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a CSV file (comma, semicolon or tab; UTF-8 with or without BOM)."""
-    text = _text(path)
+    text = read_text(path)
     csv.field_size_limit(MAX_CELL_CHARS)
     header = text.partition("\n")[0]
     # csv.Sniffer also accepts letters as delimiters; the header decides more reliably.
@@ -73,7 +74,7 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
         rows = [
             (
                 f"{path}:{reader.line_num}",
-                {k: _unescape_formula(v) for k, v in row.items() if k and v},
+                {k: unescape_formula(v) for k, v in row.items() if k and v},
             )
             for row in reader
         ]
@@ -82,25 +83,17 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
     return _imported(path, "csv", names, rows, columns)
 
 
-def _unescape_formula(value: Any) -> Any:
-    """Strip the quote that prevents spreadsheets from reading a text as a formula."""
-    from proctor.results.exchange.export import FORMULA
-
-    escaped = isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA
-    return value[1:] if escaped and len(value) > 1 else value
-
-
 def read_jsonl(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a JSONL file: one object per line."""
-    lines = enumerate(_text(path).split("\n"), 1)
+    lines = enumerate(read_text(path).split("\n"), 1)
     numbered = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
-    rows = [(where, _json(line, where)) for where, line in numbered]
+    rows = [(where, parse_json(line, where)) for where, line in numbered]
     return _objects(path, "jsonl", rows, columns)
 
 
 def read_json(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a JSON file: a list of objects, or such a list under `trials`."""
-    found = _json(_text(path), str(path))
+    found = parse_json(read_text(path), str(path))
     if isinstance(found, dict):
         found = cast("dict[str, Any]", found).get("trials")
     if not isinstance(found, list):
@@ -117,9 +110,7 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
     import duckdb
 
     try:
-        # Brackets in a file name would be read as a pattern.
-        file = re.sub(r"([*?\[])", r"[\1]", str(path))
-        found = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [file])
+        found = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [as_glob(path)])
         names, values = [column[0] for column in found.description or ()], found.fetchall()
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
@@ -131,7 +122,8 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
     return _objects(path, "parquet", rows, columns)
 
 
-def _json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str) -> Any:
+    """Decode a JSON document, or raise with its place."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -153,7 +145,8 @@ def _objects(
     return _imported(path, source, list(names), rows, columns)
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file, without its byte order mark."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -280,16 +273,14 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(str(word).strip() for word in listed if str(word).strip())
 
 
+def _decoded(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def _object(value: Any) -> dict[str, Any]:
-    found = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(found, dict):
+    if not isinstance(found := _decoded(value), dict):
         raise TypeError("a JSON object is required")
     return cast("dict[str, Any]", found)
-
-
-def _checks(value: Any) -> tuple[CheckResult, ...]:
-    found = json.loads(value) if isinstance(value, str) else value
-    return msgspec.convert(found, tuple[CheckResult, ...])
 
 
 def _error(value: Any) -> str:
@@ -307,7 +298,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "tags": _words,
     "params": _object,
     "properties": _object,
-    "checks": _checks,
+    "checks": lambda value: msgspec.convert(_decoded(value), tuple[CheckResult, ...]),
     "error": _error,
     **dict.fromkeys(("score", "threshold", "duration_ms", "latency_ms", "cost_usd"), _number),
     **dict.fromkeys(

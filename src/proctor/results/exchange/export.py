@@ -117,6 +117,12 @@ def escape_formula(text: str) -> str:
     return f"'{plain}" if first and first in FORMULA else plain
 
 
+def unescape_formula(value: Any) -> Any:
+    """Remove the quote that `escape_formula` added."""
+    escaped = isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA
+    return value[1:] if escaped and len(value) > 1 else value
+
+
 def _jsonl(of: ResultSet) -> Iterator[str]:
     for row in of.iter_rows():
         yield _encoded({name: value for name, value in row.items() if value is not None}) + "\n"

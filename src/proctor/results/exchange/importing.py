@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,8 @@ def write_import(
     """Write the parsed results as a new run folder below `root`."""
     if not found.records:
         raise ProctorError("the file contains no results", where=str(file))
-    trials = [_trial(record, threshold, scale) for record in _numbered(found.records)]
+    _number_trials(found.records)
+    trials = [_trial(record, threshold, scale) for record in found.records]
     spec = _spec(found, file, threshold)
     folder = RunFolder.create(root, found.name)
     try:
@@ -136,7 +137,7 @@ def _write_traces(folder: RunFolder, records: list[Record], trials: list[Trial])
     writer.close()
 
 
-def _numbered(records: Sequence[Record]) -> list[Record]:
+def _number_trials(records: Sequence[Record]) -> None:
     """Number the records within their cell; a duplicate is an error."""
     seen: Counter[tuple[CellKey, int | None]] = Counter()
     first_seen: dict[tuple[CellKey, int | None, int], str] = {}
@@ -153,14 +154,13 @@ def _numbered(records: Sequence[Record]) -> list[Record]:
                 hint="do not map a column to `index`: trials are then numbered in file order",
             )
         first_seen[key] = record.where
-    return list(records)
 
 
 def _trial(record: Record, threshold: float, scale: float) -> Trial:
     score = _score(record, scale)
     status = _status(record, score, record.threshold or threshold)
     if score is None and status.judged:
-        score = 1.0 if status == TrialStatus.PASSED else 0.0
+        score = float(status == TrialStatus.PASSED)
     clean = default_redactor()
     error = None
     if status == TrialStatus.INFRA_ERROR:
@@ -245,6 +245,27 @@ def _checks(record: Record, status: TrialStatus, score: float | None) -> tuple[C
 def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     clean = default_redactor().value
+    agents: dict[str, dict[str, Any]] = {}
+    cases: dict[str, dict[str, Any]] = {}
+    cells: dict[CellKey, dict[str, Any]] = {}
+    for record in found.records:
+        agent = agents.setdefault(record.agent, {"kind": "imported"})
+        if record.model is not None:
+            agent["model"] = record.model
+        case = cases.setdefault(record.case, {"id": record.case})
+        for name in ("input", "description", "tags", "difficulty", "type", "properties"):
+            # The first record that describes the case wins.
+            if (value := getattr(record, name)) not in (None, (), {}):
+                case.setdefault(name, list(value) if name == "tags" else value)
+        key = record.cell
+        plan = {
+            "case": key.case,
+            "agent": key.agent,
+            **({"params": key.params} if key.params else {}),
+            "trials": 0,
+            "threshold": record.threshold or threshold,
+        }
+        cells.setdefault(key, plan)["trials"] += 1
     return {
         "run_id": new_run_id(),
         "name": found.name,
@@ -259,58 +280,12 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
         },
         "base_dir": str(Path().resolve()),
         "options": {"early_stop": []},
-        "agents": _agents(found.records),
+        "agents": agents,
         "settings": {},
-        "suite": {"version": 1, "cases": clean(_cases(found.records))},
-        "cells": _cells(found.records, threshold),
+        "suite": {"version": 1, "cases": clean(list(cases.values()))},
+        "cells": list(cells.values()),
         "stopped": found.stopped,
     }
-
-
-def _agents(records: Iterable[Record]) -> dict[str, Any]:
-    agents: dict[str, Any] = {}
-    for record in records:
-        known = agents.setdefault(record.agent, {"kind": "imported"})
-        if record.model is not None:
-            known["model"] = record.model
-    return agents
-
-
-def _cases(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return each case as the source describes it; its first record wins."""
-    cases: dict[str, dict[str, Any]] = {}
-    for record in records:
-        case = cases.setdefault(record.case, {"id": record.case})
-        described = {
-            "input": record.input,
-            "description": record.description,
-            "tags": list(record.tags),
-            "difficulty": record.difficulty,
-            "type": record.type,
-            "properties": record.properties,
-        }
-        for name, value in described.items():
-            if value not in (None, [], {}):
-                case.setdefault(name, value)
-    return list(cases.values())
-
-
-def _cells(records: Iterable[Record], threshold: float) -> list[dict[str, Any]]:
-    cells: dict[CellKey, dict[str, Any]] = {}
-    for record in records:
-        key = record.cell
-        cell = cells.setdefault(
-            key,
-            {
-                "case": key.case,
-                "agent": key.agent,
-                **({"params": key.params} if key.params else {}),
-                "trials": 0,
-                "threshold": record.threshold or threshold,
-            },
-        )
-        cell["trials"] += 1
-    return list(cells.values())
 
 
 TABLES = ("csv", "jsonl", "json", "parquet")
