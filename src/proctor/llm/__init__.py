@@ -38,6 +38,7 @@ __all__ = [
     "get_model",
 ]
 
+# Public name → the module that defines it.
 _HOME_OF = {
     "ChatModel": "proctor.llm.chat_model",
     "ChatReply": "proctor.llm.chat_model",
@@ -52,7 +53,6 @@ _HOME_OF = {
     "cost_usd": "proctor.llm.prices",
     "get_model": "proctor.llm.providers",
 }
-"""Public name → the module that defines it."""
 
 if not TYPE_CHECKING:  # without this guard a type checker would accept any attribute name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 STAND_IN = "replayed-without-a-key"
 
+# Key variables that client libraries read; one per group of synonyms is enough.
 _KEYS = (
     ("OPENAI_API_KEY",),
     ("ANTHROPIC_API_KEY",),
@@ -65,7 +66,6 @@ _KEYS = (
     ("TOGETHER_API_KEY",),
     ("XAI_API_KEY",),
 )
-"""Key variables that client libraries read; one per group of synonyms is enough."""
 
 
 class StandInKeys:

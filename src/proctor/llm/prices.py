@@ -26,11 +26,11 @@ PER_TOKENS = 1_000_000
 LINEAR_TOKENS = 30_000
 """Tokens below which no published price has tiers: the lowest tier begins at 32,000."""
 
+# Number of tokens priced to derive the price of one.
 _SAMPLE_TOKENS = 10_000
-"""Number of tokens priced to derive the price of one."""
 
+# Seconds to cache a price per token: some models are cheaper at night.
 _REMEMBER_SECONDS = 3600
-"""Seconds to cache a price per token: some models are cheaper at night."""
 
 _PROVIDER_KEYS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system")
 # The dotted names are those of the OpenTelemetry conventions; the others are older spellings that

@@ -38,6 +38,7 @@ REPLY_TOKENS = 500
 Clock = Callable[[], float]
 Sleep = Callable[[float], Coroutine[Any, Any, None]]
 
+# Prefixes that use the same account → its name in the settings.
 _ALIASES = {
     "openai-chat": "openai",
     "openai-responses": "openai",
@@ -45,7 +46,6 @@ _ALIASES = {
     "google-vertex": "google",
     "google-cloud": "google",
 }
-"""Prefixes that use the same account → its name in the settings."""
 
 
 class RateLimit(Strict):

@@ -25,8 +25,8 @@ MAX_RETRY_AFTER = 300.0
 
 RATE_LIMITED = 429
 _TRANSIENT_CLIENT_ERRORS = frozenset({408, 425, RATE_LIMITED})
+# Not implemented, and an unsupported HTTP version: the next attempt gets the same answer.
 _PERMANENT_SERVER_ERRORS = frozenset({501, 505})
-"""Not implemented, and an unsupported HTTP version: the next attempt gets the same answer."""
 
 # Client libraries raise their own classes for a lost connection or a timeout; each of them has
 # one of these names in its ancestry.

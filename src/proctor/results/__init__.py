@@ -30,6 +30,7 @@ __all__ = [
     "query",
 ]
 
+# Public name → the module that defines it.
 _HOME_OF = {
     "Comparison": "proctor.results.compare",
     "GateResult": "proctor.results.gate",
@@ -39,7 +40,6 @@ _HOME_OF = {
     "ResultSet": "proctor.results.result_set",
     "query": "proctor.api",
 }
-"""Public name → the module that defines it."""
 
 if not TYPE_CHECKING:  # without this guard a type checker would accept any name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

@@ -275,6 +275,7 @@ def _metrics(
     # The pass rate is always reported; a metric that no case has would only be noise.
     reported = [each for each in metrics if each.metric == "pass_rate" or each.interval.cases]
     tests = [(each.suite or each.population).p_value for each in reported]
+    # The pass rate is the one planned test; the others are corrected among themselves.
     adjusted = (tests[0], *holm([1.0 if p is None else p for p in tests[1:]]))
     return tuple(
         msgspec.structs.replace(each, adjusted=None if p is None else value)
@@ -315,6 +316,7 @@ def _measured(
     scores are also tested on exactly these cases.
     """
     rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
+    # `or 0.0` is for the type only: every row has values.
     means = ([mean(values(a)) or 0.0 for a, _ in rows], [mean(values(b)) or 0.0 for _, b in rows])
     left_out = len(before) - len(rows)
     cases = tuple(case for row in rows for case in row)
@@ -343,6 +345,7 @@ def _score_test(
         for row in rows
         for case in row
     )
+    # Scores of 0 and 1 say no more than counts, for which there is an exact test without sampling.
     if binary:
         test = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
     else:
@@ -448,6 +451,7 @@ def compare_runs(
     ):
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
     changed = changed_cases(first.spec, other.spec)
+    # Once for all pairs: it may scan every trial of a run.
     votes = (judge_votes(first), judge_votes(other))
     return Comparison(
         first=run_name(first.path),
@@ -601,6 +605,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     Unlike a run's own outcomes these contain only the selection: a case without a trial is absent.
     """
     judged = "counted AND judged"
+    # Plan order, as in the outcomes of a run.
     order = 'ORDER BY run, axis_seed, "index"'
     sql = f"""
         SELECT agent, params::VARCHAR, "case",
@@ -647,9 +652,9 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     return by_agent(cells.items())
 
 
+# Counts and lists of an outcome: those of two parts of one cell are added.
 _ADDITIVE = tuple(
     name
     for name in CaseOutcome.__struct_fields__
     if name not in ("case", "asked", "threshold", "cluster", "stopped")
 )
-"""Counts and lists of an outcome: those of two parts of one cell are added."""

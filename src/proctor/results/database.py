@@ -522,8 +522,8 @@ def started_at(created: str | None) -> str | None:
 MIN_OBJECT = 1 << 20
 """Lower bound for the maximum line length given to DuckDB, whose own minimum is smaller."""
 
+# Counts that a journal omits at their default and results.parquet does not.
 _NEVER_NULL = {"attempt": 1, "llm_calls": 0, "unpriced_calls": 0, "tool_calls": 0, "retries": 0}
-"""Counts that a journal omits at their default and results.parquet does not."""
 
 
 class JournalRow(msgspec.Struct, gc=False):

@@ -228,6 +228,7 @@ def judge_runs(
     whose ids match `must_pass` have to pass in every judged trial of the candidate.
     """
     rule = rule or GateRule()
+    # A run that was extended has already been tested that often.
     looks = max(looks, _stored_looks(candidate.spec), _stored_looks(baseline.spec))
     before, after = outcomes_of(baseline), outcomes_of(candidate)
     arms = pair_agents(before, after)
@@ -240,6 +241,7 @@ def judge_runs(
                 hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
             )
     incomparable = changed_cases(baseline.spec, candidate.spec)
+    # Bonferroni: a single false alarm, of any agent at any look, fails the whole gate.
     each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
     judged = tuple(
         judge_arm(before, after, each, incomparable, must_pass) for before, after in arms.pairs
@@ -315,6 +317,7 @@ def judge_arm(
             " are biased and no test at a fixed number of trials is valid; run without --early-stop"
         )
         gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)
+    # Last, because it overrides: one failure of a must-pass case needs no statistics.
     broken = tuple(
         case.case
         for case in after.cases
@@ -333,6 +336,7 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
         max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
         for arm in arms
         for case in arm.cases
+        # A cell that stopped early is complete.
         if case.asked is not None and not case.stopped
     )
     if missing:

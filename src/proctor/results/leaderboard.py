@@ -160,6 +160,7 @@ def leaderboard(
             for entrant in entrants
         },
     )
+    # With a reason there was no valid test, and the places say nothing.
     places = {} if ranking.reason else {place.agent: place for place in ranking.places}
     rows: list[LeaderboardRow] = []
     for entrant in entrants:

@@ -98,6 +98,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         """Cluster of each case, in the order of `cases`; None when all are independent."""
         if not any(case.cluster for case in self.cases):
             return None
+        # The prefix keeps a lone case from sharing a cluster of the same name.
         return tuple(case.cluster or f"case {case.case}" for case in self.cases)
 
     @property
@@ -187,6 +188,7 @@ def observe(
     for trial in trials:
         by_cell[trial.cell].append(trial)
     for key in sorted(by_cell):
+        # Plan order: sequential, concurrent and resumed runs must stop a cell at the same trial.
         ordered = sorted(by_cell[key], key=lambda t: (t.axis_seed or 0, t.index))
         cell = plan.get(key)
         stop = None
@@ -276,6 +278,7 @@ def pick(
     ]
     if len(matching) == 1:
         return matching[0]
+    # A misspelt name gets its own message: a list of all agents would hide the typo.
     names = sorted({one.agent for one in every})
     if agent is not None and agent not in names:
         known = sorted(one.name for one in every)
@@ -330,6 +333,7 @@ def pair_agents(first: Sequence[AgentOutcomes], second: Sequence[AgentOutcomes])
     """Pair agents by name and parameters; two runs of one agent each pair regardless of names."""
     a = {(arm.agent, arm.params): arm for arm in first}
     b = {(arm.agent, arm.params): arm for arm in second}
+    # One agent on each side under two names is usually one agent in two versions; the note tells.
     if len(a) == len(b) == 1 and a.keys() != b.keys():
         (old,), (new,) = a.values(), b.values()
         return PairedAgents([(old, new)], notes=(f"{new.name} is compared with {old.name}",))

@@ -64,11 +64,11 @@ def t_cdf(x: float, df: float) -> float:
     return 1 - tail if x > 0 else tail
 
 
+# Relative change below which an iteration has converged to float precision.
 _NEAR = 1e-14
-"""Relative change below which an iteration has converged to float precision."""
 
+# Maximum steps of an iteration that at least halves the error: far more than doubles need.
 _STEPS = 200
-"""Maximum steps of an iteration that at least halves the error: far more than doubles need."""
 
 
 def _beta_share(x: float, a: float, b: float) -> float:
@@ -98,8 +98,8 @@ def _beta_share(x: float, a: float, b: float) -> float:
     return front * fraction / a
 
 
+# Maximum terms of the fraction; it needs about the square root of the larger parameter.
 _TERMS = 10_000
-"""Maximum terms of the fraction; it needs about the square root of the larger parameter."""
 
 
 def beta_quantile(q: float, a: float, b: float) -> float:

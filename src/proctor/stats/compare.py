@@ -64,6 +64,7 @@ def stratified(
         return DifferenceTest(arms.difference, None, *facts, reason=why)
     chances, observed = np.ones(1), 0
     for a, b in informative:
+        # Cases are independent, so the distribution of the sum is the convolution of theirs.
         lowest, pmf = _hypergeometric(a, b)
         chances = np.convolve(chances, pmf)
         observed += b.passes - lowest
@@ -130,6 +131,7 @@ def paired_t(
     """Return the paired t-test of the cases' differences."""
     gaps = gaps_of(first, second)
     cases = len(gaps)
+    # One mean per case and arm: `n` counts means, not trials.
     facts = (alternative, "paired t", "population", 2 * cases, cases)
     if cases < 2:
         gap = gaps[0] if gaps else None
@@ -202,6 +204,7 @@ def within_case(
         return DifferenceTest(None, None, *facts, reason="no case in both arms")
     observed = math.fsum(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in both)
     difference = observed / len(both)
+    # Every arrangement then has the same sum: the permutations could not tell the arms apart.
     if all(len({*a, *b}) == 1 for a, b in both):
         return DifferenceTest(difference, None, *facts, reason="no score varies within a case")
     sums = np.zeros(1) if exact else np.zeros(resamples)
@@ -296,4 +299,5 @@ def _reach(rows: Sequence[CaseCounts], z: float, *, up: bool) -> float:
     settled = [row for row in rows if row.passes == (0 if up else row.trials)]
     trials = sum(row.trials for row in settled)
     open_end = len(settled) / len(rows) * z * z / (trials + z * z) if settled else 0.0
+    # The larger of the two: within-case variances are zero where every case is settled.
     return max(z * math.sqrt(arm_variance(rows)), open_end)

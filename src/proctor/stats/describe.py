@@ -135,8 +135,8 @@ def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
 ENUMERATE_UP_TO = 7
 """Up to 7 values all 7! = 5,040 orders are enumerated; beyond it they are sampled."""
 
+# Permuted values held in memory at a time: about 32 MB.
 _CELLS_AT_ONCE = 4_000_000
-"""Permuted values held in memory at a time: about 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)

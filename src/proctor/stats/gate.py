@@ -103,11 +103,11 @@ ALPHA = 0.05
 MAX_ERROR_RATE = 0.05
 """Above this share of errored trials the infrastructure was measured, not the agent."""
 
+# Number of worst cases named in the advice: enough to inspect by hand.
 _ADVISED = 5
-"""Number of worst cases named in the advice: enough to inspect by hand."""
 
+# Tolerance, so that a drop of exactly the margin counts despite rounding.
 _SLACK = 1e-9
-"""Tolerance, so that a drop of exactly the margin counts despite rounding."""
 
 
 class CaseChange(NamedTuple):
@@ -211,6 +211,7 @@ def judge_gate(
     found = stratified(first, second, alternative="less")
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
     bound = suite_difference(first, second, level=1 - 2 * rule.alpha)
+    # `0.0 -` and not `-`: no difference must not print as -0.0.
     drop = None if bound.value is None else 0.0 - bound.value
     at_most = None if bound.low is None else -bound.low
     too_many = _too_many_errors(errors, errored_of, rule)
@@ -274,6 +275,7 @@ def _verdict(
     rule: GateRule,
     too_many_errors: str | None,
 ) -> tuple[Verdict, str]:
+    # First: any verdict on the agent would be about the infrastructure.
     if too_many_errors:
         return "INCONCLUSIVE", too_many_errors
     if drop is None or at_most is None:
@@ -286,6 +288,7 @@ def _verdict(
             "REGRESSION",
             f"a drop of {in_points(drop)} is real ({shown}) and at least {in_points(rule.margin)}",
         )
+    # Also where the drop is significant: below the margin it is too small to matter.
     if at_most < rule.margin:
         return (
             "NO REGRESSION",

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 RateMethod = Literal["wilson", "clopper-pearson", "jeffreys"]
 
+# Resampled values held in memory at a time: about 32 MB.
 _CELLS_AT_ONCE = 4_000_000
-"""Resampled values held in memory at a time: about 32 MB."""
 
 
 class Bounds(NamedTuple):
@@ -235,8 +235,8 @@ GRID = 1_000
 range.
 """
 
+# Maximum share of the stake in one bet, as in the paper: no bet can ruin.
 _BOLDNESS = 0.5
-"""Maximum share of the stake in one bet, as in the paper: no bet can ruin."""
 
 
 def confidence_sequence(

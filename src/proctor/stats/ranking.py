@@ -113,6 +113,7 @@ def rank_sets(
     share(alpha, "alpha")
     agents = list(scores)
     every = {case: None for agent in agents for case in scores[agent]}
+    # Means over different cases cannot be ranked: an agent would win by skipping the hard ones.
     shared = [case for case in every if all(case in scores[agent] for agent in agents)]
     left_out = tuple(case for case in every if case not in set(shared))
     rows = {
@@ -136,6 +137,7 @@ def rank_sets(
     worse = dict.fromkeys(agents, 0)
     for pair in pairs:
         gap = pair.test.difference
+        # Equal means cannot order a pair, whatever its test says.
         if pair.adjusted is None or pair.adjusted > alpha or not gap:
             continue
         winner, loser = (pair.second, pair.first) if gap > 0 else (pair.first, pair.second)

@@ -21,8 +21,8 @@ _ERROR_TYPES = {
     529: "overloaded_error",
 }
 
+# OpenAI's finish reasons, as used in scripts → Anthropic's.
 _STOP = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
-"""OpenAI's finish reasons, as used in scripts → Anthropic's."""
 
 
 class Messages:

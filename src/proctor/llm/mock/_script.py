@@ -152,8 +152,8 @@ class Script:
         return len(self._replies)
 
 
+# Default of a function in a script: any request, unlimited uses.
 _CALLABLE = Reply(times=None)
-"""Default of a function in a script: any request, unlimited uses."""
 
 
 def load_script(source: Any) -> Script:

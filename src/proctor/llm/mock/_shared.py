@@ -17,8 +17,8 @@ from proctor.trace import Message
 CREATED = 1_700_000_000
 """Fixed timestamp of replies, so that two runs are equal byte for byte."""
 
+# A common rule of thumb for English; only used where a script gives no usage.
 _CHARS_PER_TOKEN = 4
-"""A common rule of thumb for English; only used where a script gives no usage."""
 
 _WORD = re.compile(r"\s*\S+|\s+$")
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from proctor.llm.chat_model import ChatRequest
 
 
+# OpenAI's finish reasons → ours.
 _FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
-"""OpenAI's finish reasons → ours."""
 
 
 class LiteModel(NamedModel):

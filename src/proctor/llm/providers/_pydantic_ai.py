@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from proctor.llm.chat_model import ChatRequest
 
 
+# Providers that, with a base URL, stand for any OpenAI-compatible chat completions endpoint.
 _CHAT_COMPLETIONS = frozenset({"openai", "openai-chat"})
-"""Providers that, with a base URL, stand for any OpenAI-compatible chat completions endpoint."""
 
+# Provider prefix → name in the price table, where they differ.
 _PRICED_AS = {"openai-chat": "openai", "openai-responses": "openai", "google-cloud": "google"}
-"""Provider prefix → name in the price table, where they differ."""
 
 
 class DirectModel(NamedModel):
