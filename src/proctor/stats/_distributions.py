@@ -72,16 +72,16 @@ _STEPS = 200
 
 
 def _beta_share(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function by its continued fraction (Lentz's
-    method).
-    """
+    """Return the regularised incomplete beta function by its continued fraction (Lentz)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
+    # The fraction converges fast on this side of the mean only; the other is its mirror image.
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_share(1 - x, b, a)
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
+    # Lentz's method divides by partial results, which may be exactly zero.
     tiny = 1e-300
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
     fraction = d

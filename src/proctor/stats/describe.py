@@ -44,9 +44,8 @@ class Description:
 def describe(values: Iterable[float], percentiles: Iterable[float] = PERCENTILES) -> Description:
     """Describe a list of numbers."""
     ordered = sorted(finite(values, "values"))
-    asked = tuple(percentiles)
     n = len(ordered)
-    at = {q: percentile(ordered, q) for q in asked}
+    at = {q: percentile(ordered, q) for q in percentiles}
     if n == 0:
         return Description(0, None, None, None, None, None, at, reason="no value")
     mean = math.fsum(ordered) / n
@@ -92,9 +91,7 @@ class Effect:
 
 
 def cohen_h(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> Effect:
-    """Return Cohen's h of the mean rates: a difference counts the same near 0 and 1 as in the
-    middle.
-    """
+    """Return Cohen's h of the mean rates: points count more near 0 and 1 than in the middle."""
     arms = paired(first, second)
     facts = ("Cohen's h", "suite", arms.n, len(arms.first), arms.left_out)
     if not arms.first:
@@ -114,9 +111,7 @@ def h_of_rates(first: float, second: float) -> float:
 
 
 def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
-    """Return the mean difference of one value per case, in standard deviations of the
-    differences.
-    """
+    """Return the mean difference of one value per case, in its standard deviations."""
     gaps = gaps_of(first, second)
     facts = ("Cohen's d_z", "population", 2 * len(gaps), len(gaps))
     if len(gaps) < 2:
@@ -174,6 +169,7 @@ def correlate(
     if n < 3:
         why = "a correlation needs three cases"
         return Correlation(None, None, n, label, alternative, reason=why)
+    # A constant has no correlation with anything: its deviation would be a division by zero.
     for what, row in (("the property", x), ("the score", y)):
         if float(np.ptp(row)) == 0:
             why = f"{what} is the same in every case"
@@ -184,6 +180,7 @@ def correlate(
     observed = float(x @ y)
     drawn = _permuted(x, y, None if exact else resamples, seed)
     p_value = permutation_p(drawn, observed, alternative, exact=exact)
+    # The product of two unit vectors may exceed 1 by rounding.
     coefficient = min(1.0, max(-1.0, observed))
     counted = None if exact else resamples
     return Correlation(coefficient, p_value, n, label, alternative, counted)

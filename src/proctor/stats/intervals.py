@@ -28,6 +28,7 @@ from proctor.stats.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -148,9 +149,11 @@ def effective_n(rows: Sequence[CaseCounts], groups: Sequence[Hashable], level: f
     drawn = len(totals)
     # With one case to a cluster this is sd²/S.
     variance = drawn / (drawn - 1) * math.fsum(gap * gap for gap in totals.values()) / cases**2
+    # All cases have the same rate (up to rounding): they still are only so many draws of a case.
     if variance < 1e-18:
         return float(drawn)
     tail = 0.5 + level / 2
+    # Wilson takes a normal quantile, but the variance is estimated from few clusters: t is wider.
     scale = (t_quantile(tail, n - 1) / t_quantile(tail, drawn - 1)) ** 2
     return min(max(rate * (1 - rate) / variance * scale, 1.0), float(n))
 
@@ -183,12 +186,18 @@ def bootstrap_over_cases(
 
     if n == 0:
         return result(None, None, None, "no value")
-    statistic = _mean if quantile is None else _quantile(quantile)
+
+    def statistic(rows: NDArray[np.float64], axis: int) -> Any:
+        return (
+            np.mean(rows, axis=axis) if quantile is None else np.quantile(rows, quantile, axis=axis)
+        )
+
     value = float(statistic(kept, axis=-1))
     if n == 1:
         return result(
             value, None, None, "one case gives no information about the variation between cases"
         )
+    # Equal values are no proof of certainty, and BCa is not defined for them.
     if float(np.ptp(kept)) == 0:
         return result(value, None, None, "all values are equal: resampling shows no spread")
     with warnings.catch_warnings():
@@ -209,21 +218,6 @@ def bootstrap_over_cases(
     return result(value, low, high, None)
 
 
-def _mean(values: NDArray[Any], axis: int) -> Any:
-    import numpy as np
-
-    return np.mean(values, axis=axis)
-
-
-def _quantile(q: float) -> Callable[..., Any]:
-    def statistic(values: NDArray[Any], axis: int) -> Any:
-        import numpy as np
-
-        return np.quantile(values, q, axis=axis)
-
-    return statistic
-
-
 # A confidence sequence for the mean of bounded scores: valid at any number of looks. The hedged
 # betting martingale of Waudby-Smith and Ramdas: a mean is ruled out once a gambler betting against
 # it would have made 1/alpha of the stake. Wider than a fixed-n interval, and the one to report
@@ -231,9 +225,7 @@ def _quantile(q: float) -> Callable[..., Any]:
 
 
 GRID = 1_000
-"""Grid size of candidate means; the ends are rounded outwards to the next one, 0.1 % of the
-range.
-"""
+"""Grid size of candidate means; ends are rounded outwards to the next one, 0.1 % of the range."""
 
 # Maximum share of the stake in one bet, as in the paper: no bet can ruin.
 _BOLDNESS = 0.5
@@ -265,7 +257,9 @@ def confidence_sequence(
     cap_down = _BOLDNESS / np.maximum(1 - means, 1 / GRID)
     up, down = np.zeros(GRID + 1), np.zeros(GRID + 1)
     ruled_out = np.zeros(GRID + 1, dtype=bool)
+    # Half of alpha for each direction: the hedge bets on both sides of every mean.
     threshold = math.log(2 / (1 - level))
+    # One imagined value of ½ with variance ¼ before the first, so that the first bet is defined.
     total, squares = 0.5, 0.25
     for t, value in enumerate(((x - least) / span for x in kept), start=1):
         # `squares` is t times the variance of what came before: a bet may not see its outcome.
@@ -280,6 +274,7 @@ def confidence_sequence(
     if not len(left):
         why = "every mean is ruled out: the values do not come from one unchanging source"
         return Interval(mean, None, None, level, method, "suite", n, 1, reason=why)
+    # Outwards to the next point of the grid: the true end lies between two of them.
     low = max(0.0, float(left.min()) - 1 / GRID)
     high = min(1.0, float(left.max()) + 1 / GRID)
     return Interval(mean, least + span * low, least + span * high, level, method, "suite", n, 1)

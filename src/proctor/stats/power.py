@@ -74,6 +74,7 @@ def difference_variance(
 ) -> Variance:
     """Return ω²: the variance of true case differences, after subtracting trial noise."""
     arms = paired(first, second)
+    # One trial shows no variance.
     kept = [
         (a, b)
         for a, b in zip(arms.first, arms.second, strict=True)
@@ -87,6 +88,7 @@ def difference_variance(
     gaps = [b.rate - a.rate for a, b in kept]
     mean = math.fsum(gaps) / len(gaps)
     spread = math.fsum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)
+    # Without this, trial noise would count as a difference between cases and inflate the plan.
     noise = math.fsum(
         row.rate * (1 - row.rate) / (row.trials - 1) for pair in kept for row in pair
     ) / len(kept)
@@ -106,6 +108,7 @@ def plan_population(
     _checked(effect, trials, (omega2, *sigma2))
     spread = _quantiles(alpha / 2, power) ** 2
     noise = sigma2[0] / trials[0] + sigma2[1] / trials[1]
+    # One case shows no variation between cases, however large the effect.
     cases = max(2, _ceil(spread * (omega2 + noise) / effect**2))
     method = f"paired differences, two-sided alpha {alpha}"
     why = None
@@ -131,9 +134,7 @@ def plan_suite(
 def detectable(
     cases: int, trials: int, *, sigma2: float, alpha: float = 0.05, power: float = 0.8
 ) -> SampleSize:
-    """Return the smallest drop detected by this many trials per case and arm:
-    (z+z)·√(2·s/(S·k)).
-    """
+    """Return the smallest drop found by k trials per case and arm: (z+z)·√(2·s/(S·k))."""
     _checked(1.0, (cases, trials), (sigma2,))
     error = math.sqrt(2 * sigma2 / (cases * trials))
     return _found(error, cases, (trials, trials), 2 * cases * trials, (alpha, power))

@@ -144,6 +144,7 @@ class Curtailed:
 def follow(look: Callable[[int, int], SequentialLook], outcomes: Iterable[bool]) -> SequentialLook:
     """Test after every outcome, in order, and stop at the first verdict."""
     passes, n = 0, 0
+    # Before the first outcome: a rule such as "0 of 5" is decided without any.
     found = look(0, 0)
     for outcome in outcomes:
         if found.verdict != "continue":

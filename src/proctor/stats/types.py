@@ -14,9 +14,7 @@ from typing import Literal, NamedTuple
 from proctor.errors import ProctorError
 
 Estimand = Literal["suite", "population"]
-"""suite: exactly these cases, only trial noise counts. population: cases drawn from a
-population.
-"""
+"""suite: exactly these cases, only trial noise counts. population: cases drawn from one."""
 
 Alternative = Literal["two-sided", "less", "greater"]
 """`less`: the second arm is lower than the first. `greater`: it is higher."""

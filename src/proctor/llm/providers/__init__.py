@@ -26,7 +26,7 @@ __all__ = [
 LITELLM_PREFIX = "litellm/"
 
 
-class ModelOptions(TypedDict):
+class ProviderOptions(TypedDict):
     """Options of `get_model` besides the name."""
 
     base_url: str | None
@@ -56,7 +56,7 @@ def get_model(
     the variable of its key in `api_key_env`. `litellm/PROVIDER/NAME` uses litellm. `identity`
     overrides the model's identity in caches.
     """
-    options: ModelOptions = {
+    options: ProviderOptions = {
         "base_url": base_url,
         "api_key_env": api_key_env,
         "prices": prices,
@@ -111,7 +111,7 @@ UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 class NamedModel(ClosingModel):
     """A model by name, optionally at a custom endpoint."""
 
-    def __init__(self, model: str, **options: Unpack[ModelOptions]) -> None:
+    def __init__(self, model: str, **options: Unpack[ProviderOptions]) -> None:
         self._model = model
         self._base_url = options["base_url"]
         self._api_key_env = options["api_key_env"]

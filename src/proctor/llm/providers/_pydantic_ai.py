@@ -22,7 +22,7 @@ from proctor.llm.chat_model import (
     kind_of_status,
     parsed_arguments,
 )
-from proctor.llm.providers import UNREADABLE, ModelOptions, NamedModel, key_from
+from proctor.llm.providers import UNREADABLE, NamedModel, ProviderOptions, key_from
 from proctor.trace import ToolCall
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class DirectModel(NamedModel):
         self,
         provider: str,
         model: str,
-        **options: Unpack[ModelOptions],
+        **options: Unpack[ProviderOptions],
     ) -> None:
         super().__init__(model, **options)
         self._provider = provider
