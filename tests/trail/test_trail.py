@@ -174,15 +174,16 @@ def test_subsets(shared: Path, few: Path) -> None:
     whole = {"trail_data_dir": shared / "trail" / "data", "gold_dir": shared / "trail"}
     for split in ("GAIA", "SWE Bench"):
         config = TrailConfig(experiment_id="x", split=split, subset="dev18", **whole)
-        chosen = select_traces(config)
-        assert len(chosen.files) == 18
-        assert not chosen.missing
+        files, missing = select_traces(config)
+        assert len(files) == 18
+        assert not missing
     ids = sorted(path.stem for path in (few / "data" / "GAIA").iterdir())[:2]
     (few / "ids.txt").write_text("\n".join([*ids, "gone"]))
     here = {"trail_data_dir": few / "data", "gold_dir": few}
-    named = select_traces(TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here))
-    assert [path.stem for path in named.files] == ids
-    assert named.missing == ["gone"]
+    listed = TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here)
+    files, missing = select_traces(listed)
+    assert [path.stem for path in files] == ids
+    assert missing == ["gone"]
     (few / "broken.json").write_text('["one",')
     for subset in ("nowhere.txt", str(few / "broken.json"), str(few)):
         with pytest.raises(ProctorError, match="cannot be read"):

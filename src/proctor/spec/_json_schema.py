@@ -54,6 +54,7 @@ def _spell(schema: dict[str, Any], spellings: dict[str, str]) -> None:
         schema["properties"][other] = deepcopy(schema["properties"][key])
         if key in schema.get("required", ()):
             schema["required"] = [name for name in schema["required"] if name != key]
+            # `oneOf` in `allOf`, because several keys may have another spelling.
             schema.setdefault("allOf", []).append(
                 {"oneOf": [{"required": [key]}, {"required": [other]}]}
             )
@@ -62,20 +63,21 @@ def _spell(schema: dict[str, Any], spellings: dict[str, str]) -> None:
 
 
 def _defaults(case: dict[str, Any]) -> dict[str, Any]:
-    own = {key: value for key, value in case["properties"].items() if key not in _OWN}
-    shared = deepcopy(own)
+    shared = {key: value for key, value in case["properties"].items() if key not in _OWN}
     return {
         "title": "Defaults",
         "type": "object",
-        "description": "Merged into each case; what the case says itself wins.",
+        "description": "Merged into each case; the case's own values win.",
         "additionalProperties": False,
-        "properties": shared,
+        # A copy: `_spell` changes the properties of the case afterwards.
+        "properties": deepcopy(shared),
     }
 
 
 def _one_or_many(one: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of one experiment, or of several under `experiments` with shared keys."""
     definitions = one.pop("$defs", {})
+    # Nothing is required of a part: the keys next to `experiments` may hold it.
     part: dict[str, Any] = {**deepcopy(one), "title": "Part of an experiment", "required": []}
     listed = {**deepcopy(part), "required": ["name"]}
     many = deepcopy(part)

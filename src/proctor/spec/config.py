@@ -30,7 +30,7 @@ from proctor.spec.located import (
     merged,
     read_toml,
 )
-from proctor.spec.suite import DEFAULT_TRIALS, Agent, Judge, Trials
+from proctor.spec.suite import DEFAULT_TRIALS, Agent, Count, Judge, Positive, Trials
 from proctor.spec.validation import Shapes, validated
 from proctor.spec.yaml_reader import read
 from proctor.strict import Strict
@@ -58,9 +58,7 @@ PROVIDER_KEYS = (
 )
 """Variables that hold keys, so that `config show` can list which are set."""
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class LimitSettings(Strict):

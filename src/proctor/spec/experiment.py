@@ -25,7 +25,16 @@ from pydantic import (
 from proctor.errors import did_you_mean
 from proctor.spec.located import SourceLocation, Tree
 from proctor.spec.research import Research
-from proctor.spec.suite import Agent, AgentRef, Judge, JudgeConfig, Trials, problem_with_id
+from proctor.spec.suite import (
+    Agent,
+    AgentRef,
+    Count,
+    Judge,
+    JudgeConfig,
+    Positive,
+    Trials,
+    problem_with_id,
+)
 from proctor.spec.validation import Fault, faults_error
 from proctor.strict import Strict
 
@@ -166,9 +175,9 @@ class Selector(Strict):
     """Filters such as `mutualism.*`, `tag:slow`, `difficulty:hard`; all of a suite by default."""
 
     @model_validator(mode="after")
-    def _something(self) -> Selector:
+    def _selects(self) -> Selector:
         if self.suite is None and not self.filter.strip():
-            raise ValueError("say which cases: a name, a glob, or key:value")
+            raise ValueError("select cases by a name, a glob, or key:value")
         return self
 
 
@@ -223,6 +232,7 @@ Agents = Annotated[
 
 def _name(text: str) -> str:
     if reason := problem_with_id(text):
+        # One rule for file names: only the noun differs.
         raise ValueError(reason.replace("id", "name", 1).replace("an name", "a name"))
     return text
 
@@ -252,19 +262,19 @@ def check_output(text: str) -> str:
 class ExperimentLimits(Strict):
     """Limits of a run; the settings apply to those left out."""
 
-    concurrency: Annotated[int, Field(ge=1)] | None = None
+    concurrency: Count | None = None
     """Concurrent trials."""
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout: Positive | None = None
     """Seconds for one trial."""
     max_retries: Annotated[int, Field(ge=0)] | None = None
     """Retries of transient failures."""
-    max_cost_usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_cost_usd: Positive | None = None
     """Dollars for the run."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Count | None = None
     """Tokens for the run."""
-    max_trials: Annotated[int, Field(ge=1)] | None = None
+    max_trials: Count | None = None
     """Trials started in one invocation."""
-    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_seconds: Positive | None = None
     """Seconds for one invocation."""
     early_stop: tuple[str, ...] | None = None
     """Rules that stop a cell before all its trials are done."""
@@ -277,11 +287,11 @@ class ExecutorSpec(Strict):
     """In this process, or on Ray workers."""
     address: Annotated[str, Field(min_length=1)] | None = None
     """Ray address (auto, HOST:PORT or ray://HOST:PORT); a local cluster by default."""
-    workers: Annotated[int, Field(ge=1)] | None = None
+    workers: Count | None = None
     """Worker processes; as many as fit by default."""
 
     @model_validator(mode="after")
-    def _workers_of_ray(self) -> ExecutorSpec:
+    def _options_fit_kind(self) -> ExecutorSpec:
         if self.kind == "local" and (self.address is not None or self.workers is not None):
             raise ValueError("address and workers are for kind: ray")
         return self
@@ -373,13 +383,14 @@ class Experiment(Strict):
             if not self.params:
                 yield Fault(at, "a sweep needs `params` to try")
             if self.sample is not None:
-                yield Fault(("sample",), "a sweep says itself how it samples", "use `sampler`, `n`")
+                yield Fault(("sample",), "a sweep has its own sampler", "use `sampler`, `n`")
         elif self.params:
             yield Fault(("params",), f"`params` are for a sweep, not for {kind}", "use `set`")
         if kind in ("curriculum", "adaptive") and self.trials is not None:
-            yield Fault(("trials",), f"{kind} decides how many trials there are")
+            yield Fault(("trials",), f"{kind} decides the number of trials")
+        # A round decides by counts of trials; a cell cut short would look like a weak one.
         if self.limits.early_stop:
-            yield Fault(("limits", "early_stop"), "research needs the trials it asks for")
+            yield Fault(("limits", "early_stop"), "research needs every trial it plans")
 
     @property
     def path(self) -> Path | None:

@@ -6,7 +6,7 @@ One of four: `curriculum`, `adaptive`, `ablation`, `sweep`. These are only the o
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -76,7 +76,7 @@ class Curriculum(Strict):
         _named_once(self.levels)
         if self.promote.last > self.max_trials:
             raise ValueError(
-                f"nobody can pass {self.promote.last} trials where max_trials is {self.max_trials}"
+                f"promote.last ({self.promote.last}) is more than max_trials ({self.max_trials})"
             )
         return self
 
@@ -94,7 +94,7 @@ class Scale(Strict):
     """Number of values, both ends included."""
 
     @model_validator(mode="after")
-    def _goes_somewhere(self) -> Scale:
+    def _ends_differ(self) -> Scale:
         if self.easy == self.hard:
             raise ValueError("easy and hard are the same value")
         return self
@@ -102,6 +102,7 @@ class Scale(Strict):
     @property
     def values(self) -> tuple[float, ...]:
         """Return values from easy to hard; integers where both ends and the steps are integers."""
+        # Rounded, so that 0.1 + 0.2 is the level 0.3 in names and results.
         step = (self.hard - self.easy) / (self.steps - 1)
         found = [round(self.easy + step * at, 12) for at in range(self.steps)]
         whole = all(value == int(value) for value in found)
@@ -139,14 +140,15 @@ class Adaptive(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Adaptive:
         if (self.levels is None) is (self.parameter is None):
-            raise ValueError("say what gets harder: `levels` or `parameter`, one of them")
+            raise ValueError("give one of `levels` and `parameter`")
         _named_once(self.levels)
         for name in ("target", "precision"):
             if self.method == "staircase" and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` is for `method: bayesian`")
+        # Outside these limits the psychometric function has no threshold to find.
         if not self.guess < self.sought < 1 - self.lapse:
             raise ValueError(
-                f"a pass rate of {self.sought:g} never crosses over between `guess` and 1 - `lapse`"
+                f"the pass rate {self.sought:g} is not between `guess` and 1 - `lapse`"
             )
         return self
 
@@ -154,6 +156,7 @@ class Adaptive(Strict):
     def sought(self) -> float:
         """Return the pass rate at the threshold."""
         if self.method == "staircase":
+            # It settles where `down` passes in a row are as likely as one failure.
             return 0.5 ** (1 / self.down)
         return 0.5 if self.target is None else self.target
 
@@ -171,9 +174,9 @@ class Ablation(Strict):
     """Confidence level of the intervals of differences."""
 
     @model_validator(mode="after")
-    def _something(self) -> Ablation:
+    def _not_empty(self) -> Ablation:
         if not self.drop and not self.neutral:
-            raise ValueError("say what is left out: `drop` for options, `neutral` for parameters")
+            raise ValueError("give `drop` (options) or `neutral` (parameters)")
         if twice := next((each for each in self.drop if self.drop.count(each) > 1), None):
             raise ValueError(f"{twice!r} is dropped twice")
         return self
@@ -200,14 +203,13 @@ class Sweep(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Sweep:
         if (self.n is None) is not (self.sampler == "grid"):
-            raise ValueError("`n` is how many are drawn: needed by random and tpe, not by a grid")
+            raise ValueError("`n` (combinations to draw) is for random and tpe, not for a grid")
         return self
 
 
-KINDS = ("curriculum", "adaptive", "ablation", "sweep")
-"""The kinds of research; one at a time."""
-
 Kind = Literal["curriculum", "adaptive", "ablation", "sweep"]
+KINDS = get_args(Kind)
+"""The kinds of research; one at a time."""
 
 
 class Research(Strict):
@@ -224,8 +226,7 @@ class Research(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Research:
-        given = [name for name in KINDS if getattr(self, name) is not None]
-        if len(given) != 1:
+        if sum(getattr(self, name) is not None for name in KINDS) != 1:
             raise ValueError(f"give one of {', '.join(KINDS)}")
         return self
 

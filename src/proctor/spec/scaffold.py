@@ -37,13 +37,19 @@ class ScaffoldFile(NamedTuple):
 
 def scaffold(directory: Path) -> list[ScaffoldFile]:
     """Write the missing files of a new suite."""
-    root = _repository(directory) or directory
+    here = directory.resolve()
+    # GitHub reads workflows only at the root of a repository.
+    root = next((each for each in (here, *here.parents) if (each / ".git").exists()), directory)
     suite = directory / "suite.yaml"
     shown = suite.resolve().relative_to(root.resolve()).as_posix()
+    project = _project(root)
+    # The oldest Python that both the project and Proctor support.
+    floor = re.search(r">=?\s*3\.(\d+)", str(project.get("requires-python", "")))
+    requirements = "-r requirements.txt " if (root / "requirements.txt").is_file() else ""
     workflow = (
         _template("workflow.yml")
-        .replace("@PYTHON@", _python(root))
-        .replace("@INSTALL@", _install(root))
+        .replace("@PYTHON@", f"3.{max(11, int(floor[1]))}" if floor else DEFAULT_PYTHON)
+        .replace("@INSTALL@", f"pip install {'. ' if project else requirements}proctor")
         .replace("@SUITE@", shlex.quote(shown))
     )
     wanted = [
@@ -62,6 +68,7 @@ def scaffold(directory: Path) -> list[ScaffoldFile]:
 def _write(path: Path, text: str) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Mode `x` fails if the file exists: two commands at once overwrite nothing either.
         with path.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
@@ -73,27 +80,6 @@ def _write(path: Path, text: str) -> bool:
 
 def _template(name: str) -> str:
     return (files("proctor") / "data" / "templates" / name).read_text(encoding="utf-8")
-
-
-def _repository(directory: Path) -> Path | None:
-    here = directory.resolve()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
-
-
-def _python(root: Path) -> str:
-    """Return the oldest Python the project supports, if known and supported by Proctor."""
-    project = _project(root)
-    floor = re.search(r">=?\s*3\.(\d+)", str(project.get("requires-python", "")))
-    return f"3.{max(11, int(floor[1]))}" if floor else DEFAULT_PYTHON
-
-
-def _install(root: Path) -> str:
-    """Return the command with which CI installs the project and Proctor."""
-    if _project(root):
-        return "pip install . proctor"
-    if (root / "requirements.txt").is_file():
-        return "pip install -r requirements.txt proctor"
-    return "pip install proctor"
 
 
 def _project(root: Path) -> dict[str, Any]:

@@ -214,7 +214,9 @@ CASE_SPELLINGS = {"query": "input"}
 SUITE_SPELLINGS = {"queries": "cases"}
 """Key names of other tools → ours."""
 
-Trials = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Trials = Count
 
 
 # -- cases ---------------------------------------------------------------------------------------

@@ -50,9 +50,9 @@ class Shapes(NamedTuple):
         found: list[Any] = []
         for option in self._unpacked():
             if isinstance(option, type) and issubclass(option, BaseModel):
-                member = _field(option, str(step))
-                if member is not None:
-                    found.extend(_flat(member))
+                for name, info in option.model_fields.items():
+                    if str(step) in (name, info.alias):
+                        found.extend(_flat(info.annotation))
                 continue
             arguments = get_args(option)
             if not arguments or get_origin(option) is Literal:
@@ -82,13 +82,6 @@ class _Together(NamedTuple):
 def model_keys(model: type[BaseModel]) -> tuple[str, ...]:
     """The keys a user may write for a model."""
     return tuple(info.alias or name for name, info in model.model_fields.items())
-
-
-def _field(model: type[BaseModel], key: str) -> Any:
-    for name, info in model.model_fields.items():
-        if key in (name, info.alias):
-            return info.annotation
-    return None
 
 
 def _flat(annotation: Any) -> Iterator[Any]:
@@ -161,26 +154,17 @@ def first_fault(error: ValidationError) -> Fault:
 
 def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[SpecProblem]:
     """Return every error at its position, except for values with known problems."""
-    found = [
-        _RawError.of(detail, loc, tree, model)
-        for detail in error.errors(include_url=False)
-        if not _follows_from_others(detail)
-        for loc in _locations(detail)
-    ]
+    found: list[_RawError] = []
+    for detail in error.errors(include_url=False):
+        # pydantic counts only valid items, so a tuple of bad ones is also reported as too short.
+        least = detail.get("ctx", {}).get("min_length", 0)
+        if detail["type"] == "too_short" and len(detail["input"]) >= least:
+            continue
+        faults: list[Fault | None] = [None]
+        if detail["type"] == _ELSEWHERE:
+            faults = detail.get("ctx", {})["faults"]
+        found += [_RawError.of(detail, fault, tree, model) for fault in faults]
     return [item.problem for item in _nearest_shape(found) if not item.target.broken]
-
-
-def _follows_from_others(detail: ErrorDetails) -> bool:
-    """Drop false errors: pydantic counts only valid items, so a tuple of bad ones is too short."""
-    least = detail.get("ctx", {}).get("min_length", 0)
-    return detail["type"] == "too_short" and len(detail["input"]) >= least
-
-
-def _locations(detail: ErrorDetails) -> list[tuple[tuple[str | int, ...], Fault | None]]:
-    if detail["type"] != _ELSEWHERE:
-        return [(detail["loc"], None)]
-    faults: list[Fault] = detail.get("ctx", {})["faults"]
-    return [((*detail["loc"], *fault.loc), fault) for fault in faults]
 
 
 class _RawError(NamedTuple):
@@ -199,11 +183,11 @@ class _RawError(NamedTuple):
     def of(
         cls,
         detail: ErrorDetails,
-        where: tuple[tuple[str | int, ...], Fault | None],
+        fault: Fault | None,
         tree: Tree,
         model: type[BaseModel],
     ) -> _RawError:
-        loc, fault = where
+        loc = (*detail["loc"], *(fault.loc if fault is not None else ()))
         target, shapes = tree, Shapes.of(model)
         keys: tuple[str, ...] = model_keys(model)
         choice: Tree | None = None
@@ -234,27 +218,28 @@ class _RawError(NamedTuple):
 
 def _nearest_shape(found: Iterable[_RawError]) -> list[_RawError]:
     """Select the closest shape of a value: the one whose errors are deepest."""
-    kept: list[_RawError] = []
+    selected: list[_RawError] = []
     choices: dict[int, list[_RawError]] = {}
     for item in found:
         if item.choice is None:
-            kept.append(item)
+            selected.append(item)
         else:
             choices.setdefault(id(item.choice), []).append(item)
     for group in choices.values():
         branches: dict[str | int, list[_RawError]] = {}
         for item in group:
             branches.setdefault(item.branch, []).append(item)
+        # A shape fits roughly where no error says that the value itself has another type.
         inside = [
             items
             for items in branches.values()
             if not any(i.expects and i.target is i.choice for i in items)
         ]
         if inside:
-            kept.extend(min(inside, key=len))
+            selected.extend(min(inside, key=len))
         else:
-            kept.append(_any_of(group))
-    return kept
+            selected.append(_any_of(group))
+    return selected
 
 
 def _any_of(group: Sequence[_RawError]) -> _RawError:
@@ -271,6 +256,7 @@ def _any_of(group: Sequence[_RawError]) -> _RawError:
 def _without_secrets(message: str, tree: Tree) -> str:
     """Return the message with values of environment variables replaced by references."""
     secrets = {pair for part in tree.walk() for pair in part.secrets}
+    # The longest first: a secret may contain another one. pydantic quotes values with `repr`.
     for held, reference in sorted(secrets, key=lambda pair: -len(pair[0])):
         for form in (held, repr(held)[1:-1]):
             message = message.replace(form, reference)

@@ -102,14 +102,10 @@ class DiagnosisAgentConfig(AgentConfig):
 
     def version(self) -> dict[str, Any]:
         """Return the method and, if it uses one, the model and its prompt version."""
-        options = self.model_options
-        if options is None:
-            return {"method": self.method}
-        return {
-            "method": self.method,
-            "model": options.model.identity,
-            "prompt_version": self.prompt_version,
-        }
+        found: dict[str, Any] = {"method": self.method}
+        if (options := self.model_options) is not None:
+            found |= {"model": options.model.identity, "prompt_version": self.prompt_version}
+        return found
 
 
 class DiagnosisAgent:
@@ -134,8 +130,8 @@ class DiagnosisAgent:
             with capture.llm_call(self._config.model, name="diagnose") as span:
                 span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
                 span.cost_usd = use.cost_usd if not use.unpriced else None
-        answer = msgspec.json.encode(diagnosis.to_dict()).decode()
-        return AgentReply(answer=answer, output=diagnosis.to_dict())
+        output = diagnosis.to_dict()
+        return AgentReply(answer=msgspec.json.encode(output).decode(), output=output)
 
 
 def trace_path(value: Any) -> Path:
@@ -218,31 +214,22 @@ def _inside(folder: Path, name: str) -> Path:
 # -- trace selection -----------------------------------------------------------------------------
 
 
-class Chosen(NamedTuple):
-    """Trace files of an experiment, and requested ids that are missing."""
-
-    files: list[Path]
-    missing: list[str]
-
-
-def select_traces(config: TrailConfig) -> Chosen:
-    """Return the traces of the subset, ordered by name."""
+def select_traces(config: TrailConfig) -> tuple[list[Path], list[str]]:
+    """Return the traces of the subset, ordered by name, and requested ids that are missing."""
     if not config.traces.is_dir():
         raise ProctorError("no such folder of traces", where=str(config.traces))
     files = {path.stem: path for path in sorted(config.traces.glob("*.json"))}
-    wanted = _wanted(config)
-    if wanted is not None:
+    missing: list[str] = []
+    if (wanted := _wanted(config)) is not None:
         missing = [name for name in wanted if name not in files]
         files = {name: files[name] for name in sorted(set(wanted)) if name in files}
-    else:
-        missing = []
     if not files:
         raise ProctorError(
             f"the subset {config.subset!r} has no trace here",
             where=str(config.traces),
             hint="see --trail-data-dir, --split and --subset",
         )
-    return Chosen(list(files.values()), missing)
+    return list(files.values()), missing
 
 
 def _wanted(config: TrailConfig) -> list[str] | None:
@@ -282,35 +269,37 @@ class TrailExperiment(NamedTuple):
 
 def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) -> TrailExperiment:
     """Return a new run of an experiment, or the last one if it is the same and unfinished."""
-    selected = select_traces(config)
+    files, missing = select_traces(config)
     if not config.gold.is_dir():
         raise ProctorError("no such folder of annotations", where=str(config.gold))
     unfinished = _unfinished(config, root)
     if unfinished is not None:
         ready, folder = restore(unfinished.path, concurrency=max_workers, **limits)
-        return TrailExperiment(config, ready, folder, True, selected.missing)
-    suite = Suite(cases=tuple(_case(path, config) for path in selected.files))
-    options = RunOptions(trials=1, concurrency=max_workers, **limits)
-    ready = prepare(suite, options, agents={config.agent.method: config.agent})
-    folder = new_folder(ready, root, config.experiment_id)
-    write_atomic(folder.path / "config.json", _config_text(config))
-    return TrailExperiment(config, ready, folder, False, selected.missing)
-
-
-def _case(path: Path, config: TrailConfig) -> Case:
+        return TrailExperiment(config, ready, folder, True, missing)
     gold = CustomCheck(
         check="proctor.trail.experiment:AgainstGold",
         params={"gold": str(config.gold.resolve())},
         id="joint_accuracy",
         required=False,
     )
-    return Case(
-        id=path.stem,
-        input={"trace": str(path.resolve())},
-        type=config.split,
-        threshold=0.0,
-        checks=(gold,),
+    # Threshold 0: the score measures the detector, and no trial fails by it.
+    suite = Suite(
+        cases=tuple(
+            Case(
+                id=path.stem,
+                input={"trace": str(path.resolve())},
+                type=config.split,
+                threshold=0.0,
+                checks=(gold,),
+            )
+            for path in files
+        )
     )
+    options = RunOptions(trials=1, concurrency=max_workers, **limits)
+    ready = prepare(suite, options, agents={config.agent.method: config.agent})
+    folder = new_folder(ready, root, config.experiment_id)
+    write_atomic(folder.path / "config.json", _config_text(config))
+    return TrailExperiment(config, ready, folder, False, missing)
 
 
 def _config_text(config: TrailConfig) -> bytes:
@@ -362,18 +351,12 @@ def write_results(run: Run) -> TrailResult:
     return result
 
 
-class _Predictions(NamedTuple):
-    """Return the prediction of each trace, the reasons of missing ones, and the fallback reasons of
-    traces that the model did not answer.
+def _predictions(run: Run) -> tuple[dict[str, Annotation], dict[str, str], dict[str, str]]:
+    """Write the predictions of a run and return them by trace.
+
+    The other two are the reasons of missing predictions, and of those that came from the fallback
+    because the model did not answer.
     """
-
-    by_trace: dict[str, Annotation]
-    failed: dict[str, str]
-    fallen_back: dict[str, str]
-
-
-def _predictions(run: Run) -> _Predictions:
-    """Write the predictions of a run."""
     folder = run.path / "predictions"
     folder.mkdir(exist_ok=True)
     predicted: dict[str, Annotation] = {}
@@ -384,43 +367,29 @@ def _predictions(run: Run) -> _Predictions:
         if trial.error is not None or trial.answer is None:
             failed[trial.case] = trial.error.message if trial.error else trial.status.value
             continue
-        text = _whole_answer(run, trial)
+        text = trial.answer
+        try:
+            result = json.loads(text)
+        except ValueError:
+            # The journal cuts very long answers; the trace has them whole.
+            trace = run.trace(trial)
+            text = str(trace.response) if trace is not None else "{}"
+            result = json.loads(text)
         predicted[trial.case], _ = parse_annotation(text)
-        result = json.loads(text)
         if result.get("method", trial.agent) != trial.agent:
             fallbacks[trial.case] = str(result.get("notes", [""])[-1])
         write_atomic(folder / f"{safe_name(trial.case)}.json", text.encode() + b"\n")
-    return _Predictions(predicted, failed, fallbacks)
-
-
-def _whole_answer(run: Run, trial: Any) -> str:
-    """Return the answer of a trial; a very long one is complete only in the trace."""
-    try:
-        json.loads(trial.answer)
-    except ValueError:
-        trace = run.trace(trial)
-        return str(trace.response) if trace is not None else "{}"
-    return str(trial.answer)
+    return predicted, failed, fallbacks
 
 
 def card_record(card: Scorecard) -> dict[str, Any]:
     """Return a scorecard as JSON, with the names of categories never found."""
     return {
-        "traces": card.traces,
-        "joint_accuracy": card.joint_accuracy,
-        "location_accuracy": card.location_accuracy,
-        "weighted_f1": card.weighted_f1,
-        "pair_precision": card.pair_precision,
-        "pair_recall": card.pair_recall,
-        "pair_f1": card.pair_f1,
-        "findings_per_trace": card.findings_per_trace,
-        "correlations": dict(card.correlations),
+        **msgspec.to_builtins(card),
         "categories": {c.value: row._asdict() for c, row in card.categories.items()},
         "categories_at_zero": [
             c.value for c, row in card.categories.items() if row.support and not row.f1
         ],
-        "without_prediction": list(card.without_prediction),
-        "without_gold": list(card.without_gold),
     }
 
 
@@ -432,33 +401,29 @@ def load_results(root: Path, names: Sequence[str] = ()) -> list[TrailResult]:
 
     A name is an experiment id (its last finished run) or the folder of a run.
     """
-    if names:
-        return [_read(_run_of(root, name)) for name in names]
-    paths = sorted(path.parent for path in root.glob("*/*/metrics.json"))
-    return [_read(path) for path in paths]
-
-
-def _run_of(root: Path, name: str) -> Path:
-    if (Path(name) / "metrics.json").is_file():
-        return Path(name)
-    runs = sorted((root / safe_name(name)).glob("*/metrics.json"))
-    if not runs:
-        raise ProctorError(
-            f"no finished experiment {name!r}",
-            where=str(root),
-            hint="name its folder with --output-dir; without names `proctor trail compare` lists "
-            "the experiments there are",
-        )
-    return runs[-1].parent
-
-
-def _read(path: Path) -> TrailResult:
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ProctorError(f"the experiment cannot be read: {error}", where=str(path)) from None
-    return TrailResult(config, metrics, path)
+    paths = [] if names else sorted(path.parent for path in root.glob("*/*/metrics.json"))
+    for name in names:
+        if (Path(name) / "metrics.json").is_file():
+            paths.append(Path(name))
+            continue
+        runs = sorted((root / safe_name(name)).glob("*/metrics.json"))
+        if not runs:
+            raise ProctorError(
+                f"no finished experiment {name!r}",
+                where=str(root),
+                hint="name its folder with --output-dir; without names `proctor trail compare` "
+                "lists all experiments",
+            )
+        paths.append(runs[-1].parent)
+    results: list[TrailResult] = []
+    for path in paths:
+        try:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ProctorError(f"the experiment cannot be read: {error}", where=str(path)) from None
+        results.append(TrailResult(config, metrics, path))
+    return results
 
 
 # Score of a diagnosis against the gold annotation of its trace: the official metric per trace.
@@ -481,13 +446,8 @@ class AgainstGold:
         except (OSError, ValueError) as error:
             return unscored(f"the gold annotation cannot be read: {error}")
         result, _ = parse_annotation(context.answer)
-        return _outcome(name, gold, result)
-
-
-def _outcome(name: str, gold: Annotation, result: Annotation) -> CheckResult:
-    card = score({name: gold}, {name: result})
-    findings = len({(m.location, m.label) for m in result.marks})
-    wanted = len({(m.location, m.label) for m in gold.marks})
-    share = card.joint_accuracy or 0.0
-    reason = f"{percent(share)} of {wanted} gold pairs found, with {findings} findings"
-    return CheckResult(passed=share > 0 or not wanted, score=share, reason=reason)
+        share = score({name: gold}, {name: result}).joint_accuracy or 0.0
+        findings = len({(m.location, m.label) for m in result.marks})
+        wanted = len({(m.location, m.label) for m in gold.marks})
+        reason = f"{percent(share)} of {wanted} gold pairs found, with {findings} findings"
+        return CheckResult(passed=share > 0 or not wanted, score=share, reason=reason)

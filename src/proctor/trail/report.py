@@ -114,8 +114,7 @@ def summary_lines(result: TrailResult) -> Iterator[str]:
 
 def _fallback_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Return a warning about traces answered by the fallback instead of the model."""
-    fallbacks = _fallbacks(metrics)
-    if fallbacks:
+    if fallbacks := _fallbacks(metrics):
         why = line(next(iter(fallbacks.values())), 200)
         yield f"not the model's own answer for {plural(len(fallbacks), 'trace')}, such as: {why}"
 

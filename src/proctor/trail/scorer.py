@@ -67,7 +67,9 @@ def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -
     support = sum(row.support for row in table.values())
     return Scorecard(
         traces=len(both),
-        location_accuracy=_mean(_share(_locations(g.marks), _locations(p.marks)) for g, p in both),
+        location_accuracy=_mean(
+            _share({m.location for m in g.marks}, {m.location for m in p.marks}) for g, p in both
+        ),
         joint_accuracy=_mean(_share(_official(g.marks), _official(p.marks)) for g, p in both),
         weighted_f1=(sum(r.f1 * r.support for r in table.values()) / support if support else 0.0)
         if both
@@ -83,15 +85,12 @@ def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -
     )
 
 
-def _locations(marks: Iterable[Mark]) -> set[str]:
-    return {mark.location for mark in marks}
-
-
 def _official(marks: Iterable[Mark]) -> set[tuple[str, str]]:
     return {(mark.location, official_label(mark.label)) for mark in marks if mark.label}
 
 
 def _pairs(marks: Iterable[Mark]) -> set[tuple[str, str]]:
+    # Other spellings of a category count here; the official scorer takes them as wrong.
     return {
         (mark.location, parse_category(mark.label) or official_label(mark.label))
         for mark in marks
@@ -104,11 +103,9 @@ def _pair_counts(both: Iterable[tuple[Annotation, Annotation]]) -> tuple[int, in
     hits = predictions = in_gold = 0
     for gold, predicted in both:
         truth, guess = _pairs(gold.marks), _pairs(predicted.marks)
-        hits, predictions, in_gold = (
-            hits + len(truth & guess),
-            predictions + len(guess),
-            in_gold + len(truth),
-        )
+        hits += len(truth & guess)
+        predictions += len(guess)
+        in_gold += len(truth)
     return hits, predictions, in_gold
 
 

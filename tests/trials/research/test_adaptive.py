@@ -217,9 +217,9 @@ def test_what_makes_no_sense_is_told(tmp_path):
     """R-Q8: no scale, two scales, a rate that is never crossed, a parameter nobody has."""
     levels = ["easy", "hard"]
     for options, message in (
-        ({}, "say what gets harder"),
-        ({"levels": levels, "parameter": SCALE}, "say what gets harder"),
-        ({"levels": levels, "method": "bayesian", "target": 0.2, "guess": 0.3}, "never crosses"),
+        ({}, "give one of `levels`"),
+        ({"levels": levels, "parameter": SCALE}, "give one of `levels`"),
+        ({"levels": levels, "method": "bayesian", "target": 0.2, "guess": 0.3}, "is not between"),
         ({"levels": levels, "target": 0.5}, "`target` is for `method: bayesian`"),
         ({"parameter": {**SCALE, "hard": 0.0}}, "the same value"),
     ):
