@@ -9,14 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, TypeGuard
 
 import msgspec
 
-from proctor.trace.model import SpanStatus
+from proctor.trace.assemble import Collector
+from proctor.trace.model import Span, SpanStatus
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -73,6 +74,33 @@ def items(document: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{position}]", item
     else:
         yield "", document
+
+
+def objects(
+    document: Any, what: str, out: Collector, before: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects among `items` with their places; report other values as no `what`."""
+    for place, item in items(document):
+        if is_object(item):
+            yield f"{before}{place}", item
+        else:
+            out.problem(f"{before}{place}", f"{what} is not an object but {kind_of(item)}")
+
+
+def add_span(
+    place: str, raw: Any, read: Callable[[dict[str, Any]], Span], out: Collector
+) -> Span | None:
+    """Add the span that `read` returns for an object, and return it; report an invalid one."""
+    if not is_object(raw):
+        out.problem(place, f"not an object but {kind_of(raw)}")
+        return None
+    try:
+        span = read(raw)
+    except BadValue as error:
+        out.problem(place, f"span skipped: {error}")
+        return None
+    out.add(span)
+    return span
 
 
 def array(value: Any, what: str) -> list[Any]:

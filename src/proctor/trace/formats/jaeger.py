@@ -6,10 +6,12 @@ the tags that hold OpenTelemetry's status and scope are mapped back.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from proctor.trace._fields import (
     BadValue,
+    add_span,
     array,
     first_object,
     hex_id,
@@ -19,6 +21,7 @@ from proctor.trace._fields import (
     items,
     kind_of,
     name_of,
+    objects,
     optional_id,
     status_of,
 )
@@ -44,10 +47,8 @@ def matches(document: Any) -> bool:
 
 def read(document: Any, out: Collector) -> None:
     """Read a response of the query API, one trace, or a list of either."""
-    for place, item in items(document):
-        if not is_object(item):
-            out.problem(place, f"trace is not an object but {kind_of(item)}")
-        elif "data" in item:
+    for place, item in objects(document, "trace", out):
+        if "data" in item:
             for inner, trace in items(item["data"]):
                 _read_trace(f"{place}data{inner}", trace, out)
         else:
@@ -60,21 +61,14 @@ def _read_trace(place: str, trace: Any, out: Collector) -> None:
         return
     dot = f"{place}." if place else ""
     processes = trace.get("processes")
+    read_span = partial(_span, trace.get("traceID"))
     for position, raw in enumerate(trace["spans"]):
-        where = f"{dot}spans[{position}]"
-        if not is_object(raw):
-            out.problem(where, f"not an object but {kind_of(raw)}")
-            continue
-        try:
-            span = _span(raw, trace.get("traceID"))
-        except BadValue as error:
-            out.problem(where, f"span skipped: {error}")
-            continue
-        out.add(span)
-        out.resource(span.trace_id, _process(processes, raw))
+        span = add_span(f"{dot}spans[{position}]", raw, read_span, out)
+        if span is not None:
+            out.resource(span.trace_id, _process(processes, raw))
 
 
-def _span(raw: dict[str, Any], trace_id: Any) -> Span:
+def _span(trace_id: Any, raw: dict[str, Any]) -> Span:
     start = _microseconds(raw.get("startTime"), "start time")
     duration = raw.get("duration")
     attributes = _tags(raw.get("tags"))

@@ -8,19 +8,20 @@ dialect reads both.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from proctor.trace._fields import (
     BadValue,
+    add_span,
     array,
     first_object,
     hex_id,
     is_array,
     is_object,
-    items,
-    kind_of,
     moment,
     name_of,
+    objects,
     optional_id,
 )
 from proctor.trace.assemble import Collector
@@ -30,7 +31,7 @@ from proctor.trace.model import Span, Trace
 NAME = "langfuse"
 ABOUT = "Langfuse exports (a trace with its observations)"
 
-_OBSERVATION_KEYS = ("parentObservationId", "traceId", "type", "startTime")
+_OBSERVATION_KEYS = ("id", "traceId", "type", "startTime")
 
 _COST = "langfuse.observation.cost_details"
 
@@ -72,27 +73,22 @@ def matches(document: Any) -> bool:
 
 
 def _is_observation(item: dict[str, Any]) -> bool:
-    return "id" in item and all(key in item for key in _OBSERVATION_KEYS[1:])
+    return all(key in item for key in _OBSERVATION_KEYS)
 
 
 def read(document: Any, out: Collector) -> None:
     """Read traces with observations, or a list of observations alone."""
-    for place, item in items(document):
-        if not is_object(item):
-            out.problem(place, f"trace is not an object but {kind_of(item)}")
-        elif is_array(item.get("data")):
-            for inner, entry in items(item["data"]):
-                _read_item(f"{place}data{inner}", entry, out)
+    for place, item in objects(document, "trace", out):
+        if is_array(item.get("data")):
+            for inner, entry in objects(item["data"], "trace", out, f"{place}data"):
+                _read_item(inner, entry, out)
         else:
             _read_item(place, item, out)
 
 
-def _read_item(place: str, item: Any, out: Collector) -> None:
-    if not is_object(item):
-        out.problem(place, f"trace is not an object but {kind_of(item)}")
-        return
+def _read_item(place: str, item: dict[str, Any], out: Collector) -> None:
     if _is_observation(item) and "observations" not in item:
-        _read_observation(place, item, None, out)
+        add_span(place, item, partial(_span, None), out)
         return
     dot = f"{place}." if place else ""
     inner: Any = item.get("trace")
@@ -106,21 +102,11 @@ def _read_item(place: str, item: Any, out: Collector) -> None:
         out.problem(place, f"trace skipped: {error}")
         return
     for position, raw in enumerate(observations):
-        _read_observation(f"{dot}observations[{position}]", raw, trace_id, out)
+        add_span(f"{dot}observations[{position}]", raw, partial(_span, trace_id), out)
     _set_trace_fields(trace, out.trace(trace_id))
 
 
-def _read_observation(place: str, raw: Any, trace_id: str | None, out: Collector) -> None:
-    if not is_object(raw):
-        out.problem(place, f"not an object but {kind_of(raw)}")
-        return
-    try:
-        out.add(_span(raw, trace_id))
-    except BadValue as error:
-        out.problem(place, f"span skipped: {error}")
-
-
-def _span(raw: dict[str, Any], trace_id: str | None) -> Span:
+def _span(trace_id: str | None, raw: dict[str, Any]) -> Span:
     metadata = parsed(raw.get("metadata"))
     end = raw.get("endTime")
     start = moment(raw.get("startTime"))

@@ -17,8 +17,8 @@ from proctor.trace._fields import (
     in_range,
     is_array,
     is_object,
-    items,
     kind_of,
+    objects,
 )
 from proctor.trace.assemble import Collector
 from proctor.trace.model import Span, Trace
@@ -54,10 +54,7 @@ def _bare(found: dict[str, Any]) -> bool:
 
 def read(document: Any, out: Collector) -> None:
     """Read one trace or a list of them; they are complete and need no normalisation."""
-    for place, item in items(document):
-        if not is_object(item):
-            out.problem(place, f"trace is not an object but {kind_of(item)}")
-            continue
+    for place, item in objects(document, "trace", out):
         # The segments of a run folder have no header.
         version = item.get(HEADER, VERSION if _bare(item) else None)
         if version != VERSION:

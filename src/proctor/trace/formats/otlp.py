@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from proctor.trace._fields import (
     BadValue,
+    add_span,
     array,
     first_object,
     hex_id,
     is_array,
     is_object,
-    items,
     kind_of,
     name_of,
     nanoseconds,
+    objects,
     optional_id,
     status_of,
 )
@@ -60,17 +61,14 @@ BODY_KEY = "body"
 
 def matches(document: Any) -> bool:
     """Return whether a document holds OTLP requests."""
-    request = _request(first_object(document))
-    return request is not None and any(key in request for key in (*_SPAN_KEYS, *_LOG_KEYS))
+    found = first_object(document)
+    return found is not None and any(key in _request(found) for key in (*_SPAN_KEYS, *_LOG_KEYS))
 
 
 def read(document: Any, out: Collector) -> None:
     """Read one request, or a list of them."""
-    for place, item in items(document):
+    for place, item in objects(document, "export request", out):
         request = _request(item)
-        if request is None:
-            out.problem(place, f"export request is not an object but {kind_of(item)}")
-            continue
         dot = f"{place}." if place else ""
         for key in _SPAN_KEYS:
             for where, resource, group in _groups(request, key, _SCOPE_SPAN_KEYS, dot, out):
@@ -80,10 +78,8 @@ def read(document: Any, out: Collector) -> None:
                 _read_logs(where, group, out)
 
 
-def _request(item: Any) -> dict[str, Any] | None:
+def _request(item: dict[str, Any]) -> dict[str, Any]:
     """Return the request itself; newer Tempo responses wrap it in `trace`."""
-    if not is_object(item):
-        return None
     inner = item.get("trace")
     if is_object(inner) and any(key in inner for key in _SPAN_KEYS):
         return inner
@@ -130,16 +126,12 @@ def _read_spans(
     scopes = (group[key] for key in _SCOPE_KEYS if is_object(group.get(key)))
     scope = next((text(scope.get("name")) for scope in scopes), None)
     for where, raw in _objects(group.get("spans"), f"{place}.spans", out):
-        try:
-            span = _span(raw, scope, where, out)
-        except BadValue as error:
-            out.problem(where, f"span skipped: {error}")
-        else:
-            out.add(span)
+        span = add_span(where, raw, partial(_span, scope, where, out), out)
+        if span is not None:
             out.resource(span.trace_id, resource)
 
 
-def _span(raw: dict[str, Any], scope: str | None, place: str, out: Collector) -> Span:
+def _span(scope: str | None, place: str, out: Collector, raw: dict[str, Any]) -> Span:
     get = raw.get
     end = _either(raw, "endTimeUnixNano", "end_time_unix_nano")
     status, message = _status(get("status"))
@@ -219,7 +211,7 @@ def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
     return LogRecord(
         trace_id,
         span_id,
-        log_event(name, nanoseconds(time or observed or 0, "time"), attributes, _any_value(body)),
+        log_event(name, nanoseconds(time or observed or 0, "time"), attributes, any_value(body)),
     )
 
 
@@ -250,77 +242,42 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
             if key.__class__ is not str:
                 raise BadValue(f"key is not a string but {kind_of(key)}")
             string = wrapped.get("stringValue") if wrapped.__class__ is dict else None
-            found[key] = string if string.__class__ is str else _any_value(wrapped)
+            found[key] = string if string.__class__ is str else any_value(wrapped)
         except (TypeError, KeyError, AttributeError, BadValue) as error:
             why = error if isinstance(error, BadValue) else "not a key with a value"
             out.problem(f"{place}.attributes[{position}]", f"attribute skipped: {why}")
     return found
 
 
-def _any_value(value: Any) -> Any:
+def any_value(value: Any) -> Any:
     """Return the value of an AnyValue."""
     if value is None:
         return None
     if not is_object(value):
         raise BadValue(f"value is not an object but {kind_of(value)}")
     for key, held in value.items():
-        reader = _READERS.get(key)
-        if reader is not None:
-            return reader(held)
+        # `intValue` in JSON by the specification; some producers write `int_value`, as protobuf.
+        match key.replace("_v", "V"):
+            case "stringValue" | "boolValue" | "bytesValue":
+                return held
+            case "intValue" | "doubleValue" as name:
+                try:  # text as well: 64-bit integers, "NaN" and "Infinity" are written so
+                    return int(held) if name == "intValue" else float(held)
+                except (TypeError, ValueError, OverflowError):
+                    what = "an integer" if name == "intValue" else "a number"
+                    raise BadValue(f"{name} is not {what} but {kind_of(held)}") from None
+            case "arrayValue" | "kvlistValue" as name:
+                entries = array(held.get("values") if is_object(held) else held, name)
+                if name == "arrayValue":
+                    return [any_value(entry) for entry in entries]
+                if not all(is_object(e) and isinstance(e.get("key"), str) for e in entries):
+                    raise BadValue("kvlistValue has an entry without a key")
+                return {entry["key"]: any_value(entry.get("value")) for entry in entries}
+            case _:
+                continue
     if value:
         raise BadValue(f"value of unknown type {next(iter(value))!r}"[:80])
     return None
-
-
-def _integer(held: Any) -> int:
-    try:
-        return int(held)
-    except (TypeError, ValueError, OverflowError):
-        raise BadValue(f"intValue is not an integer but {kind_of(held)}") from None
-
-
-def _double(held: Any) -> float:
-    try:
-        return float(held)  # protobuf writes "NaN" and "Infinity" as text
-    except (TypeError, ValueError, OverflowError):
-        raise BadValue(f"doubleValue is not a number but {kind_of(held)}") from None
-
-
-def _list(held: Any) -> list[Any]:
-    values = array(held.get("values") if is_object(held) else held, "arrayValue")
-    return [_any_value(value) for value in values]
-
-
-def _mapping(held: Any) -> dict[str, Any]:
-    entries = array(held.get("values") if is_object(held) else held, "kvlistValue")
-    found: dict[str, Any] = {}
-    for entry in entries:
-        if not is_object(entry) or not isinstance(entry.get("key"), str):
-            raise BadValue("kvlistValue has an entry without a key")
-        found[entry["key"]] = _any_value(entry.get("value"))
-    return found
-
-
-def _as_is(held: Any) -> Any:
-    return held
-
-
-_READERS = {
-    "stringValue": _as_is,
-    "string_value": _as_is,
-    "boolValue": _as_is,
-    "bool_value": _as_is,
-    "intValue": _integer,
-    "int_value": _integer,
-    "doubleValue": _double,
-    "double_value": _double,
-    "arrayValue": _list,
-    "array_value": _list,
-    "kvlistValue": _mapping,
-    "kvlist_value": _mapping,
-    "bytesValue": _as_is,
-    "bytes_value": _as_is,
-}
 
 
 # -- protobuf -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 from proctor.trace._fields import (
     BadValue,
+    add_span,
     array,
     content_id,
     first_object,
@@ -98,16 +99,12 @@ def _is_bag(item: dict[str, Any]) -> bool:
 
 
 def _read_span(place: str, raw: Any, out: Collector) -> None:
-    if not is_object(raw):
-        out.problem(place, f"not an object but {kind_of(raw)}")
-        return
-    try:
-        span = _span(raw, place, out) if _is_span(raw) else _bag(raw, out)
-    except BadValue as error:
-        out.problem(place, f"span skipped: {error}")
-        return
-    out.add(span)
-    out.resource(span.trace_id, _resource(raw, place, out))
+    def read_one(item: dict[str, Any]) -> Span:
+        return _span(item, place, out) if _is_span(item) else _bag(item, out)
+
+    span = add_span(place, raw, read_one, out)
+    if span is not None:
+        out.resource(span.trace_id, _resource(raw, place, out))
 
 
 def _bag(raw: dict[str, Any], out: Collector) -> Span:

@@ -6,10 +6,12 @@ times and durations become nanoseconds; log records become events of their span.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from proctor.trace._fields import (
     BadValue,
+    add_span,
     array,
     first_object,
     hex_id,
@@ -17,9 +19,9 @@ from proctor.trace._fields import (
     is_object,
     iso_duration_ns,
     iso_ns,
-    items,
     kind_of,
     name_of,
+    objects,
     optional_id,
     status_of,
 )
@@ -43,10 +45,7 @@ def matches(document: Any) -> bool:
 
 def read(document: Any, out: Collector) -> None:
     """Read one trace or a list of them."""
-    for place, trace in items(document):
-        if not is_object(trace):
-            out.problem(place, f"trace is not an object but {kind_of(trace)}")
-            continue
+    for place, trace in objects(document, "trace", out):
         _read_trace(f"{place}." if place else "", trace, out)
 
 
@@ -56,21 +55,14 @@ def _read_trace(dot: str, trace: dict[str, Any], out: Collector) -> None:
     _push(waiting, f"{dot}spans", trace.get("spans"), None, out)
     while waiting:
         place, raw, parent = waiting.pop()
+        span = add_span(place, raw, partial(_span, trace.get("trace_id"), parent), out)
         if not is_object(raw):
-            out.problem(place, f"not an object but {kind_of(raw)}")
             continue
-        try:
-            span = _span(raw, trace.get("trace_id"), parent)
-        except BadValue as error:
-            out.problem(place, f"span skipped: {error}")
-            # Children of an unreadable span move up to its parent instead of being lost.
-            below = parent
-        else:
-            out.add(span)
-            below = span.span_id
-            resource = raw.get("resource_attributes")
-            if is_object(resource):
-                out.resource(span.trace_id, resource)
+        resource = raw.get("resource_attributes")
+        if span is not None and is_object(resource):
+            out.resource(span.trace_id, resource)
+        # Children of an unreadable span move up to its parent instead of being lost.
+        below = parent if span is None else span.span_id
         _push(waiting, f"{place}.child_spans", raw.get("child_spans"), below, out)
 
 
@@ -93,7 +85,7 @@ def _push(
     )
 
 
-def _span(raw: dict[str, Any], trace_id: Any, parent: str | None) -> Span:
+def _span(trace_id: Any, parent: str | None, raw: dict[str, Any]) -> Span:
     get = raw.get
     start = iso_ns(get("timestamp"))
     duration = get("duration")
