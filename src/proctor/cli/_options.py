@@ -50,6 +50,7 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the seconds of a number with a unit."""
+        # A unit is required: a bare number could be meant as seconds or as days.
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", str(value).strip())
         if found is None or not float(found[1]):
             self.fail(f"{value!r} is not a duration such as 30d, 12h or 90s", param, ctx)
@@ -57,6 +58,7 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * seconds[found[2]]
 
 
+# A decorator can be applied to any number of commands: each gets its own option.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 events_option = click.option(
     "--json",
@@ -132,6 +134,7 @@ def require_server_extra() -> None:
         needs_extra(package, "server")
 
 
+# The key under which click's context carries --log-level to the callback of --log-file.
 _LOG_LEVEL = "proctor.log_level"
 
 
@@ -146,6 +149,7 @@ def log_options(function: Decorated) -> Decorated:
             return
         from proctor.ops.logs import logging_to
 
+        # Closed by click when the command ends, however it ends.
         ctx.with_resource(logging_to(value, ctx.meta[_LOG_LEVEL]))
 
     level = click.option(
@@ -173,7 +177,7 @@ def log_options(function: Decorated) -> Decorated:
 
 def folder_or_address(value: str) -> Path | str:
     """Return a path, or an address such as s3://bucket/prefix as text."""
-    if ":/" not in value:  # spares the import
+    if ":/" not in value:  # not an address: the import of object stores can be skipped
         return Path(value)
     from proctor.runs.remote.object_store import checked, is_address
 
@@ -211,6 +215,7 @@ def _readable_results_option(copy: Literal["queries", "runs"]) -> Callable[[Deco
     def folder(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path | None:
         if value is None:
             return None
+        # The message that click has for a folder that is a file.
         if Path(value).is_file():
             raise click.BadParameter(f"Directory {value!r} is a file.")
         return api.results_root(value, copy=copy, warn=warn)
@@ -249,7 +254,7 @@ def warn(text: str) -> None:
 
 
 def record_audit(command: str, root: Path, **facts: Any) -> None:
-    """Write to the audit log; if that fails, warn and go on."""
+    """Write to the audit log; if that fails, only warn: the command itself has succeeded."""
     from proctor.runs import audit
 
     if problem := audit.record(command, root, **facts):
@@ -293,6 +298,7 @@ class Names(click.ParamType[tuple[str, ...]]):
         if isinstance(value, tuple):
             return cast("tuple[str, ...]", value)
         names = tuple(part.strip() for part in str(value).split(",") if part.strip())
+        # Rules may have a parameter: `sequential:0.01`.
         odd = [name for name in names if not re.fullmatch(r"\w+(:[\w.+-]*)?", name)]
         if odd:
             # An option whose value may be left out takes the word after it.
@@ -310,6 +316,7 @@ def options_of(
     """
 
     def add(function: Decorated) -> Decorated:
+        # Decorators apply from the bottom up: reversed, --help has the order of the fields.
         for name, field in reversed(model.model_fields.items()):
             if name not in hidden and not _extra(field).get("hidden"):
                 flag = option_name(name, spelled)
@@ -340,6 +347,7 @@ def from_options(
         if not fault.loc:  # about several options together
             raise click.UsageError(fault.message) from None
         name = str(fault.loc[0])
+        # The option replaces the field's name, which users of the command line do not know.
         message = fault.message.removeprefix(name).lstrip(": ")
         raise click.BadParameter(message, param_hint=option_name(name, spelled)) from None
 
@@ -351,6 +359,7 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 
 def _option_settings(field: FieldInfo) -> dict[str, Any]:
     kind = _bare_type(field.annotation)
+    # The default is always None, so that an option that is not given leaves the setting alone.
     if kind is bool:
         return {"is_flag": True, "default": None}
     if typing.get_origin(kind) is tuple:

@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from proctor.trace.render import TreeLine
 
+# File descriptors, which child processes inherit; `sys.stdout` may be something else.
 STDOUT, STDERR = 1, 2
 
 _KIND_COLOURS = {
@@ -29,7 +30,18 @@ _KIND_COLOURS = {
 
 def wants_colour() -> bool:
     """Return whether standard output is a terminal and `NO_COLOR` is not set."""
+    # https://no-color.org: any value but the empty one turns colour off.
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def echo_json(document: Any) -> None:
+    """Print one JSON document; structs become objects, and paths and dates text."""
+    import json
+
+    import msgspec
+
+    # Not msgspec's own encoder: it refuses lone surrogates, which agents do write.
+    click.echo(json.dumps(msgspec.to_builtins(document, enc_hook=str), indent=2))
 
 
 def echo_report(text: str) -> None:
@@ -59,12 +71,17 @@ def stdout_reserved() -> Generator[None]:
     Lines of several threads stay whole, so that each event of a run has a line of its own.
     """
     stream = sys.stdout
+    # What was printed before belongs to standard output; it must not move with the descriptor.
     stream.flush()
     lines = WholeLines(sys.stderr)
     aside = cast("TextIO", lines)
     with contextlib.redirect_stdout(aside), contextlib.redirect_stderr(aside):
         try:
-            if not _is_descriptor(stream):
+            try:
+                is_descriptor = os.path.sameopenfile(stream.fileno(), STDOUT)
+            except (AttributeError, OSError, ValueError):
+                is_descriptor = False
+            if not is_descriptor:  # a test or a notebook has replaced the stream
                 yield
                 return
             saved = os.dup(STDOUT)
@@ -80,10 +97,9 @@ def stdout_reserved() -> Generator[None]:
 
 
 class WholeLines:
-    """A stream that writes whole lines only.
+    """A stream that writes whole lines only."""
 
-    `print` writes its line break separately, and another thread's line could come between.
-    """
+    # `print` writes its line break separately: another thread's line could come between.
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -118,11 +134,3 @@ class WholeLines:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
-
-
-def _is_descriptor(stream: TextIO) -> bool:
-    """Return whether a stream writes to the descriptor of standard output."""
-    try:
-        return os.path.sameopenfile(stream.fileno(), STDOUT)
-    except (AttributeError, OSError, ValueError):
-        return False

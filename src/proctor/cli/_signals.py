@@ -32,6 +32,7 @@ GRACE_SECONDS = 4.5
 @contextlib.contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Generator[None]:
     """Install a handler for Ctrl-C and SIGTERM; does nothing outside the main thread."""
+    # Python allows signal handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,6 +52,7 @@ def wake_on_signals(loop: asyncio.AbstractEventLoop) -> Generator[None]:
         return
     ours, pythons = socket.socketpair()
     with ours, pythons:
+        # Python writes to its end inside the signal handler, which must never block.
         ours.setblocking(False)
         pythons.setblocking(False)
         loop.add_reader(ours, ours.recv, 4096)
@@ -100,9 +102,10 @@ class Interrupts:
                     self._watchdog.join(GRACE_SECONDS)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self.signal is not None:  # the second signal: no cleanup, it may be what hangs
             os._exit(128 + number)
         self.signal = number
+        # Nothing runs yet: leave through the normal path, which prints no traceback.
         if self._session is None or self._loop is None:
             raise click.exceptions.Exit(128 + number)
         saved = (
@@ -110,6 +113,7 @@ class Interrupts:
         )
         _write(f"\nstopping{saved}\n")
         _write("press Ctrl-C again to quit at once\n")
+        # An agent that blocks the event loop would also block the ordered stop.
         self._watchdog = threading.Timer(GRACE_SECONDS, self._exit)
         self._watchdog.daemon = True
         self._watchdog.start()

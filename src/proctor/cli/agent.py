@@ -13,9 +13,6 @@ from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from proctor.agents.base import AgentConfig
     from proctor.agents.registry import NamedAgent
     from proctor.runs.run import Run
     from proctor.spec import Configuration
@@ -75,9 +72,9 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
     from proctor.spec.config_edit import add_agent, refuse_secrets
 
     options = {"kind": kind, **_options(kind, settings)}
-    refuse_secrets(options)
+    refuse_secrets(options)  # before anything is written
     path = _settings_path(own)
-    agent_config(options, base_dir=path.parent)
+    agent_config(options, base_dir=path.parent)  # validates, so that no broken agent is stored
     add_agent(path, name, options, replace=replace)
     click.echo(printable(f"added {name} to {path}"))
     click.echo(printable(f"test it: proctor agent test {name}"))
@@ -123,6 +120,7 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
                 f"agents of kind {kind} have no option {first!r}", where="--set", hint=hint
             )
         wants: Any = fields[first].annotation
+        # A text field takes its value as it is: `--set model=1e5` is not a number.
         is_text = not rest and wants in (str, str | None)
         _put(options, [first, *rest], text if is_text else _value(text))
     return options
@@ -147,6 +145,7 @@ def _value(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+    # YAML would also read dates and `a: b`, which users of the command line mean as text.
     structured = text.lstrip()[:1] in ("[", "{")
     return value if structured or isinstance(value, bool | int | float | None) else text
 
@@ -177,6 +176,7 @@ def list_agents(expression: str, as_json: bool) -> None:
 
     configuration = load_configuration()
     found = named_agents(configuration.settings.agents)
+    # The user's own agents first, those of Proctor last.
     order = {"settings": 0, "proctor": 2}
     agents = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
     rows = [FilterableRow(_row(each, configuration)) for each in agents]
@@ -206,6 +206,7 @@ def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
         entry = None if tree is None else tree.child(each.name)
         if entry is not None:
             origin = str(entry.place)
+            # A value from an environment variable may be a key.
             what = "(hidden)" if entry.secrets else what
     return {
         "name": each.name,
@@ -238,14 +239,23 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
     """
     from proctor.agents.registry import resolve_agent
     from proctor.background import run_sync
-    from proctor.spec import load_configuration
+    from proctor.spec import Case, Suite, load_configuration
+    from proctor.trials.options import RunOptions
+    from proctor.trials.prepare import prepare
+    from proctor.trials.session import run_session
 
     configuration = load_configuration()
     config = resolve_agent(
         name, configuration.settings.agents, Path(), settings_dir=configuration.folder
     )
-    options = {"seed": seed, "timeout": timeout, "trials": 1}
-    run = run_sync(_ask(name, config, _question(text), configuration, options))
+    suite = Suite(cases=(Case(id="test", input=_question(text)),))
+    context = prepare(
+        suite,
+        RunOptions(seed=seed, timeout=timeout, trials=1),
+        agents={name: config},
+        configuration=configuration,
+    )
+    run = run_sync(run_session(context))
     _show(run)
     if run.trials[0].error is not None:
         ctx.exit(EXIT_CANNOT_JUDGE)
@@ -254,31 +264,13 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
 def _question(text: str) -> Any:
     import json
 
+    # Only these: a number or a quoted text is more likely a question than JSON.
     if text.lstrip()[:1] not in ("{", "["):
         return text
     try:
         return json.loads(text)
     except ValueError as error:
         raise ProctorError(f"not JSON: {error}", where="--input") from None
-
-
-async def _ask(
-    name: str,
-    config: AgentConfig,
-    question: Any,
-    configuration: Configuration,
-    options: Mapping[str, Any],
-) -> Run:
-    from proctor.spec import Case, Suite
-    from proctor.trials.options import RunOptions
-    from proctor.trials.prepare import prepare
-    from proctor.trials.session import run_session
-
-    suite = Suite(cases=(Case(id="test", input=question),))
-    context = prepare(
-        suite, RunOptions(**options), agents={name: config}, configuration=configuration
-    )
-    return await run_session(context)
 
 
 def _show(run: Run) -> None:
@@ -293,6 +285,7 @@ def _show(run: Run) -> None:
         click.echo(printable(f"error: {trial.error.type}: {trial.error.message}"), err=True)
     else:
         click.echo(f"answer   {printable(trial.answer or '', keep=chr(10)) or '(empty)'}")
+    # Without model calls there are no tokens; with some, the provider may not report them.
     uncounted = "unknown" if trial.llm_calls else ""
     facts = {
         "latency": duration_ms(trial.latency_ms),

@@ -6,7 +6,6 @@ A baseline is a set of saved traces of one version of an agent. Runs are compare
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,9 @@ from proctor.cli._options import (
     split_names,
     tags_option,
     timeout_option,
+    warn,
 )
+from proctor.cli._output import echo_json
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.tables import table
 
@@ -51,6 +52,7 @@ def baseline() -> None:
 def _suite_options(function: Decorated) -> Decorated:
     """Add the options that select cases and agents of a suite, for `_selected`."""
     concurrency = "Cases to run at the same time; 1 makes latencies comparable on a busy machine."
+    # From the last to the first, because decorators apply from the bottom up.
     for option in (
         count_option("--concurrency", concurrency),
         timeout_option,
@@ -106,12 +108,14 @@ def save(ctx: click.Context, *, version: str, force: bool, **options: Any) -> No
     """
     from proctor.trials.baseline_runs import SaveOutcome, save_baselines
 
+    # The version is a folder name; an empty one would put files a level too high.
     if not version.strip():
         raise click.BadParameter("is empty", param_hint="--version")
     saved = save_baselines(version=version, force=force, **_selected(options))
     for each in saved:
         _echo_saved(each)
     outcomes = {each.outcome for each in saved}
+    # A failed check is more definite than a case that could not be run: it wins.
     if SaveOutcome.FAILED in outcomes:
         ctx.exit(EXIT_REFUSED)
     ctx.exit(0 if outcomes == {SaveOutcome.SAVED} else EXIT_CANNOT_JUDGE)
@@ -160,10 +164,10 @@ def list_baselines(
     store = _store(suite, folder)
     listing = store.list(agent)
     for problem in listing.problems:
-        click.echo(f"warning: {line(problem, 500)}; skipped", err=True)
+        warn(f"{line(problem, 500)}; skipped")
     if as_json:
         entries = [_entry(store, each) for each in listing.baselines]
-        click.echo(json.dumps({"baselines": entries}, indent=2))
+        echo_json({"baselines": entries})
         return
     if not listing.baselines:
         whose = f" of agent {agent!r}" if agent else ""
@@ -262,6 +266,7 @@ def diff(
 
     if compare is not None and options["traces"]:
         raise click.UsageError("use --compare or --traces, not both")
+    # Before the agent runs: a path that cannot be written is reported at once.
     target = None if output is None else with_folder(output)
     found = diff_with(baseline=baseline, compare=compare, **_selected(options))
     text = DIFF_FORMATS["json" if as_json else form](found)

@@ -85,6 +85,7 @@ def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
     try:
         return read_run(text, root)
     except ProctorError as error:
+        # `proctor compare fast careful` is a frequent mistake: both are agents, not runs.
         try:
             agents = {cell.agent for cell in read_run("latest", root).cells}
         except ProctorError:

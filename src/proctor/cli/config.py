@@ -10,6 +10,7 @@ import click
 
 from proctor.cli._command import CommandGroup
 from proctor.cli._options import FILE, json_option
+from proctor.cli._output import echo_json
 from proctor.sanitize import printable
 
 
@@ -52,12 +53,8 @@ def show(as_json: bool) -> None:
         rows.append((entry.key, shown[last], str(entry.origin)))
     keys = provider_keys(os.environ)
     if as_json:
-        document = {
-            "files": [str(path) for path in configuration.files],
-            "settings": {key: {"value": value, "from": origin} for key, value, origin in rows},
-            "keys": keys,
-        }
-        click.echo(json.dumps(document, indent=2))
+        settings = {key: {"value": value, "from": origin} for key, value, origin in rows}
+        echo_json({"files": configuration.files, "settings": settings, "keys": keys})
         return
     lines = [("setting", "value", "from")]
     lines += [(key, _text(value), origin) for key, value, origin in rows]
@@ -77,6 +74,7 @@ def _text(value: Any) -> str:
     return "-" if value is None else json.dumps(value, ensure_ascii=False)
 
 
+# In the order of use: most users only need the first.
 KINDS = ("suite", "experiment", "config")
 
 
@@ -104,6 +102,7 @@ def schema(kind: Any, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
+    # Atomically: an editor may be reading the schema.
     write_atomic(with_folder(output), text.encode())
 
 

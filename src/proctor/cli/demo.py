@@ -20,7 +20,6 @@ from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
-    from proctor.runs.summary import FailureSample
 
 INTRODUCTION = {
     None: """\
@@ -64,7 +63,7 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     from proctor.trials.prepare import prepare
     from proctor.trials.session import new_folder
 
-    if model == "local":
+    if model == "local":  # checked before the introduction promises anything
         _require_local_model()
     name = "suite.yaml" if model is None else f"{model}.yaml"
     click.echo(INTRODUCTION[model])
@@ -72,9 +71,10 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
         suite = load_suite(path)
         # The demo ignores the user's settings, so that it is the same everywhere.
         settings = Configuration(Settings(), suite.folder, (), Tree(DEFAULT, {}))
+        # One trial at a time: the local model uses all processors.
         options = RunOptions(concurrency=None if model is None else 1)
-        ready = prepare(suite, options, configuration=settings)
-        ended = execute_run(ready, new_folder(ready, results, "demo"))
+        context = prepare(suite, options, configuration=settings)
+        ended = execute_run(context, new_folder(context, results, "demo"))
         click.echo(console.render(ReportFacts(ended.run)), color=wants_colour(), nl=False)
         if ended.signal is not None:
             ctx.exit(ended.exit_code)
@@ -112,7 +112,9 @@ def _show_failure(run: Run) -> None:
     from proctor.sanitize import line
     from proctor.trace.render import tree_lines
 
-    sample = _worst_failure(run)
+    # The most serious failure: a forbidden tool, then other blocking checks.
+    ranked = sorted(run.failures, key=lambda f: (f.check_id != "forbidden_tools", not f.blocking))
+    sample = ranked[0].samples[0] if ranked else None
     found = next((t for t in run.trials() if sample and t.trace_id == sample.trace_id), None)
     trace = None if found is None else run.trace(found)
     if trace is None or sample is None:
@@ -124,14 +126,9 @@ def _show_failure(run: Run) -> None:
         click.echo(coloured(row) if colour else row.plain(), color=colour)
 
 
-def _worst_failure(run: Run) -> FailureSample | None:
-    """Return a sample of the most serious failure: forbidden tools, then blocking checks."""
-    ranked = sorted(run.failures, key=lambda f: (f.check_id != "forbidden_tools", not f.blocking))
-    return ranked[0].samples[0] if ranked else None
-
-
 def _next_steps(run: Run, suite: Path) -> None:
     place, file = shlex.quote(str(run.path)), shlex.quote(str(suite))
+    # The commands are copied by users, so they must find something in this very run.
     forbidden = any(failure.check_id == "forbidden_tools" for failure in run.failures)
     calls = "{tool_name: cancel_order}" if forbidden else "{kind: llm}"
     steps = (
@@ -166,8 +163,8 @@ def init(directory: Path) -> None:
     from proctor.spec.scaffold import scaffold
 
     for file in scaffold(directory):
-        word = "wrote" if file.written else "kept "
-        click.echo(printable(f"{word} {file.path}  ({file.what})"))
+        verb = "wrote" if file.written else "kept "
+        click.echo(printable(f"{verb} {file.path}  ({file.what})"))
     suite = printable(str(directory / "suite.yaml"))
     click.echo(f"\nnext:\n  proctor validate {suite}\n  proctor test {suite}")
     click.echo("then replace the example with your own agent and cases")

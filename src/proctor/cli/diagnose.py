@@ -6,9 +6,8 @@ The exit code does not depend on the findings; it is 2 if a file yields no trace
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,17 +19,9 @@ from proctor.diagnose.methods import METHODS
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
-    from proctor.diagnose.clusters import Clusters
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.trace import Trace
-
-
-class NamedTrace(NamedTuple):
-    """A trace, and the name of its trial or its file."""
-
-    where: str
-    trace: Trace
 
 
 @click.command(cls=Command)
@@ -77,15 +68,14 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
     """
     from proctor.diagnose.methods import asks
 
-    how = _asking(options) if asks(options["method"]) else None
+    detector = _detector_options(options) if asks(options["method"]) else None
     runs = {text: found for text in files if (found := _find_run(text)) is not None}
     named = tuple(text for text in files if text not in runs)
     loaded = TraceFiles(named) if named else None
     if loaded is not None:
-        looked = _looked(loaded, options["no_redact"])
-        _echo_traces(looked, how, options, several=loaded.several)
+        _echo_traces(loaded, detector, options)
     for run in runs.values():
-        _echo_run(run, how, options)
+        _echo_run(run, detector, options)
     if loaded is not None:
         loaded.exit()
 
@@ -104,7 +94,7 @@ def _find_run(text: str) -> Path | None:
         return None  # the trace reader reports what is wrong with it
 
 
-def _asking(options: dict[str, Any]) -> DetectorOptions:
+def _detector_options(options: dict[str, Any]) -> DetectorOptions:
     from proctor.diagnose.methods import asking
     from proctor.llm.cache import DiskCache, cache_folder
     from proctor.llm.chat_model import ChatReply
@@ -119,78 +109,53 @@ def _asking(options: dict[str, Any]) -> DetectorOptions:
     )
 
 
-def _looked(loaded: TraceFiles, no_redact: bool) -> Iterator[NamedTrace]:
-    from proctor.trace.redact import redactor_for
-
-    redactor = redactor_for(not no_redact)
-    for trace in loaded:
-        yield NamedTrace(loaded.file, trace if redactor is None else redactor.trace(trace))
-
-
-def _trials(path: Path, failed: bool) -> Iterator[NamedTrace]:
-    from proctor.runs.run import Run
-
-    run = Run(path)
-    for trial in run.trials():
-        if failed and trial.passed:
-            continue
-        trace = run.trace(trial)
-        if trace is not None:
-            yield NamedTrace(trial.name, trace)
-
-
-def _found(looked: NamedTrace, method: str, how: DetectorOptions | None) -> Diagnosis:
-    from proctor.diagnose.methods import adiagnose, asks, diagnose_offline
-
-    if not asks(method):
-        return diagnose_offline(looked.trace, method)
+def _diagnose(trace: Trace, method: str, detector: DetectorOptions | None) -> Diagnosis:
     from proctor.background import run_sync
+    from proctor.diagnose.methods import adiagnose, diagnose_offline
 
-    return run_sync(adiagnose(looked.trace, method, how))
+    if detector is None:
+        return diagnose_offline(trace, method)
+    return run_sync(adiagnose(trace, method, detector))
 
 
 def _echo_traces(
-    traces: Iterator[NamedTrace],
-    how: DetectorOptions | None,
-    options: dict[str, Any],
-    *,
-    several: bool,
+    loaded: TraceFiles, detector: DetectorOptions | None, options: dict[str, Any]
 ) -> None:
-    """Print each trace as it is read, with its file if there are several."""
+    """Print each diagnosis as soon as its trace is read, with the file if there are several."""
     from proctor.report.diagnosis import console_lines, markdown_lines
+    from proctor.trace.redact import redactor_for
 
-    shape = options["shape"]
-    for looked in traces:
-        found = _found(looked, options["method"], how)
-        if shape == "json":
-            click.echo(json.dumps({"file": looked.where, **found.to_dict()}))
-        else:
-            lines = console_lines if shape == "console" else markdown_lines
-            click.echo("\n".join(lines(found, looked.where if several else None)))
-
-
-def _echo_run(path: Path, how: DetectorOptions | None, options: dict[str, Any]) -> None:
-    from proctor.diagnose.clusters import Clusters
-
-    clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0
-    for looked in _trials(path, options["failed"]):
-        found = _found(looked, options["method"], how)
-        clusters.add(looked.where, looked.trace, found)
-        seen += 1
+    redactor = redactor_for(not options["no_redact"])
+    lines = markdown_lines if options["shape"] == "markdown" else console_lines
+    for trace in loaded:
+        # Redacted first: quotes in findings, and what a model is sent, come from the trace.
+        safe = trace if redactor is None else redactor.trace(trace)
+        found = _diagnose(safe, options["method"], detector)
         if options["shape"] == "json":
-            diagnoses.append({"trial": looked.where, **found.to_dict()})
-    _echo_clusters(clusters, seen, diagnoses, options["shape"])
+            # One document per line: the number of traces is not known in advance.
+            click.echo(json.dumps({"file": loaded.file, **found.to_dict()}))
+        else:
+            click.echo("\n".join(lines(found, loaded.file if loaded.several else None)))
 
 
-def _echo_clusters(
-    clusters: Clusters, seen: int, diagnoses: list[dict[str, Any]], shape: str
-) -> None:
+def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, Any]) -> None:
+    """Print the clusters of failures in a run. Its traces were redacted when they were stored."""
+    from proctor.diagnose.clusters import Clusters
     from proctor.report.diagnosis import cluster_lines, cluster_table
+    from proctor.runs.run import Run
 
+    run, clusters, diagnoses = Run(path), Clusters(), list[dict[str, Any]]()
+    for trial in run.trials():
+        trace = run.trace(trial)
+        if trace is None or (options["failed"] and trial.passed):
+            continue
+        found = _diagnose(trace, options["method"], detector)
+        clusters.add(trial.name, trace, found)
+        diagnoses.append({"trial": trial.name, **found.to_dict()})
     rows = clusters.all()
-    if shape == "json":
+    if options["shape"] == "json":
         document = {"clusters": [row.to_dict() for row in rows], "trials": diagnoses}
         click.echo(json.dumps(document))
     else:
-        lines = cluster_lines if shape == "console" else cluster_table
-        click.echo("\n".join(lines(rows, seen)))
+        lines = cluster_lines if options["shape"] == "console" else cluster_table
+        click.echo("\n".join(lines(rows, len(diagnoses))))

@@ -19,7 +19,7 @@ import click
 from proctor import api
 from proctor.cli._command import Command
 from proctor.cli._options import json_option
-from proctor.cli._output import wants_colour
+from proctor.cli._output import echo_json, wants_colour
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -103,13 +103,8 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
     findings = list(examine(online))
     problems = [finding for finding in findings if finding.state == "problem"]
     if as_json:
-        import json
-
-        document = {
-            "ok": not problems,
-            "findings": [finding._asdict() for finding in findings],
-        }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        rows = [finding._asdict() for finding in findings]
+        echo_json({"ok": not problems, "findings": rows})
         ctx.exit(1 if problems else 0)
     colour = wants_colour()
     widest = max(len(finding.name) for finding in findings)

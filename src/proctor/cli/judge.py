@@ -9,6 +9,7 @@ import click
 
 from proctor.cli._command import CommandGroup
 from proctor.cli._options import FILE, chat_model, chat_model_options, json_option
+from proctor.cli._output import echo_json
 from proctor.formatting import level_of, money, plural
 from proctor.sanitize import printable
 
@@ -84,11 +85,7 @@ def audit(labels: Path, **options: Any) -> None:
     rows = read_labels(labels)
     found = _audited(rows, options)
     if options["as_json"]:
-        import json
-
-        import msgspec
-
-        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+        echo_json(found)
     else:
         click.echo("\n".join(_lines(found, options)))
 

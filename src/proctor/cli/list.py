@@ -9,6 +9,7 @@ import click
 
 from proctor.cli._command import CommandGroup
 from proctor.cli._options import filter_option, json_option
+from proctor.cli._output import echo_json
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import clipped
 from proctor.sanitize import printable
@@ -141,9 +142,7 @@ class FilterableRow:
 def echo_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
     """Print rows as a table or as JSON."""
     if as_json:
-        import json
-
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        echo_json(rows)
         return
     if not rows:
         click.echo("none", err=True)

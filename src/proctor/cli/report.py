@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -91,7 +91,11 @@ def report(
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
     if charts is not None:
-        _write_charts(facts, charts, forms or ("png",))
+        from proctor.report.charts import Format, write_charts
+
+        for form in dict.fromkeys(forms or ("png",)):
+            for path in write_charts(facts, charts, cast("Format", form)):
+                click.echo(str(path), err=True)
     if planned:
         write_outputs(facts, planned, {})
     elif page is None and not show and charts is None:
@@ -113,13 +117,3 @@ def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
         click.echo(f"for interactive charts: {charts.INSTALL}", err=True)
     if show and click.launch(str(target)) != 0:
         click.echo(f"could not open a browser; open {shlex.quote(str(target))} yourself", err=True)
-
-
-def _write_charts(facts: ReportFacts, folder: Path, forms: tuple[str, ...]) -> None:
-    from typing import cast
-
-    from proctor.report import charts
-
-    for form in dict.fromkeys(forms):
-        for path in charts.write_charts(facts, folder, cast("charts.Format", form)):
-            click.echo(str(path), err=True)

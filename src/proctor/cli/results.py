@@ -11,9 +11,8 @@ import click
 
 from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import Decorated, readable_results_option
+from proctor.cli._options import Decorated, readable_results_option, warn
 from proctor.formatting import plural, some
-from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -65,7 +64,7 @@ def query_trials(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -
 def echo_problems(found: ResultSet) -> None:
     """Print a warning for each file that could not be read."""
     for problem in found.problems:
-        click.echo(f"warning: {printable(problem)}", err=True)
+        warn(problem)
 
 
 @click.command(cls=Command)

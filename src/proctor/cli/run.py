@@ -47,6 +47,7 @@ SPELLED = {
 }
 """Options whose names are shorter than their fields'."""
 
+# No check that it exists: a run may also be named by a tag or as `latest`.
 RUN = click.Path(path_type=Path)
 
 
@@ -181,48 +182,53 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
       # resume an unfinished run
       proctor run --resume results/suite/2026-01-31_001
     """
-    how = Invocation(**{name: given.pop(name) for name in Invocation._fields})
-    resumed = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
+    options = Invocation(**{name: given.pop(name) for name in Invocation._fields})
+    resumed = [
+        path
+        for path in (options.resume, options.retry_failed, options.retry_infra)
+        if path is not None
+    ]
     if len(resumed) + bool(targets) != 1:
         raise click.UsageError("name what to run, or one run to resume")
-    if how.formats or how.outputs:
+    if options.formats or options.outputs:
         from proctor.report.outputs import plan_outputs
 
-        if how.as_json:
+        if options.as_json:
             raise click.UsageError("--json prints its own document: leave out --format and -o")
-        plan_outputs(how.formats, how.outputs, os.environ)  # refuses what cannot be written
+        # Now, not after the run: an impossible combination must not cost an hour of trials.
+        plan_outputs(options.formats, options.outputs, os.environ)
     allow_local_imports()
-    if not targets:
-        with Notifications(how, resumed[0].parent.name) as notifications:
-            ctx.exit(_resume(resumed[0], how, given, notifications))
     from proctor.trials.resolve_experiment import read_axes
     from proctor.trials.target import Kind, Target, batch_experiment, find_target
 
-    first = Path(targets[0])
-    if _is_selection(targets, how):
-        name = how.name or "batch"
-        with Notifications(how, name) as notifications:
-            experiment = batch_experiment(
-                targets, exclude=list(how.exclude), params=read_axes(how.axes), name=name
-            )
-            found = Target(Kind.EXPERIMENTS, experiments=(experiment,))
-            ctx.exit(_start(found, how, given, notifications))
-    with Notifications(
-        how, first.stem, first.parent if first.is_file() else Path()
-    ) as notifications:
-        ctx.exit(_start(find_target(targets[0]), how, given, notifications))
-
-
-def _is_selection(targets: tuple[str, ...], how: Invocation) -> bool:
-    """Return whether the targets select cases, rather than name one file, experiment or scope."""
-    if len(targets) != 1 or how.exclude or how.axes:
-        return True
-    (target,) = targets
-    return not Path(target).exists() and any(sign in target for sign in "*?[:,")
+    # Several targets, a glob or a filter select cases for one new experiment; anything else names
+    # one file, experiment or scope.
+    selects = len(targets) != 1 or bool(options.exclude or options.axes)
+    selects = selects or (not Path(targets[0]).exists() and bool(set("*?[:,") & set(targets[0])))
+    folder = None
+    if not targets:
+        name = resumed[0].parent.name
+    elif selects:
+        name = options.name or "batch"
+    else:
+        name, first = Path(targets[0]).stem, Path(targets[0])
+        folder = first.parent if first.is_file() else Path()
+    # Opened before the target is read, so that an error in the target is notified too.
+    with Notifications(options, name, folder) as notifications:
+        if not targets:
+            ctx.exit(_resume(resumed[0], options, given, notifications))
+        if not selects:
+            ctx.exit(_start(find_target(targets[0]), options, given, notifications))
+        experiment = batch_experiment(
+            targets, exclude=list(options.exclude), params=read_axes(options.axes), name=name
+        )
+        found = Target(Kind.EXPERIMENTS, experiments=(experiment,))
+        ctx.exit(_start(found, options, given, notifications))
 
 
 def allow_local_imports() -> None:
     """Make modules in the working folder importable, as `python -m proctor` does."""
+    # At the end of the path: a file here must not replace an installed package.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
@@ -233,24 +239,29 @@ class Notifications:
     Waiting for slow services comes last, after everything is printed and stored.
     """
 
-    def __init__(self, how: Invocation, name: str, folder: Path | None = None) -> None:
+    def __init__(self, options: Invocation, name: str, folder: Path | None = None) -> None:
         from proctor.spec import load_configuration
 
         self._name = name
         self._interrupted = False
         self._notifier: Notifier | None = None
         configuration = load_configuration(folder)
-        options = (how.notify_to, how.notify_on, how.notify_template, how.notify_baseline)
+        given = (
+            options.notify_to,
+            options.notify_on,
+            options.notify_template,
+            options.notify_baseline,
+        )
         # Any of the options is checked before the run starts, also without an address.
-        if not any(options) and not configuration.settings.notify.to:
+        if not any(given) and not configuration.settings.notify.to:
             return
         from proctor.ops.notify import Notifier, notify_request
 
-        request = notify_request(configuration, *options)
+        request = notify_request(configuration, *given)
         if request.to:
             # Built for a dry run too: wrong URLs are reported before anything is run.
             notifier = Notifier(request, lambda problem: warn(f"notification: {problem}"))
-            self._notifier = None if how.dry_run else notifier
+            self._notifier = None if options.dry_run else notifier
 
     def ended(self, ended: EndedRun) -> None:
         """Start to send the notification for a run that has ended."""
@@ -262,6 +273,7 @@ class Notifications:
         interrupted = ended.signal is not None
         self._interrupted = self._interrupted or interrupted
         worse = None
+        # An interrupted run is incomplete: the gate would compare other cases.
         if self._notifier.wants_regressions and not interrupted:
             worse = self._notifier.regression(ended.run, root_of(ended.run.path))
         self._notifier.send(
@@ -287,47 +299,53 @@ class Notifications:
 
 
 def _start(
-    found: Target, how: Invocation, given: dict[str, Any], notifications: Notifications
+    found: Target, options: Invocation, given: dict[str, Any], notifications: Notifications
 ) -> int:
     """Prepare everything, then run it (or print the plan); return the exit code."""
     from proctor.trials.resolve_experiment import read_set
     from proctor.trials.target import folder_for, prepare_target
 
-    if how.smoke:
+    if options.smoke:
         given["trials"] = 1
+    # Only to check them: `prepare_target` combines them with the options of each experiment.
     from_options(RunOptions, given, spelled=SPELLED)
-    if how.name and len(found.experiments) > 1:
+    if options.name and len(found.experiments) > 1:
         raise click.UsageError("--name needs a single experiment, and this file has several")
-    agents = [*how.agents, *split_names(how.listed_agents)]
-    ready = prepare_target(
+    agents = [*options.agents, *split_names(options.listed_agents)]
+    # All experiments are prepared before the first one runs, so that a mistake in the last is found
+    # at once.
+    contexts = prepare_target(
         found,
         given,
         agents=agents or None,
-        seeds=how.seeds,
-        expression=how.expression,
-        settings=read_set(how.settings) if how.settings else None,
-        tags=split_names(how.tags),
-        smoke=how.smoke,
+        seeds=options.seeds,
+        expression=options.expression,
+        settings=read_set(options.settings) if options.settings else None,
+        tags=split_names(options.tags),
+        smoke=options.smoke,
     )
     # A smoke run says nothing about the experiment, so it is stored separately from its runs.
-    suffix = "-smoke" if how.smoke else ""
-    names = [(how.name or each.name) + suffix for each in ready]
-    if how.dry_run:
-        return _echo_plans(ready, how, names)
+    suffix = "-smoke" if options.smoke else ""
+    names = [(options.name or each.name) + suffix for each in contexts]
+    if options.dry_run:
+        return _echo_plans(contexts, options, names)
     ended: list[EndedRun] = []
-    for each, name in zip(ready, names, strict=True):
+    for each, name in zip(contexts, names, strict=True):
         run = execute_run(
-            each, folder_for(each, how.results, name), quiet=how.quiet, events=how.as_json
+            each,
+            folder_for(each, options.results, name),
+            quiet=options.quiet,
+            events=options.as_json,
         )
         ended.append(run)
-        notifications.ended(run)
+        notifications.ended(run)  # before the next run starts, which may take hours
         if run.signal is not None:
             break
-    return _echo_runs(ended, how)
+    return _echo_runs(ended, options)
 
 
 def _resume(
-    path: Path, how: Invocation, given: dict[str, Any], notifications: Notifications
+    path: Path, options: Invocation, given: dict[str, Any], notifications: Notifications
 ) -> int:
     from proctor.formatting import plural
     from proctor.runs.audit import root_of
@@ -335,30 +353,37 @@ def _resume(
     from proctor.trials.resume import left_of, restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
 
-    unused = {"--agent": how.agents, "--agents": how.listed_agents, "--seeds": how.seeds}
-    unused |= {"--set": how.settings, "--tags": how.tags, "--filter": how.expression}
-    unused |= {"--axis": how.axes, "--exclude": how.exclude}
-    unused |= {"--results": how.results, "--name": how.name, "--smoke": how.smoke}
+    # What a run does is fixed by its spec; only how it is done (limits, concurrency) may change.
+    unused = {
+        "--agent": options.agents,
+        "--agents": options.listed_agents,
+        "--seeds": options.seeds,
+    }
+    unused |= {"--set": options.settings, "--tags": options.tags, "--filter": options.expression}
+    unused |= {"--axis": options.axes, "--exclude": options.exclude}
+    unused |= {"--results": options.results, "--name": options.name, "--smoke": options.smoke}
     if wrong := [flag for flag, value in unused.items() if value]:
         raise click.UsageError(f"{wrong[0]} cannot be used when resuming a run")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
-    ready, folder = restore(find_run(path, api.results_root()), **changes)
-    rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
-    if not how.dry_run:
-        ended = execute_run(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
+    context, folder = restore(find_run(path, api.results_root()), **changes)
+    rerun = FAILED if options.retry_failed else INFRA if options.retry_infra else UNFINISHED
+    if not options.dry_run:
+        ended = execute_run(
+            context, folder, rerun=rerun, quiet=options.quiet, events=options.as_json
+        )
         notifications.ended(ended)
-        return _echo_runs([ended], how)
-    if ready.unfolding is not None:
+        return _echo_runs([ended], options)
+    if context.unfolding is not None:
         # In research the remaining trials depend on results: print the plan it started with.
-        return _echo_plans([ready], how, [""])
-    rest = left_of(ready, folder, rerun)
-    if not how.as_json:
-        planned = plural(len(ready.plan.trials), "trial")
+        return _echo_plans([context], options, [""])
+    rest = left_of(context, folder, rerun)
+    if not options.as_json:
+        planned = plural(len(context.plan.trials), "trial")
         click.echo(f"{len(rest.plan.trials):,} of {planned} left")
         if not rest.plan.trials:
             return 0
-    return _echo_plans([rest], how._replace(results=root_of(folder.path)), [ready.name])
+    return _echo_plans([rest], options._replace(results=root_of(folder.path)), [context.name])
 
 
 class EndedRun(NamedTuple):
@@ -395,16 +420,23 @@ def execute_run(
     from proctor.runs.remote import REMEMBERED
     from proctor.trials.session import UNFINISHED, run_session
 
+    # Standard error, so that standard output holds the result and nothing else.
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     log = RunLog(run_name(folder.path)) if logs_runs() else None
     observer = progress if log is None else ProgressGroup(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
     with contextlib.ExitStack() as stack:
         shipping = None
+        # Only a run that goes to an object store as well needs its package.
         if (folder.path / REMEMBERED).exists():
             from proctor.runs.remote.upload import uploading
 
-            shipping = stack.enter_context(uploading(folder, _warn_upload))
+            def warn_and_log(text: str) -> None:
+                logging.getLogger("proctor.run").info("warning: %s", text)
+                warn(text)
+
+            shipping = stack.enter_context(uploading(folder, warn_and_log))
+        # Innermost: during the final upload, which comes after this block, Ctrl-C ends the command.
         stack.enter_context(stdout_reserved())
         stack.enter_context(interrupts.listening())
         work = run_session(
@@ -426,16 +458,7 @@ def execute_run(
     return ended
 
 
-def _warn_upload(text: str) -> None:
-    import logging
-
-    from proctor.cli._options import warn
-
-    logging.getLogger("proctor.run").info("warning: %s", text)
-    warn(text)
-
-
-def _echo_runs(ended: list[EndedRun], how: Invocation) -> int:
+def _echo_runs(ended: list[EndedRun], options: Invocation) -> int:
     """Print the runs; return the worst exit code: a failed cell counts before an unjudged one."""
     from proctor.cli._output import echo_report
     from proctor.report import console
@@ -443,20 +466,22 @@ def _echo_runs(ended: list[EndedRun], how: Invocation) -> int:
     from proctor.report.json_report import render_summary
     from proctor.report.outputs import plan_outputs, write_outputs
 
+    # Codes above 2 come from signals. Of the others, 1 (a cell failed) is the more definite result
+    # and must not be hidden by a 2 from another experiment.
     codes = [each.exit_code for each in ended]
     interrupted = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
     exit_code = interrupted or (1 if 1 in codes else max(codes))
-    if how.formats or how.outputs:
+    if options.formats or options.outputs:
         runs = [each.run for each in ended]
         facts = ReportFacts(*runs, labels=[str(run.spec["name"]) for run in runs])
         facts.exit_code, facts.signal = exit_code, ended[-1].signal
-        write_outputs(facts, plan_outputs(how.formats, how.outputs, os.environ), os.environ)
+        write_outputs(facts, plan_outputs(options.formats, options.outputs, os.environ), os.environ)
         return exit_code
     documents: list[str] = []
     for each in ended:
         facts = ReportFacts(each.run, signal=each.signal)
         facts.exit_code = each.exit_code  # which knows whether the results have arrived
-        if how.as_json:
+        if options.as_json:
             documents.append(render_summary(facts))
         else:
             echo_report(console.render(facts).rstrip("\n"))
@@ -468,7 +493,7 @@ def _echo_runs(ended: list[EndedRun], how: Invocation) -> int:
 def _echo_workdirs(run: Run) -> None:
     """Print the working directories that `--keep-workdirs` kept."""
     if not run.spec["options"].get("keep_workdirs"):
-        return
+        return  # reading all trials of a large run takes time
     from proctor.formatting import and_more, plural
 
     kept = [trial.workdir for trial in run.trials if trial.workdir is not None]
@@ -477,18 +502,19 @@ def _echo_workdirs(run: Run) -> None:
         click.echo(f"kept {count} of trials that did not pass: {and_more(kept, 3, str)}")
 
 
-def _echo_plans(ready: list[RunContext], how: Invocation, names: list[str]) -> int:
+def _echo_plans(contexts: list[RunContext], options: Invocation, names: list[str]) -> int:
     from proctor.report.dry_run import plan_document, plan_lines
     from proctor.trials.estimate import estimate
 
     documents: list[str] = []
-    for number, (each, name) in enumerate(zip(ready, names, strict=True)):
-        here = how.results if isinstance(how.results, Path) else each.configuration.results
+    for number, (each, name) in enumerate(zip(contexts, names, strict=True)):
+        # Estimates come from earlier runs, which are read locally even if this one is uploaded.
+        here = options.results if isinstance(options.results, Path) else each.configuration.results
         found = estimate(each, here, name)
-        if how.as_json:
+        if options.as_json:
             documents.append(plan_document(each, found))
             continue
-        heading = ["", each.name] if number else [each.name] if len(ready) > 1 else []
+        heading = ["", each.name] if number else [each.name] if len(contexts) > 1 else []
         click.echo("\n".join([*heading, *plan_lines(each, found)]))
     _echo_documents("experiments", documents)
     return 0
@@ -496,6 +522,7 @@ def _echo_plans(ready: list[RunContext], how: Invocation, names: list[str]) -> i
 
 def _echo_documents(key: str, documents: list[str]) -> None:
     """Print one JSON document; several are put into a list under the key."""
+    # The documents are text already, and may be large: they are not parsed again.
     if len(documents) == 1:
         click.echo(documents[0])
     elif documents:

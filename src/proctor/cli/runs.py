@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +20,7 @@ from proctor.cli._options import (
     results_option,
     warn,
 )
+from proctor.cli._output import echo_json
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.sanitize import printable
 
@@ -95,14 +96,11 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
         over = (Life.ENDED, Life.STOPPED)
         signs = {path: sign for path, sign in every.items() if sign.life not in over}
     if as_json:
-        import msgspec
-
-        rows: list[dict[str, Any]] = [
+        rows = [
             {"run": _name(path, root), "path": place_of(path), **sign._asdict()}
             for path, sign in signs.items()
         ]
-        text = msgspec.json.encode({"runs": rows}, enc_hook=str)
-        click.echo(msgspec.json.format(text, indent=2).decode())
+        echo_json({"runs": rows})
     else:
         _echo_status(signs, root)
     if any(sign.life in UNWELL for sign in signs.values()):
@@ -120,7 +118,12 @@ def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
         return
     now = datetime.now(UTC)
     for path, sign in signs.items():
-        parts = [_life(sign, now), *(_counts(sign.beat) if sign.beat is not None else [])]
+        life = str(sign.life)
+        if sign.since is not None:
+            reason = f": {sign.beat.reason}" if sign.beat and sign.beat.reason else ""
+            since = f"{sign.since:%Y-%m-%d %H:%M:%S}Z ({_ago(sign.since, now)})"
+            life = f"{sign.life} since {since}{reason}"
+        parts = [life, *(_counts(sign.beat) if sign.beat is not None else [])]
         click.echo(printable(f"{_name(path, root)}: {' · '.join(parts)}"))
         if sign.beat is not None:
             process = f"  process {sign.beat.pid} on {sign.beat.host}"
@@ -134,13 +137,6 @@ def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
                     f"then proctor run --resume {here / _name(path, root)}"
                 )
             click.echo(printable(f"hint: {resume}"), err=True)
-
-
-def _life(sign: Sign, now: datetime) -> str:
-    if sign.since is None:
-        return sign.life
-    reason = f": {sign.beat.reason}" if sign.beat is not None and sign.beat.reason else ""
-    return f"{sign.life} since {sign.since:%Y-%m-%d %H:%M:%S}Z ({_ago(sign.since, now)}){reason}"
 
 
 def _counts(beat: Beat) -> list[str]:
@@ -215,10 +211,10 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
     problems: list[str] = []
     found = tagged(root, problems)
     for problem in problems:
-        click.echo(f"warning: {printable(problem)}; skipped", err=True)
+        warn(f"{problem}; skipped")
     if as_json:
         rows = [{"tag": t.name, "run": str(t.run), "at": t.at, "who": t.who} for t in found]
-        click.echo(json.dumps({"tags": rows}, indent=2))
+        echo_json({"tags": rows})
         return
     for each in found:
         click.echo(printable(f"{each.name}  {each.run}  ({each.at}, {each.who})"))
@@ -228,10 +224,10 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
 
 @click.command(cls=Command)
 @click.argument("run")
-@click.argument("words", nargs=-1, metavar="[TRIAL] [TEXT]")
+@click.argument("texts", nargs=-1, metavar="[TRIAL] [TEXT]")
 @results_option
 @json_option
-def note(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) -> None:
+def note(run: str, texts: tuple[str, ...], results: Path | None, as_json: bool) -> None:
     """Add a note to a run or trial.
 
     Without TEXT, lists the notes. TRIAL is its name in reports (case/agent/seed/index) or its trace
@@ -245,29 +241,23 @@ def note(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) 
       # list the notes
       proctor runs note latest
     """
-    import msgspec
-
     from proctor.runs import annotations as notes
 
-    if len(words) > 2:
+    if len(texts) > 2:
         raise click.UsageError("put the text in quotes: proctor runs note RUN [TRIAL] TEXT")
     root = api.results_root(results)
     found = open_run(run, root)
-    if words:
-        trial = words[0] if len(words) > 1 else None
-        notes.annotate(found.path, words[-1], trial=trial)
+    if texts:
+        trial = texts[0] if len(texts) > 1 else None
+        notes.annotate(found.path, texts[-1], trial=trial)
         record_audit("note", root, run=found.path, run_id=found.run_id)
     problems: list[str] = []
     every = notes.annotations_of(found.path, problems)
     for problem in problems:
-        click.echo(f"warning: {printable(problem)}; skipped", err=True)
+        warn(f"{problem}; skipped")
     if as_json:
-        document = {
-            "run": str(found.path),
-            "tags": notes.tags_of(found.path),
-            "annotations": every,
-        }
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        tags = notes.tags_of(found.path)
+        echo_json({"run": found.path, "tags": tags, "annotations": every})
         return
     for each in every:
         about = f" {each.trial}" if each.trial else ""
@@ -300,8 +290,6 @@ def audit(
       # as JSON
       proctor runs audit --json
     """
-    import msgspec
-
     from proctor.errors import hint_among
     from proctor.runs.audit import entries
 
@@ -315,10 +303,9 @@ def audit(
         and (run is None or run in (entry.run or ""))
     ][-(last or 0) :]
     for problem in problems:
-        click.echo(f"warning: {printable(problem)}; skipped", err=True)
+        warn(f"{problem}; skipped")
     if as_json:
-        encoded = msgspec.json.encode({"root": str(root), "entries": found})
-        click.echo(msgspec.json.format(encoded, indent=2).decode())
+        echo_json({"root": root, "entries": found})
         return
     for entry in found:
         commit = "no commit" if entry.commit is None else entry.commit[:10]

@@ -121,7 +121,7 @@ def check(
       proctor scenario check --filter difficulty:hard --json
     """
     from proctor.background import run_sync
-    from proctor.cli._output import stdout_reserved
+    from proctor.cli._output import echo_json, stdout_reserved
     from proctor.cli.run import allow_local_imports
     from proctor.spec.experiment import read_seeds
     from proctor.trials.scenario_check import acheck
@@ -137,10 +137,7 @@ def check(
     found = [*checked, *unreadable]
     unfit = sum(not each.fit for each in found)
     if as_json:
-        import msgspec
-
-        document = {"fit": not unfit, "scenarios": found}
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        echo_json({"fit": not unfit, "scenarios": found})
     else:
         _echo_checked(found)
     ctx.exit(1 if unfit else 0)

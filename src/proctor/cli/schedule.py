@@ -9,6 +9,7 @@ import click
 
 from proctor.cli._command import CommandGroup
 from proctor.cli._options import json_option, log_options
+from proctor.cli._output import echo_json
 from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.tables import table
@@ -117,8 +118,6 @@ def list_all(as_json: bool) -> None:
       # as JSON
       proctor schedule list --json
     """
-    import json
-
     from proctor.ops.schedule import State, utc_now
 
     book = _open_book()
@@ -128,7 +127,7 @@ def list_all(as_json: bool) -> None:
         for name, each in book.schedules().items()
     ]
     if as_json:
-        click.echo(json.dumps({"schedules": rows}, indent=2))
+        echo_json({"schedules": rows})
         return
     if not rows:
         click.echo("no schedules")

@@ -12,6 +12,7 @@ import click
 from proctor import api
 from proctor.cli._command import Command
 from proctor.cli._options import POSITIVE, json_option, quiet_option, record_audit, results_option
+from proctor.cli._output import echo_json
 from proctor.formatting import plural
 from proctor.sanitize import printable
 
@@ -137,10 +138,8 @@ def _run(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferResult
 
 
 def _echo(moved: list[TransferResult], *, as_json: bool) -> None:
-    import json
-
     if as_json:
-        click.echo(json.dumps({"runs": [each._asdict() for each in moved]}, indent=2))
+        echo_json({"runs": [each._asdict() for each in moved]})
         return
     for each in moved:
         same = each.files - each.moved

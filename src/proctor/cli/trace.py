@@ -80,11 +80,12 @@ class TraceFiles:
         """The file of the last trace."""
         self.several = len(files) > 1 or not all(f == "-" or Path(f).is_file() for f in files)
         """Whether traces may come from several files, so that each must be named."""
-        self._traces = iter_traces(files, self._problem, on_file=self._set_file)
-        self._first: list[Trace] = []
 
-    def _set_file(self, file: str) -> None:
-        self.file = file
+        def set_file(file: str) -> None:
+            self.file = file
+
+        self._traces = iter_traces(files, self._problem, on_file=set_file)
+        self._first: list[Trace] = []
 
     def _problem(self, problem: TraceProblem) -> None:
         """Print a problem; the same hint only once."""

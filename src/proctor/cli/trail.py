@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FOLDER, chat_model_options, json_option, quiet_option
+from proctor.cli._options import FOLDER, chat_model_options, json_option, quiet_option, warn
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import plural
 
@@ -96,9 +96,7 @@ def run(ctx: click.Context, **given: Any) -> None:
     experiment = begin(TrailConfig(**config), given["output_dir"], given["max_workers"], **limits)
     if experiment.missing:
         names = ", ".join(experiment.missing[:3])
-        click.echo(
-            f"warning: {plural(len(experiment.missing), 'trace')} not found: {names}", err=True
-        )
+        warn(f"{plural(len(experiment.missing), 'trace')} not found: {names}")
     if experiment.resumed:
         click.echo(f"resuming {experiment.folder.path}", err=True)
     ended = execute_run(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
@@ -152,7 +150,7 @@ def _echo_problems(side: str, problems: Iterable[str]) -> None:
     from proctor.sanitize import line
 
     for problem in problems:
-        click.echo(f"warning: {side} {line(problem, 300)}", err=True)
+        warn(f"{side} {line(problem, 300)}")
 
 
 @trail.command()

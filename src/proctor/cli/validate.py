@@ -13,6 +13,7 @@ import click
 
 from proctor.cli._command import Command
 from proctor.cli._options import json_option
+from proctor.cli._output import echo_json
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -71,7 +72,7 @@ def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces:
         else:
             good[path] = found
     if as_json:
-        click.echo(_document(good, problems))
+        _echo_document(good, problems)
     else:
         _print(good, problems, len(files))
     if problems:
@@ -166,9 +167,7 @@ def print_problems(problems: list[SpecProblem]) -> None:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
 
 
-def _document(good: dict[Path, Valid], problems: list[SpecProblem]) -> str:
-    import json
-
+def _echo_document(good: dict[Path, Valid], problems: list[SpecProblem]) -> None:
     def record(problem: SpecProblem) -> dict[str, Any]:
         where = {"file": problem.file, "line": problem.line, "column": problem.column}
         return {**where, "message": problem.message, "hint": problem.hint}
@@ -204,4 +203,4 @@ def _document(good: dict[Path, Valid], problems: list[SpecProblem]) -> str:
         "settings": [str(path) for path, found in good.items() if found.settings is not None],
         "problems": [record(problem) for problem in problems],
     }
-    return json.dumps(document, indent=2)
+    echo_json(document)
