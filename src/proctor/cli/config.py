@@ -74,7 +74,6 @@ def _text(value: Any) -> str:
     return "-" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-# In the order of use: most users only need the first.
 KINDS = ("suite", "experiment", "config")
 
 
