@@ -71,7 +71,6 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
         suite = load_suite(path)
         # The demo ignores the user's settings, so that it is the same everywhere.
         settings = Configuration(Settings(), suite.folder, (), Tree(DEFAULT, {}))
-        # One trial at a time: the local model uses all processors.
         options = RunOptions(concurrency=None if model is None else 1)
         context = prepare(suite, options, configuration=settings)
         ended = execute_run(context, new_folder(context, results, "demo"))
