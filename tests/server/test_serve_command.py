@@ -3,11 +3,15 @@
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner
+from server_parts import TRACE, started, wire_request
 
 from proctor.cli.serve import serve
+from proctor.cli.store import add
 from proctor.errors import ProctorError
+from proctor.server.store import open_store
 
 
 def refusal(*arguments: str) -> ProctorError:
@@ -56,3 +60,43 @@ def test_a_file_that_is_no_store(tmp_path: Path) -> None:
 def test_options_that_would_do_nothing(given: tuple[str, str]) -> None:
     """R-D7: what only an evaluation uses is refused without one."""
     assert refusal(*given).message == f"{given[0]} without --evaluate would have no effect"
+
+
+OWN_SECRET = "badge 4711-0815"
+
+
+@pytest.mark.parametrize("readers", ["0", "1"])
+def test_patterns_of_the_settings_are_redacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: str
+) -> None:
+    """R-T9: `redaction.patterns` of proctor.yaml applies in the server and in its readers."""
+    monkeypatch.chdir(tmp_path)
+    Path("proctor.yaml").write_text("redaction: {patterns: {badge: 'badge [0-9-]+'}}\n")
+    body = wire_request({"id": 1, "attributes": {"input.value": f"my {OWN_SECRET}"}})
+    process, address = started("sqlite:///live.db", "--readers", readers)
+    try:
+        headers = {"content-type": "application/x-protobuf"}
+        httpx.post(f"{address}/v1/traces", content=body, headers=headers).raise_for_status()
+        stored = httpx.get(f"{address}/api/traces/{TRACE}").text
+    finally:
+        process.terminate()
+        process.communicate()
+    assert "my [redacted:badge]" in stored
+    assert OWN_SECRET not in stored
+
+
+def test_patterns_of_the_settings_are_redacted_in_added_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-T9: `proctor store add` redacts a file as `proctor serve` redacts a request."""
+    monkeypatch.chdir(tmp_path)
+    Path("proctor.yaml").write_text("redaction: {patterns: {badge: 'badge [0-9-]+'}}\n")
+    attributes = {"input.value": f"my {OWN_SECRET}"}
+    Path("trace.pb").write_bytes(wire_request({"id": 1, "attributes": attributes}))
+    added = CliRunner().invoke(add, ["trace.pb"])
+    assert added.exit_code == 0, added.output
+    store = open_store("sqlite:///proctor-traces.db")
+    trace = store.trace(TRACE)
+    store.close()
+    assert trace is not None
+    assert trace.spans[0].input == "my [redacted:badge]"

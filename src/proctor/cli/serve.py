@@ -100,10 +100,12 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
         from proctor.server.store import open_store
         from proctor.spec import load_configuration
 
-        store = open_store(url, prices=load_configuration().settings.price_table())
+        settings = load_configuration().settings
+        store = open_store(url, prices=settings.price_table())
         service = Service.receiving(
             store,
             readers=readers,
+            patterns=settings.redaction.patterns,
             watcher=_watcher(store, options) if options["evaluate"] else None,
             retention_seconds=options["retention"],
             results=options["results"],

@@ -117,12 +117,14 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     from proctor.server.store import open_store
     from proctor.server.store.rows import Batch
     from proctor.spec import load_configuration
-    from proctor.trace.redact import redactor_for
+    from proctor.trace.redact import Redactor
 
     loaded = TraceFiles(files)
     if not loaded.begin():
         loaded.exit()
-    store = open_store(url, prices=load_configuration().settings.price_table())
+    settings = load_configuration().settings
+    redactor = None if no_redact else Redactor(settings.redaction.patterns)
+    store = open_store(url, prices=settings.price_table())
     spans, touched, refused = 0, set[str](), 0
     batch, size = Batch(), 0
 
@@ -134,7 +136,7 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
         batch, size = Batch(), 0
 
     try:
-        for made in _rows(loaded, redactor_for(not no_redact), store.prices):
+        for made in _rows(loaded, redactor, store.prices):
             batch.extend(made.batch())
             refused += bool(made.refused)
             size += sum(len(chunk) for _, chunk, _ in made.chunks)

@@ -13,7 +13,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from proctor.server.pages.runs import Runs
 from proctor.server.pages.templating import page, static_file
 from proctor.server.pages.traces import Traces
 from proctor.server.store.store import SqlStore
-from proctor.trace.redact import default_redactor
+from proctor.trace.redact import Redactor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -63,10 +63,20 @@ class Service:
 
     @classmethod
     def receiving(
-        cls, store: SqlStore, *, readers: Sequence[Child] = (), **options: object
+        cls,
+        store: SqlStore,
+        *,
+        readers: Sequence[Child] = (),
+        patterns: Mapping[str, str] | None = None,
+        **options: object,
     ) -> Service:
-        """A service that takes spans in; secrets are taken out before anything is kept."""
-        ingest = Ingest(store, default_redactor(), readers=readers)
+        """Return a service that receives spans; secrets are redacted before they are stored.
+
+        `patterns` are the user's own kinds of secret, in addition to the built-in ones.
+        """
+        for reader in readers:
+            reader.patterns = patterns or {}
+        ingest = Ingest(store, Redactor(patterns), readers=readers)
         return cls(store, ingest=ingest, **options)  # type: ignore[arg-type]
 
     def start(self) -> None:

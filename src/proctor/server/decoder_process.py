@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import IO, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
@@ -32,10 +32,10 @@ REQUEST = struct.Struct("<II")
 """Lengths of the header (content type and what it holds, a NUL between them) and of the body."""
 
 LENGTH = struct.Struct("<I")
-"""The length of a reply, or of the prices."""
+"""The length of a reply, or of the settings."""
 
 READY = b"ready"
-"""The first bytes a child writes; the parent then sends the prices as JSON, their length first."""
+"""The first bytes of a child; the parent then sends the settings as JSON, their length first."""
 
 MAX_READERS = 4
 """More make rows faster than one writer writes them."""
@@ -130,6 +130,8 @@ class Child:
         self._ready = False
         self.prices: PriceTable | None = None
         """The user's prices; set them before the first request."""
+        self.patterns: Mapping[str, str] = {}
+        """The user's kinds of secret; set them before the first request."""
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process, begun anew where it has ended."""
@@ -151,9 +153,10 @@ class Child:
         assert process.stdin is not None
         assert process.stdout is not None
         if not self._ready and process.stdout.read(len(READY)) == READY:
-            prices = json.dumps(self.prices.to_dict() if self.prices else {}).encode()
+            prices = self.prices.to_dict() if self.prices else {}
+            settings = json.dumps({"prices": prices, "patterns": dict(self.patterns)}).encode()
             with contextlib.suppress(OSError):  # it ended already: the first request notices
-                process.stdin.write(LENGTH.pack(len(prices)) + prices)
+                process.stdin.write(LENGTH.pack(len(settings)) + settings)
                 process.stdin.flush()
                 self._ready = True
         return self._ready
@@ -302,13 +305,11 @@ themselves, and going through them again and again would be a tenth of the work.
 def main() -> None:
     """Read, make, write, until nothing more comes."""
     from proctor.llm.prices import PriceTable, warm_up
-    from proctor.trace.redact import default_redactor
 
     # Ctrl-C goes to every process of a terminal; the server decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # a stray print must not stand among the rows
-    redactor = default_redactor()
     # Prices take a moment to read, and the first spans need not wait for them.
     threading.Thread(target=warm_up, daemon=True).start()
     gc.freeze()  # what is there now stays
@@ -318,7 +319,8 @@ def main() -> None:
     head = incoming.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return  # the server ended before it sent anything
-    prices = PriceTable(json.loads(incoming.read(LENGTH.unpack(head)[0])))
+    settings = json.loads(incoming.read(LENGTH.unpack(head)[0]))
+    prices, redactor = PriceTable(settings["prices"]), Redactor(settings["patterns"])
     while len(head := incoming.read(REQUEST.size)) == REQUEST.size:
         header_size, size = REQUEST.unpack(head)
         kind, _, what = incoming.read(header_size).decode().partition("\0")
