@@ -29,14 +29,14 @@ from proctor.llm.rate_limits import provider_of, rate_limited
 from proctor.trace import Message, SpanStatus, ToolCall
 from proctor.trace.capture import capture, span
 
+# Enough for the tasks in typical suites; an agent that needs more is usually in a loop.
 DEFAULT_MAX_TURNS = 10
-"""Enough for the tasks in typical suites; an agent that needs more is usually in a loop."""
 
+# Prefix of local models (extra `local-llm`).
 LOCAL = "local:"
-"""Prefix of local models (extra `local-llm`)."""
 
+# Options that a trial's params may override, so that experiments can vary them.
 VARIED = ("model", "system", "temperature", "max_tokens")
-"""Options that a trial's params may override, so that experiments can vary them."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 

@@ -39,8 +39,8 @@ from proctor.agents.base import (
 from proctor.agents.checkpoint import Checkpoint
 from proctor.trace.capture import capture
 
+# Maximum bytes of standard output; a program that writes more is out of control.
 MAX_OUTPUT = 64 * 1024 * 1024
-"""Maximum bytes of standard output; a program that writes more is out of control."""
 
 MAX_STDERR = 4000
 

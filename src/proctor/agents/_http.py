@@ -22,25 +22,24 @@ from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, Agen
 from proctor.llm.retry import parse_retry_after
 from proctor.trace import otel
 
+# Key of a state in requests and replies.
 CHECKPOINT = "checkpoint"
-"""Key of a state in requests and replies."""
 
 HTTP_REDIRECT, HTTP_ERROR = 300, 400
 MAX_ERROR_TEXT = 300
 
+# Maximum bytes of a reply; a service that sends more is out of control.
 MAX_REPLY = 64 * 1024 * 1024
-"""Maximum bytes of a reply; a service that sends more is out of control."""
 
+# Common places of an answer in a reply; the first one present wins, even if empty.
 ANSWER_PATHS = ("answer", "response", "output", "choices[0].message.content", "text")
-"""Common places of an answer in a reply; the first one present wins, even if empty."""
 
+# Seconds to wait before the next request when the service returned an unchanged state: it waits
+# for something. After a changed state the next request is immediate; `Retry-After` wins over both.
 PAUSE = 1.0
-"""Seconds to wait before the next request when the service returned an unchanged state: it waits
-for something. After a changed state the next request is immediate; `Retry-After` wins over both.
-"""
 
+# Reply headers that are read.
 _READ = ("content-type", "retry-after", "location")
-"""Reply headers that are read."""
 
 
 class HttpAgentConfig(AgentConfig):

@@ -24,12 +24,12 @@ from proctor.files import replacing
 from proctor.sanitize import printable
 from proctor.user_dirs import user_folder
 
+# Input keys that may hold the possible answers; the first one present wins.
 ACTION_KEYS = ("actions", "valid_actions", "choices", "options")
-"""Input keys that may hold the possible answers; the first one present wins."""
 
 QUIT_WORDS = frozenset({"/quit", "/exit"})
+# Command that shows the task again, which is printed at the first turn only.
 TASK_WORD = "/task"
-"""Command that shows the task again, which is printed at the first turn only."""
 
 _TERMINAL = Path("/dev/tty")
 _one_at_a_time = threading.Lock()

@@ -17,8 +17,8 @@ from proctor.files import DecompressionError, decompress
 from proctor.trace import otel
 from proctor.trace.load import TraceLoadError, load_traces
 
+# Bytes of one request, compressed or not: far above any exporter's batch, far below memory.
 MAX_BODY = 64 * 1024 * 1024
-"""Bytes of one request, compressed or not: far above any exporter's batch, far below memory."""
 
 OK, BAD_REQUEST, NOT_FOUND, TOO_LARGE = 200, 400, 404, 413
 

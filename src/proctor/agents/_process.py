@@ -45,8 +45,8 @@ async def end_group(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
+# Maximum bytes of a dead process's last output: enough for a traceback.
 MAX_STDERR = 4000
-"""Maximum bytes of a dead process's last output: enough for a traceback."""
 
 
 class ChildJob(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.imports import load_object
 
+# Hex digits of a file's digest: enough to make a collision by chance practically impossible.
 DIGEST = 16
-"""Hex digits of a file's digest: enough to make a collision by chance practically impossible."""
 
 _BY_NAME = ("input", "seed", "workdir", "params", "checkpoint", "request")
 

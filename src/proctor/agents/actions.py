@@ -25,17 +25,17 @@ from proctor.formatting import and_more, clipped
 
 Actions = Sequence[Any] | Mapping[str, Any]
 
+# Keys that may hold the name of a call; the first is the one Proctor writes.
 CALL_NAMES = ("call", "action", "tool", "name")
-"""Keys that may hold the name of a call; the first is the one Proctor writes."""
 
+# Maximum items or characters of a random value whose length is not limited.
 MAX_SAMPLED_LENGTH = 16
-"""Maximum items or characters of a random value whose length is not limited."""
 
+# Characters of an answer searched for an action; longer answers are prose or runaway output.
 MAX_READ = 100_000
-"""Characters of an answer searched for an action; longer answers are prose or runaway output."""
 
+# Maximum actions listed in a message; a model gets the full list anyway.
 _SHOWN = 12
-"""Maximum actions listed in a message; a model gets the full list anyway."""
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _FENCED = re.compile(r"```[\w-]*[^\S\n]*\n(.*?)```", re.DOTALL)
@@ -406,11 +406,11 @@ def _short(value: Any) -> str:
 # `history` limits the cost of that.
 
 
+# Repeated in every turn, since most models see nothing but the turn.
 HOW = (
     "Answer with exactly one action and nothing else: one of the list, a value of the kind "
     'described, or for a call {"call": NAME, "arguments": {…}}.'
 )
-"""Repeated in every turn, since most models see nothing but the turn."""
 
 
 class ActionTurn(AgentRequest):

@@ -180,8 +180,8 @@ class AgentConfig(Strict):
         return {}
 
 
+# Maximum characters of an answer that are stored and checked; longer output is a runaway agent.
 MAX_ANSWER_CHARS = 10_000_000
-"""Maximum characters of an answer that are stored and checked; longer output is a runaway agent."""
 
 
 def shortened(answer: str) -> str:

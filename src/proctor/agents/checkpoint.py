@@ -25,13 +25,12 @@ import msgspec
 
 from proctor.errors import ProctorError
 
+# Maximum bytes of one state. A state is rewritten whole on every save, and many trials may have
+# one, so it should hold what is needed to resume, not the full history.
 MOST_BYTES = 64 << 20
-"""Maximum bytes of one state. A state is rewritten whole on every save, and many trials may have
-one, so it should hold what is needed to resume, not the full history.
-"""
 
+# First byte of a stored state: the encoding of the rest.
 _JSON, _BYTES = b"j", b"b"
-"""First byte of a stored state: the encoding of the rest."""
 
 
 class CheckpointError(ProctorError):

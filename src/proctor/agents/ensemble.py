@@ -29,8 +29,8 @@ from proctor.seeds import derive_seed
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace, span
 
+# More members are probably a mistake: each one is called at every step.
 MOST_MEMBERS = 99
-"""More members are probably a mistake: each one is called at every step."""
 
 HOW_TO_JUDGE = "Answer with the number of the best candidate and nothing else."
 

@@ -19,6 +19,7 @@ from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import IMPORT_PATH
 
+# Built-in kinds and the classes of their options.
 KINDS = {
     "chat": "proctor.agents._chat:ChatAgentConfig",
     "command": "proctor.agents._command:CommandAgentConfig",
@@ -33,20 +34,19 @@ KINDS = {
     "replay": "proctor.agents.replay:ReplayAgentConfig",
     "scripted": "proctor.agents._builtin:ScriptedAgentConfig",
 }
-"""Built-in kinds and the classes of their options."""
 
+# Framework packages → classes whose objects can be used as agents, and their kind.
 OBJECTS = {
     ("agents", "AgentBase"): "openai_agents",
     ("langgraph", "Pregel"): "langgraph",
     ("pydantic_ai", "AbstractAgent"): "pydantic_ai",
 }
-"""Framework packages → classes whose objects can be used as agents, and their kind."""
 
+# Entry points of kinds: name → a class deriving from `AgentConfig`.
 GROUP = "proctor.agents"
-"""Entry points of kinds: name → a class deriving from `AgentConfig`."""
 
+# Entry points of agents: name → options, an `AgentConfig` or a callable.
 NAMED_GROUP = "proctor.named_agents"
-"""Entry points of agents: name → options, an `AgentConfig` or a callable."""
 
 
 class UnknownAgentError(ProctorError):
@@ -220,6 +220,7 @@ def unknown_agent(
 # keys stay in the providers' standard environment variables.
 
 
+# Model names of the providers; the profile is named by the part after the colon.
 _MODELS = (
     "openai:gpt-4o",
     "openai:gpt-4o-mini",
@@ -241,8 +242,8 @@ _MODELS = (
     "mistral:mistral-large-latest",
     "groq:llama-3.3-70b-versatile",
 )
-"""Model names of the providers; the profile is named by the part after the colon."""
 
+# Name → options. `scripted` without a script follows the scenario's solution.
 PROFILES: dict[str, dict[str, Any]] = {
     **{name.partition(":")[2]: {"kind": "chat", "model": name} for name in _MODELS},
     "smollm2": {"kind": "chat", "model": "local:smollm2", "max_tokens": 256},
@@ -250,4 +251,3 @@ PROFILES: dict[str, dict[str, Any]] = {
     "human": {"kind": "human"},
     "scripted": {"kind": "scripted"},
 }
-"""Name → options. `scripted` without a script follows the scenario's solution."""

@@ -21,8 +21,8 @@ from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, Agen
 from proctor.trace import Trace
 from proctor.trace.load import TraceProblem, load_traces
 
+# Metadata keys that may hold the case id of a trace.
 CASE_KEYS = ("case", "case_id", "proctor.case")
-"""Metadata keys that may hold the case id of a trace."""
 
 
 class Recordings:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from proctor.trace import Span, Trace
     from proctor.trace.model import Message
 
+# Characters read per message: the longest of TRAIL's own instructions has 11,000.
 MAX_TEXT = 20_000
-"""Characters read per message: the longest of TRAIL's own instructions has 11,000."""
 
 _CODE = re.compile(r"```(?:py|python)?\n(.*?)(?:\n```|\Z)", re.DOTALL)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
@@ -31,13 +31,13 @@ _OFFERED = re.compile(r"^\s*[-*] ([a-z_]\w*): ", re.MULTILINE)
 _TEXT_CALL = re.compile(r"""['"]name['"]: ['"](\w+)['"], ['"]arguments['"]: (.{0,400})""")
 _FAILED = re.compile(r"^(?:Call id: \S+\s*)?(?:Error\b|Traceback \(most recent)", re.MULTILINE)
 _PLANNING = re.compile(r"\bplan below\b|<end_plan>")
+# Words of a plan that will fetch outside information.
 _SOURCE = re.compile(
     r"\b(?:search\w*|retriev\w+|locat(?:e|ing)|look(?:ing)? up|access(?:ing)?|consult(?:ing)?"
     r"|web\w*|wikipedia|databases?|articles?|papers?|videos?|attached|files?|online|official"
     r"|sources?|documentation|literature|pages?)\b",
     re.IGNORECASE,
 )
-"""Words of a plan that will fetch outside information."""
 
 _GIVES_UP = re.compile(
     r"\b(?:unable to|could ?n[o'’]t|cannot|have attempted|encountered an? (?:issue|error))\b"
@@ -46,16 +46,15 @@ _GIVES_UP = re.compile(
     re.IGNORECASE,
 )
 
+# Characters of an answer that show whether there is one; the rest explains how it was found.
 OUTCOME = 350
-"""Characters of an answer that show whether there is one; the rest explains how it was found."""
 
+# OpenTelemetry's default limit of attributes per span: an exporter that reaches it drops the
+# oldest, and with them the beginning of the model's input.
 ATTRIBUTES = 128
-"""OpenTelemetry's default limit of attributes per span: an exporter that reaches it drops the
-oldest, and with them the beginning of the model's input.
-"""
 
+# Tool names by which frameworks let an agent submit its answer.
 ANSWERING = frozenset({"final_answer", "finalanswer", "submit", "submit_answer", "finish"})
-"""Tool names by which frameworks let an agent submit its answer."""
 
 
 class StepCall(NamedTuple):

@@ -19,11 +19,11 @@ from proctor.diagnose.taxonomy import Category
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
 
+# Examples stored per cluster: enough to see a pattern, few enough to read.
 SAMPLES = 3
-"""Examples stored per cluster: enough to see a pattern, few enough to read."""
 
+# Two messages that share this fraction of their words count as the same.
 ALIKE = 0.6
-"""Two messages that share this fraction of their words count as the same."""
 
 _QUOTED = re.compile(r"""(?<!\w)(?P<q>['"`]).{1,300}?(?P=q)(?!\w)""", re.DOTALL)
 _ADDRESS = re.compile(r"\b[a-z]+://\S+|(?:\.{0,2}/)?(?:[\w.-]+/)+[\w.-]+", re.IGNORECASE)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 OfflineMethod = Literal["offline", "off", "rules", "learned"]
 ModelMethod = Literal["single_pass", "agentic", "on"]
 
+# Name that users write → method. `rules` needs no training, `learned` is the shipped detector
+# alone, `offline` is both; the others call a model.
 METHODS: dict[OfflineMethod | ModelMethod, str] = {
     "offline": "offline",
     "off": "offline",
@@ -32,8 +34,6 @@ METHODS: dict[OfflineMethod | ModelMethod, str] = {
     "agentic": "agentic",
     "on": "agentic",
 }
-"""Name that users write → method. `rules` needs no training, `learned` is the shipped detector
-alone, `offline` is both; the others call a model."""
 
 _CALL_A_MODEL = ("single_pass", "agentic")
 

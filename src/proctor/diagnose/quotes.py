@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from proctor.trace import Span
 
 
+# Maximum characters of a quote: two lines of a terminal.
 MAX_QUOTE = 240
-"""Maximum characters of a quote: two lines of a terminal."""
 
 
 def span_texts(span: Span) -> Iterator[str]:
@@ -83,6 +83,7 @@ BEST = 5.0
 
 _PLANNING = frozenset(c for c in Category if c.group is Group.PLANNING)
 
+# The scores, in TRAIL's order and under its names, with the categories that affect each.
 BEARS_ON: Mapping[str, frozenset[Category]] = {
     "reliability": frozenset(Category),
     "security": frozenset({Category.AUTHENTICATION}),
@@ -96,12 +97,10 @@ BEARS_ON: Mapping[str, frozenset[Category]] = {
     ),
     "plan_opt": _PLANNING | {Category.TOOL_SELECTION, Category.POOR_RETRIEVAL},
 }
-"""The scores, in TRAIL's order and under its names, with the categories that affect each."""
 
+# Points deducted for a finding of each impact where the learned detector is not competent: an
+# error that affects the answer counts as two errors of the process.
 DEDUCTION = {Impact.HIGH: 1.0, Impact.MEDIUM: 0.5, Impact.LOW: 0.25}
-"""Points deducted for a finding of each impact where the learned detector is not competent: an
-error that affects the answer counts as two errors of the process.
-"""
 
 
 def scores_of(

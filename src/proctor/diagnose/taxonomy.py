@@ -102,8 +102,8 @@ LEAVES: dict[Category, Leaf] = {
     Category.ORCHESTRATION: Leaf(Group.PLANNING, "Steps or sub-agents are coordinated badly."),
 }
 
+# Words annotators add or leave out; no two leaves differ in them alone.
 _TAIL = re.compile(r"(errors?|issues?|failures?|problems?)$")
-"""Words annotators add or leave out; no two leaves differ in them alone."""
 
 
 def _key(label: str) -> str:

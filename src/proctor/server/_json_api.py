@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from proctor.server.store.store import SqlStore
 
+# Rows of one answer.
 MAX_LIMIT = 1000
-"""Rows of one answer."""
 
 _TEXTS = ("text", "request_id", "session_id", "user_id", "service", "tool", "model")
 _NUMBERS = ("min_ms", "max_ms", "min_score", "max_score")

@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+# Where exporters send, the third being Langfuse's; and what they send there.
 PATHS = {
     "/v1/traces": SPANS,
     "/v1/logs": LOG_RECORDS,
     "/api/public/otel/v1/traces": SPANS,
 }
-"""Where exporters send, the third being Langfuse's; and what they send there."""
 
+# Bytes of one request, plain or unpacked: far above any exporter's batch, far below memory.
 MAX_BODY = 64 * 1024 * 1024
-"""Bytes of one request, plain or unpacked: far above any exporter's batch, far below memory."""
 
+# Seconds a client may send nothing in the middle of a body, so that slow ones hold no room.
 PATIENCE = 30.0
-"""Seconds a client may send nothing in the middle of a body, so that slow ones hold no room."""
 
+# Bytes of a packed body that are unpacked on the loop; more would keep other clients waiting.
 AT_ONCE = 256 * 1024
-"""Bytes of a packed body that are unpacked on the loop; more would keep other clients waiting."""
 
+# HTTP status → the code of google.rpc.Status that says the same.
 _CODES = {400: 3, 408: 4, 413: 8, 415: 3, 503: 14}
-"""HTTP status → the code of google.rpc.Status that says the same."""
 
 
 def endpoint(

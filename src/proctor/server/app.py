@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from proctor.server.watch import Watcher
 
 
+# Seconds between looks for traces older than they may be kept.
 PRUNE_EVERY = 60.0
-"""Seconds between looks for traces older than they may be kept."""
 
 
 @dataclass
@@ -177,13 +177,13 @@ async def health(_request: Request) -> Response:
 # Serve an application until somebody says stop, and say where it listens once it does.
 
 
+# Seconds open connections get after Ctrl-C; a viewer that follows a run would never end.
 GRACE = 5
-"""Seconds open connections get after Ctrl-C; a viewer that follows a run would never end."""
 
 
+# Objects after which rings of them are looked for: rows are many and never rings, and with the
+# usual 700 every request would be gone through several times.
 COLLECT_AFTER = 20_000
-"""Objects after which rings of them are looked for: rows are many and never rings, and with the
-usual 700 every request would be gone through several times."""
 
 
 class _Server(uvicorn.Server):

@@ -1,8 +1,9 @@
-"""Where rows are made of request bodies: in this process, or in children of it.
+"""Make rows of request bodies, in this process or in children of it: same bytes, same rows.
 
-Promise: a child that ends is told of as a request to be sent again, and another takes its place.
-One child is asked one thing at a time, by one thread. Little is imported here, so that children
-can be started before anything else is.
+Guarantees: a child that dies costs its current request, which the client is told to send again, and
+is replaced. One thread sends one request at a time to a child. `make` needs only the body and the
+settings, so it can run wherever a processor is free. Spans that cannot be read are counted, the
+others are stored (partial success).
 """
 
 from __future__ import annotations
@@ -17,49 +18,53 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping
-from typing import IO, Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.llm.prices import PriceTable
+from proctor.llm.prices import PriceTable, warm_up
 from proctor.server.store.rows import Batch, TraceFacts, batch_of
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import decode_json
 from proctor.trace.formats import otlp
 from proctor.trace.redact import Redactor
 
+# Lengths of the header (content type and what the body holds, a NUL between them) and of the body.
 REQUEST = struct.Struct("<II")
-"""Lengths of the header (content type and what it holds, a NUL between them) and of the body."""
 
+# The length of a reply, or of the settings.
 LENGTH = struct.Struct("<I")
-"""The length of a reply, or of the settings."""
 
+# The first bytes of a child; the parent then sends the settings as JSON, their length first.
 READY = b"ready"
-"""The first bytes of a child; the parent then sends the settings as JSON, their length first."""
 
+# One writer cannot keep up with more readers.
 MAX_READERS = 4
-"""More make rows faster than one writer writes them."""
 
-PIPE = 1 << 20
-"""Bytes a pipe may hold: most requests then go in one piece. Linux allows as much to anybody."""
+# Bytes a pipe may hold, so that most requests go in one piece: the most that Linux allows without
+# privileges.
+PIPE_BYTES = 1 << 20
 
+# Allocations between collections of a child: a request makes thousands of objects that reference
+# counting frees, and going through them again and again would be a tenth of the work.
+COLLECT_AFTER = 100_000
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 
+# What a body holds; the path of the request says which.
 SPANS = "spans"
 LOG_RECORDS = "log_records"
-"""What a request is said to hold, by the path it came to."""
 
+# Start of the problems that cost a whole span or record; others cost an attribute or an event.
 _LOST = ("span skipped", "log record skipped")
-"""How problems begin that cost a whole span or record; others cost an attribute or an event."""
 
+# Characters of the message about spans that were not stored.
 MAX_MESSAGE = 500
-"""Characters of what is said of spans that were not kept."""
 
 
 class Refused(Exception):
-    """A request that is not taken: its HTTP status, and why."""
+    """A request that is not accepted: its HTTP status, and why."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -68,29 +73,95 @@ class Refused(Exception):
 
 
 class Received(NamedTuple):
-    """What a request held, how many of its spans or records were not kept, and what was odd."""
+    """The content of a request, the number of rejected spans or records, and the problems."""
 
     collected: Collector
     rejected: int
     message: str
 
 
-class Reader(Protocol):
-    """Something that makes rows of a body."""
+class DecodedRows(msgspec.Struct, array_like=True):
+    """The rows of one request, the number of rejected spans, and the problems.
 
-    def read(self, body: bytes, content_type: str, what: str) -> DecodedRows:
-        """The rows, or why there are none."""
-        ...
+    `refused` is the HTTP status of a request that is not accepted; `message` says why.
+    """
 
-    def close(self) -> None:
-        """It is not needed any more."""
-        ...
+    rejected: int
+    message: str
+    spans: list[tuple[Any, ...]] = []
+    chunks: list[tuple[str, bytes, int]] = []
+    facts: list[TraceFacts] = []
+    touched: list[str] = []
+    refused: int = 0
+
+    def batch(self) -> Batch:
+        """Return the rows to write."""
+        return Batch(self.spans, self.chunks, self.facts, set(self.touched))
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(DecodedRows).decode
+
+
+def make(
+    body: bytes,
+    content_type: str,
+    what: str,
+    redactor: Redactor | None,
+    prices: PriceTable | None = None,
+) -> DecodedRows:
+    """Return the rows of a body; a problem is part of the result, never raised."""
+    try:
+        found = received(body, content_type, what)
+        batch = batch_of(found.collected, redactor, prices)
+    except Refused as refusal:
+        return DecodedRows(0, refusal.reason, refused=refusal.status)
+    except Exception as error:  # noqa: BLE001 (one malformed request must not end the server)
+        return DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=400)
+    rows = (batch.spans, batch.chunks, batch.facts, sorted(batch.touched))
+    return DecodedRows(found.rejected, found.message, *rows)
+
+
+def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
+    """Return the spans or log records of an uncompressed body."""
+    kind = content_type.partition(";")[0].strip().lower()
+    collected = Collector("request")
+    if not body:
+        return Received(collected, 0, "")
+    if kind == JSON:
+        try:
+            document = decode_json(body.decode("utf-8"))
+        except ValueError as error:
+            raise Refused(400, f"not JSON: {str(error)[:200]}") from None
+        if otlp.matches(document):
+            otlp.read(document, collected)
+        elif document != {}:
+            raise Refused(400, "not an OTLP request: it has neither resourceSpans nor resourceLogs")
+    elif kind == PROTOBUF:
+        read = otlp.read_protobuf_logs if what == LOG_RECORDS else otlp.read_protobuf_spans
+        if not read(body, collected):
+            raise Refused(400, f"not an OTLP request of {what.replace('_', ' ')} in protobuf")
+    else:
+        raise Refused(415, f"content type {kind[:60]!r} is not OTLP: use {PROTOBUF} or {JSON}")
+    problems = collected.problems
+    message = "; ".join(str(problem) for problem in problems)[:MAX_MESSAGE]
+    lost = (problem.count for problem in problems if problem.message.startswith(_LOST))
+    return Received(collected, sum(lost), message)
+
+
+# -- the server's side -----------------------------------------------------------------------------
+
+
+def default_readers() -> int:
+    """Return how many children to start: one processor is left to the server."""
+    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(MAX_READERS, (free or 1) - 1)
 
 
 @contextlib.contextmanager
-def started(asked: int | None) -> Generator[list[Child]]:
-    """So many children, or as many as pay; they are ended with the block."""
-    children = [Child() for _ in range(default_readers() if asked is None else asked)]
+def started(count: int | None) -> Generator[list[Child]]:
+    """Start this many children (None: the default number) and end them with the block."""
+    children = [Child() for _ in range(default_readers() if count is None else count)]
     try:
         for child in children:
             child.start()
@@ -100,30 +171,8 @@ def started(asked: int | None) -> Generator[list[Child]]:
             child.close()
 
 
-def default_readers() -> int:
-    """How many children pay: one processor is left to the server; with one only, none."""
-    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MAX_READERS, (free or 1) - 1)
-
-
-class InProcessDecoder:
-    """Makes rows in this process."""
-
-    def __init__(self, redactor: Redactor | None, prices: PriceTable | None = None) -> None:
-        self._redactor = redactor
-        self._prices = prices
-
-    def read(self, body: bytes, content_type: str, what: str) -> DecodedRows:
-        """The rows, or why there are none."""
-
-        return make(body, content_type, what, self._redactor, self._prices)
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
 class Child:
-    """Makes rows in a process of its own, started when asked to or when first needed."""
+    """Makes rows in a process of its own, started by `start` or by the first request."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -134,21 +183,26 @@ class Child:
         """The user's kinds of secret; set them before the first request."""
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The process, begun anew where it has ended."""
+        """Return the process, started again if it has ended."""
         if self._process is None or self._process.poll() is not None:
             self._ready = False
-            # -P: nothing in the folder the server was started in takes the place of a module.
+            # -P: no file in the current folder can take the place of a module.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "proctor.server.decoder_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-            for pipe in (self._process.stdin, self._process.stdout):
-                _widen(pipe)
+            # Best effort: smaller pipes only take more turns.
+            with contextlib.suppress(ImportError, AttributeError, OSError):
+                import fcntl
+
+                for pipe in (self._process.stdin, self._process.stdout):
+                    assert pipe is not None
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         return self._process
 
     def wait(self) -> bool:
-        """Wait until it can be asked; False when it never will."""
+        """Wait until it takes requests; False when it never will."""
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -162,15 +216,13 @@ class Child:
         return self._ready
 
     def read(self, body: bytes, content_type: str, what: str) -> DecodedRows:
-        """The rows, or why there are none."""
-        import msgspec
-
+        """Return the rows, or why there are none."""
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
         self.wait()
         header = f"{content_type}\0{what}".encode("utf-8", "replace")
-        try:
+        with contextlib.suppress(OSError, ValueError, struct.error, msgspec.MsgspecError):
             process.stdin.write(REQUEST.pack(len(header), len(body)) + header)
             process.stdin.write(body)
             process.stdin.flush()
@@ -178,10 +230,8 @@ class Child:
             reply = process.stdout.read(size)
             if len(reply) == size:
                 return decode(reply)
-        except (OSError, ValueError, struct.error, msgspec.MsgspecError):
-            pass
         self.close()
-        return DecodedRows(0, "what reads requests ended, and is started again", refused=503)
+        return DecodedRows(0, "a reader process ended and is restarted", refused=503)
 
     def close(self) -> None:
         """End the process."""
@@ -192,127 +242,28 @@ class Child:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        if self._ready:  # one that still begins has nothing to finish
+        if self._ready:  # a process that is still starting has nothing to finish
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2)
         process.kill()
         process.wait()
 
 
-def _widen(pipe: IO[bytes] | None) -> None:
-    """Let a pipe hold more, where the system can."""
-    try:
-        import fcntl
-
-        if pipe is not None:
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
-    except (ImportError, AttributeError, OSError):
-        return  # smaller pipes only take more turns
-
-
-# From the body of a request to rows, in this process or in another: the same bytes, the same
-# rows.
-#
-# Promise: `make` is all that is done with a body before it is written, and it needs nothing but
-# the body and the settings: so it can be done wherever there is a free processor.
-
-
-class DecodedRows(msgspec.Struct, array_like=True):
-    """The rows of one request; how many of its spans were not kept, and what was odd.
-
-    `refused` is the HTTP status of a request that is not taken; `message` says why.
-    """
-
-    rejected: int
-    message: str
-    spans: list[tuple[Any, ...]] = []
-    chunks: list[tuple[str, bytes, int]] = []
-    facts: list[TraceFacts] = []
-    touched: list[str] = []
-    refused: int = 0
-
-    def batch(self) -> Batch:
-        """The rows, to be written."""
-        return Batch(self.spans, self.chunks, self.facts, set(self.touched))
-
-
-def make(
-    body: bytes,
-    content_type: str,
-    what: str,
-    redactor: Redactor | None,
-    prices: PriceTable | None = None,
-) -> DecodedRows:
-    """The rows of a body; whatever is wrong with it is said, never raised."""
-    try:
-        found = received(body, content_type, what)
-        batch = batch_of(found.collected, redactor, prices)
-    except Refused as refusal:
-        return DecodedRows(0, refusal.reason, refused=refusal.status)
-    except Exception as error:  # noqa: BLE001 (one odd request must not end the server)
-        return DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=400)
-    rows = (batch.spans, batch.chunks, batch.facts, sorted(batch.touched))
-    return DecodedRows(found.rejected, found.message, *rows)
-
-
-def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
-    """The spans or log records of a plain body."""
-    kind = content_type.partition(";")[0].strip().lower()
-    collected = Collector("request")
-    if not body:
-        return Received(collected, 0, "")
-    if kind == JSON:
-        _read_json(body, collected)
-    elif kind == PROTOBUF:
-        read = otlp.read_protobuf_logs if what == LOG_RECORDS else otlp.read_protobuf_spans
-        if not read(body, collected):
-            raise Refused(400, f"not an OTLP request of {what.replace('_', ' ')} in protobuf")
-    else:
-        raise Refused(415, f"content type {kind[:60]!r} is not OTLP: use {PROTOBUF} or {JSON}")
-    problems = collected.problems
-    words = "; ".join(str(problem) for problem in problems)[:MAX_MESSAGE]
-    lost = (problem.count for problem in problems if problem.message.startswith(_LOST))
-    return Received(collected, sum(lost), words)
-
-
-def _read_json(body: bytes, collected: Collector) -> None:
-    try:
-        document = decode_json(body.decode("utf-8"))
-    except ValueError as error:
-        raise Refused(400, f"not JSON: {str(error)[:200]}") from None
-    if document == {}:
-        return
-    if not otlp.matches(document):
-        raise Refused(400, "not an OTLP request: it has neither resourceSpans nor resourceLogs")
-    otlp.read(document, collected)
-
-
-encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(DecodedRows).decode
-
-
-# A process that makes rows of request bodies for a server, so that this takes another processor.
-#
-# Bodies come on standard input and rows go to standard output, one after the other; it ends when
-# its input does, and so never outlives the server, however that ends.
-
-
-COLLECT_AFTER = 100_000
-"""Objects after which rings of them are looked for: a request makes thousands, which go by
-themselves, and going through them again and again would be a tenth of the work."""
+# -- the child's side ------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Read, make, write, until nothing more comes."""
-    from proctor.llm.prices import PriceTable, warm_up
+    """Read bodies from standard input and write their rows to standard output.
 
-    # Ctrl-C goes to every process of a terminal; the server decides when this one ends.
+    The process ends with its input, so it never outlives the server, however that ends.
+    """
+    # Ctrl-C reaches every process of a terminal; the server decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # a stray print must not stand among the rows
-    # Prices take a moment to read, and the first spans need not wait for them.
+    sys.stdout = sys.stderr  # a stray print must not end up among the rows
+    # Loading the prices takes a moment, and the first spans need not wait for it.
     threading.Thread(target=warm_up, daemon=True).start()
-    gc.freeze()  # what is there now stays
+    gc.freeze()  # what is loaded now stays
     gc.set_threshold(COLLECT_AFTER)
     outgoing.write(READY)
     outgoing.flush()
@@ -327,17 +278,14 @@ def main() -> None:
         body = incoming.read(size)
         if len(body) < size:
             return
-        _reply(outgoing, make(body, kind, what, redactor, prices))
-
-
-def _reply(outgoing: BinaryIO, made: DecodedRows) -> None:
-    try:
-        encoded = encode(made)
-    except (UnicodeError, OverflowError, TypeError, ValueError):
-        encoded = encode(DecodedRows(0, "cannot be kept: text that is no Unicode", refused=400))
-    outgoing.write(LENGTH.pack(len(encoded)))
-    outgoing.write(encoded)
-    outgoing.flush()
+        try:
+            encoded = encode(make(body, kind, what, redactor, prices))
+        except (UnicodeError, OverflowError, TypeError, ValueError):
+            problem = "cannot be stored: text that is not valid Unicode"
+            encoded = encode(DecodedRows(0, problem, refused=400))
+        outgoing.write(LENGTH.pack(len(encoded)))
+        outgoing.write(encoded)
+        outgoing.flush()
 
 
 if __name__ == "__main__":

@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 
+# Seconds between looks at which traces are quiet.
 PAUSE = 1.0
-"""Seconds between looks at which traces are quiet."""
 
+# Seconds before a store that could not be used is tried again.
 AFTER_TROUBLE = 10.0
-"""Seconds before a store that could not be used is tried again."""
 
+# Seconds the trace at hand gets when the server ends; a model that judges may take minutes.
 LAST_TRACE = 10.0
-"""Seconds the trace at hand gets when the server ends; a model that judges may take minutes."""
 
+# Traces looked at before the writer gets its turn again.
 AT_A_TIME = 20
-"""Traces looked at before the writer gets its turn again."""
 
 
 class Alert(NamedTuple):
@@ -238,8 +238,8 @@ def planned_checks(path: Path) -> tuple[Any, Sequence[Check]]:
 # An alert that cannot be delivered is said on standard error and never stops the watch.
 
 
+# Seconds a receiver of alerts may take.
 TIMEOUT = 10.0
-"""Seconds a receiver of alerts may take."""
 
 
 def log_alert(alert: Alert) -> None:

@@ -22,11 +22,11 @@ from proctor.agents.frameworks import (
 )
 from proctor.trace import Document, Message, SpanKind, SpanStatus, ToolCall
 
+# LangGraph's tag for internal steps.
 HIDDEN = "langsmith:hidden"
-"""LangGraph's tag for internal steps."""
 
+# LangChain's role names → the common ones.
 ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
-"""LangChain's role names → the common ones."""
 
 
 class LangGraphAgentConfig(FrameworkAgentConfig):

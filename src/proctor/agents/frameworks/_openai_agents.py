@@ -198,8 +198,8 @@ _KINDS = {
     "guardrail": SpanKind.GUARDRAIL,
 }
 
+# Internal spans of the SDK, which only repeat the spans inside them.
 _INTERNAL = frozenset({"task", "turn"})
-"""Internal spans of the SDK, which only repeat the spans inside them."""
 
 
 def _end(book: SpanBook, span: Any) -> None:

@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float32]
 
+# Written by tools/train_diagnosis.py.
 MODEL_FILE = "model.npz"
-"""Written by tools/train_diagnosis.py."""
 
+# Width of the similarity exp(-WIDTH * distance²) between facts; 0.02 to 0.1 makes little
+# difference.
 WIDTH = 0.05
-"""Width of the similarity exp(-WIDTH * distance²) between facts; 0.02 to 0.1 makes little
-difference.
-"""
 
 
 class Machine(NamedTuple):
@@ -46,17 +45,16 @@ class Machine(NamedTuple):
     penalty: float
 
 
+# Three views with different errors; changing their weights changed the figures no more than
+# chance.
 MACHINES = (
     Machine(1.0, 0.0, {"told": 0.7, "failed before": 0.3}, 1.0),
     Machine(0.0, 0.15, {"said": 0.2, "told": 0.2, "failed": 0.2, "shown": 0.2}, 5.0),
     Machine(1.0, 0.0, {"said": 0.5, "plan": 0.5}, 1.5),
 )
-"""Three views with different errors; changing their weights changed the figures no more than
-chance.
-"""
 
+# Machine and field of each block of word weights.
 VIEWS = tuple((number, field) for number, m in enumerate(MACHINES) for field in m.words)
-"""Machine and field of each block of word weights."""
 
 
 class _Products(NamedTuple):
@@ -200,10 +198,9 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
+# Pairs with a lower mean score are skipped unless a rule fired: 1 % of TRAIL's errors lie there,
+# and 80 % of all pairs.
 LEAST = 0.03
-"""Pairs with a lower mean score are skipped unless a rule fired: 1 % of TRAIL's errors lie there,
-and 80 % of all pairs.
-"""
 
 
 @dataclass(frozen=True, slots=True)

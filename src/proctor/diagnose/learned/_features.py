@@ -27,6 +27,7 @@ _AGAIN = re.compile(r"\bnew (?:plan|list of facts)\b|\bupdated? (?:plan|list of 
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception))\b")
 _WORD = re.compile(r"[A-Za-z_]{3,24}|\d+(?:\.\d+)?")
 
+# Patterns of failures, most informative first.
 KINDS = (
     ("parse", re.compile(r"SyntaxError|IndentationError|code parsing|Code parsing|regex pattern")),
     ("arguments", re.compile(r"unexpected keyword|required positional|multiple values|TypeError")),
@@ -36,8 +37,8 @@ KINDS = (
     ("limit", re.compile(r"RateLimit|rate_limit|[Tt]imed? ?out|maximum number|context_length")),
     ("code", re.compile(r"[Cc]ode execution|InterpreterError|Traceback")),
 )
-"""Patterns of failures, most informative first."""
 
+# Outcomes that an observation can state.
 OUTCOMES = {
     "not found": re.compile(r"was not found|[Nn]o results|[Nn]ot found|Could not find|couldn't"),
     "refused": re.compile(r"Error 4\d\d|403 Forbidden|Enable JavaScript"),
@@ -45,13 +46,12 @@ OUTCOMES = {
     "gives up": re.compile(r"\b[Uu]nable to|could not be|no (?:direct|definitive|explicit)"),
     "letters": re.compile(r"\n\w\n\w\n\w\n\w\n"),
 }
-"""Outcomes that an observation can state."""
 
+# Characters of an observation that describe the outcome of a step; the rest is content.
 OBSERVED = 3000
-"""Characters of an observation that describe the outcome of a step; the rest is content."""
 
+# Characters compared for similarity: enough to distinguish a repeated step from a new one.
 WORDS = 1500
-"""Characters compared for similarity: enough to distinguish a repeated step from a new one."""
 
 
 @dataclass(slots=True)
@@ -222,20 +222,20 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
+# Characters of an output searched for phrases.
 READ = 4000
-"""Characters of an output searched for phrases."""
 
+# Observations shorter than this rarely contain what was searched for.
 LITTLE = 200
-"""Observations shorter than this rarely contain what was searched for."""
 
+# Characters of an observation beyond which a reader skims.
 MUCH = 1000
-"""Characters of an observation beyond which a reader skims."""
 
+# Weight of a fact about the whole situation relative to plain ones: few spans share it, so the
+# classifiers would otherwise underweight it. 2 to 3 gives the same figures.
 TELLING = 2.0
-"""Weight of a fact about the whole situation relative to plain ones: few spans share it, so the
-classifiers would otherwise underweight it. 2 to 3 gives the same figures.
-"""
 
+# Phrases that distinguish a guess from work.
 PHRASES = {
     "simulates": re.compile(r"\bsimulat|\bhypothetical|\bfor demonstration|\bplaceholder|\bdummy"),
     "assumes": re.compile(r"\b[Aa]ssum|\bsuppose|\bpresum|\bimagine"),
@@ -277,7 +277,6 @@ PHRASES = {
     "ends with period": re.compile(r"\.\s*\Z"),
     "refuses": re.compile(r"\bI'm sorry|\bcopyright|\bpolicy\b"),
 }
-"""Phrases that distinguish a guess from work."""
 
 
 def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
@@ -592,32 +591,31 @@ _CODE = re.compile(
     r"|^[ \t]*self\.",
     re.MULTILINE,
 )
+# A text printed letter by letter, as lines or as a list: the code took it for a list of lines.
 _LETTERS = re.compile(r"(?:^\w?$\n){5}|(?:'.', ){5}", re.MULTILINE)
-"""A text printed letter by letter, as lines or as a list: the code took it for a list of lines."""
 
 _NOTHING = re.compile(r"output from code snippet:\s*None\s*\Z")
 
+# Characters of an observation in which lines of code are counted.
 AMOUNTS_READ = 20_000
-"""Characters of an observation in which lines of code are counted."""
 
+# Characters of an observation in which a text printed letter by letter is looked for.
 LETTERS_WITHIN = 4000
-"""Characters of an observation in which a text printed letter by letter is looked for."""
 
+# Characters that prompts allow at a time; code that slices at most this many complies.
 PIECE = 500
-"""Characters that prompts allow at a time; code that slices at most this many complies."""
 
+# A slice up to this length is printed; a longer one is searched.
 SOME = 2000
-"""A slice up to this length is printed; a longer one is searched."""
 
+# Characters of an observation beyond a piece of 500 and the framework's own words.
 LONG = 950
-"""Characters of an observation beyond a piece of 500 and the framework's own words."""
 
+# Characters of an observation that holds nothing besides the framework's own words.
 SHORT = 130
-"""Characters of an observation that holds nothing besides the framework's own words."""
 
+# Lines of code that distinguish a passage of a file from a name in it, and from a single function.
 FEW, MANY = 3, 8
-"""Lines of code that distinguish a passage of a file from a name in it, and from a single function.
-"""
 
 
 def facts_of_amounts(scene: Scene) -> dict[str, float]:

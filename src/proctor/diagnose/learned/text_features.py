@@ -33,24 +33,23 @@ if TYPE_CHECKING:
     from proctor.trace import Span
 
 
+# Doubling it gains nothing measurable on TRAIL; the model stays small.
 BUCKETS = 1 << 13
-"""Doubling it gains nothing measurable on TRAIL; the model stays small."""
 
 _WORD = re.compile(r"[a-z_]{2,24}|[<>/=]{2,}")
 
+# Fields of a span: its output, its last input, the failure of its step, the observation, the
+# failure before, and the plan it follows. Each has its own buckets.
 FIELDS = ("said", "told", "failed", "shown", "failed before", "plan")
-"""Fields of a span: its output, its last input, the failure of its step, the observation, the
-failure before, and the plan it follows. Each has its own buckets.
-"""
 
+# Fields whose pairs of words are left out: prompts repeat, and pairs would only count that.
 _SINGLE = frozenset({"told"})
-"""Fields whose pairs of words are left out: prompts repeat, and pairs would only count that."""
 
+# Characters read of each field.
 _MOST = {"said": 3000, "told": 1200, "failed": 500, "shown": 1200}
-"""Characters read of each field."""
 
+# Separates the first word of a pair from the second.
 _STRIDE = 31
-"""Separates the first word of a pair from the second."""
 
 
 class HashedWords(NamedTuple):

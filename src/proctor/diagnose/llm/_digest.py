@@ -17,19 +17,18 @@ from proctor.trace.conventions.values import encode_json
 if TYPE_CHECKING:
     from proctor.trace import Message, Span, Trace
 
+# Characters, about 30,000 tokens: fits the context of every current hosted model with room for the
+# instructions and the reply.
 DEFAULT_LIMIT = 120_000
-"""Characters, about 30,000 tokens: fits the context of every current hosted model with room for
-the instructions and the reply."""
 
+# Maximum fraction of the text for the index: a huge trace still shows bodies.
 INDEX_SHARE = 0.4
-"""Maximum fraction of the text for the index: a huge trace still shows bodies.
-"""
 
+# A shorter body is useless; its room goes to others.
 MIN_BODY = 80
-"""A shorter body is useless; its room goes to others."""
 
+# Fraction of the room that the beginning of a truncated text gets; the rest shows its end.
 _HEAD = 0.7
-"""Fraction of the room that the beginning of a truncated text gets; the rest shows its end."""
 
 _WEIGHT = {SpanKind.LLM: 3.0, SpanKind.TOOL: 3.0, SpanKind.RETRIEVAL: 2.0, SpanKind.ERROR: 6.0}
 _FAILED_WEIGHT = 12.0

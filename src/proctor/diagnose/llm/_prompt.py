@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Hints for the model on each kind of error: how it shows, and what does not count.
 
 
+# Detection hint of each category.
 HINTS: dict[Category, str] = {
     Category.LANGUAGE_ONLY: "A fact stated with no source in the task, a tool's output or earlier "
     "text. Not it: a wrong reading of something that was shown.",
@@ -61,7 +62,6 @@ HINTS: dict[Category, str] = {
     Category.ORCHESTRATION: "Sub-tasks handed over wrongly, in the wrong order, without what they "
     "need, or their results never used.",
 }
-"""Detection hint of each category."""
 
 LOCATION_RULES = """\
 - `location` is the exact id of one span of the index.
@@ -101,13 +101,13 @@ Reply:
   "instruction_adherence": {"value": 5, "reason": "All kept."},
   "plan_opt": {"value": 5, "reason": "One call, as needed."}}}"""
 
+# v1 names each kind of error and says what it means; v2 adds how it shows, and two examples.
 VERSIONS = ("v1", "v2")
-"""v1 names each kind of error and says what it means; v2 adds how it shows, and two examples."""
 
 DEFAULT_VERSION = "v2"
 
+# Room for about forty findings with their quotes.
 MAX_REPLY_TOKENS = 8192
-"""Room for about forty findings with their quotes."""
 
 SCORES = ("reliability", "security", "instruction_adherence", "plan_opt")
 

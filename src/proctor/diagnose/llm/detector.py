@@ -30,11 +30,11 @@ from proctor.trace.conventions.values import encode_json
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
 
+# Maximum number of investigators; a longer trace gives each more spans, truncated further.
 MAX_GROUPS = 8
-"""Maximum number of investigators; a longer trace gives each more spans, truncated further."""
 
+# Spans per investigator, up to the maximum number of investigators.
 GROUP_SPANS = 12
-"""Spans per investigator, up to the maximum number of investigators."""
 
 Read = TypeVar("Read")
 
@@ -140,8 +140,8 @@ class _Desk:
         return ModelUse.of(self._replies) + ModelUse(cached=self._cached)
 
 
+# Errors that end a call without a usable reply; a ValueError is a reply that does not parse.
 FAILURES = (ModelError, OutOfBudget, ValueError)
-"""Errors that end a call without a usable reply; a ValueError is a reply that does not parse."""
 
 
 # -- one pass ------------------------------------------------------------------------------------

@@ -21,25 +21,25 @@ from proctor.diagnose.taxonomy import parse_category
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
 
+# A whole string, so that commas inside one are skipped, or a comma that ends a list.
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
-"""A whole string, so that commas inside one are skipped, or a comma that ends a list."""
 
 Evidence = Literal["strict", "off"]
 
+# The key that marks entries taken from a reply whose end is missing.
 CUT = "(cut off)"
-"""The key that marks entries taken from a reply whose end is missing."""
 
+# Findings read from one reply; more is a flood, not a diagnosis.
 MAX_FINDINGS = 200
-"""Findings read from one reply; more is a flood, not a diagnosis."""
 
+# Characters of a reply that are read.
 MAX_REPLY = 1_000_000
-"""Characters of a reply that are read."""
 
+# Positions in a reply tried as the start of an object.
 MAX_OPENINGS = 200
-"""Positions in a reply tried as the start of an object."""
 
+# Confidence of a model's finding before that model was measured: better than chance.
 CONFIDENCE = {Impact.HIGH: 0.7, Impact.MEDIUM: 0.6, Impact.LOW: 0.5}
-"""Confidence of a model's finding before that model was measured: better than chance."""
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _ID = re.compile(r"[\w.:-]+")

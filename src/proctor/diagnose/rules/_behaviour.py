@@ -27,10 +27,9 @@ _UNSUPPORTED = re.compile(
 )
 _SENTENCE = re.compile(r"[^.\n]{20,200}")
 
+# Similarity of arguments from which two calls count as the same: page_down(1) and page_down(2)
+# differ, a query with one word changed does not.
 SAME = 0.8
-"""Similarity of arguments from which two calls count as the same: page_down(1) and page_down(2)
-differ, a query with one word changed does not.
-"""
 
 
 class AnswerWithoutWork(Rule):
@@ -181,8 +180,8 @@ _TAG = re.compile(
 _LIMIT = re.compile(r"(\d{2,5}) characters at a time")
 _SLICE = re.compile(r"\[[^\]\n:]*:\s*[^\]\n]*?(\d{2,6})\]")
 
+# Characters of framework text around a printed passage.
 SLACK = 300
-"""Characters of framework text around a printed passage."""
 
 
 class MissingTag(Rule):

@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from proctor.diagnose._steps import AgentStep, Steps
     from proctor.trace import Span
 
+# Messages of interpreters and frameworks about a malformed call.
 _MALFORMED = re.compile(
     r"unexpected keyword argument|required (?:positional |keyword-only )?argument"
     r"|multiple values for|takes \d+ positional|SyntaxError|IndentationError"
     r"|JSONDecodeError|[Ii]nvalid JSON|[Ee]rror in code parsing|Code parsing failed"
 )
-"""Messages of interpreters and frameworks about a malformed call."""
 
 _CODE = re.compile(r"[Cc]ode (?:execution|parsing)|Traceback \(most recent|Error in code")
 _EMPTY = re.compile(r"\b[Nn]o (?:search )?results (?:were )?found|\b0 results\b")
 
 _MISSING = re.compile(r"FileNotFoundError|ModuleNotFoundError|No such file")
 
+# Maximum characters of JSON that can be an error with its traceback; longer ones are content.
 MAX_ERROR = 5000
-"""Maximum characters of JSON that can be an error with its traceback; longer ones are content."""
 
+# Characters of a tool's output searched for a refusal; later ones belong to the page.
 HEAD = 600
-"""Characters of a tool's output searched for a refusal; later ones belong to the page."""
 
 
 class FaultPattern(NamedTuple):
@@ -103,6 +103,8 @@ FAULTS = (
 
 _STATUS = r"(?:error|http|status|code)\W{0,4}(?:code)?\W{0,4}"
 
+# The same patterns for text that the span itself reports as an error, where a looser match is
+# safe.
 ERRORS: dict[Category, tuple[str, ...]] = {
     Category.RATE_LIMIT: (
         rf"{_STATUS}429\b",
@@ -138,9 +140,6 @@ ERRORS: dict[Category, tuple[str, ...]] = {
         r"\bunknown (?!error|reason|exception|argument|option)\w",
     ),
 }
-"""The same patterns for text that the span itself reports as an error, where a looser match is
-safe.
-"""
 
 _ERRORS = {kind: re.compile("|".join(texts), re.IGNORECASE) for kind, texts in ERRORS.items()}
 

@@ -18,11 +18,11 @@ from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import encode_json
 from proctor.trace.model import Message
 
+# Characters shown of one text; the API returns all of it.
 MAX_TEXT = 100_000
-"""Characters shown of one text; the API returns all of it."""
 
+# Messages, documents or events shown of one span.
 MAX_ITEMS = 500
-"""Messages, documents or events shown of one span."""
 
 
 def outline(
@@ -152,8 +152,8 @@ def _first(*values: Any) -> Any:
 # Aligned by the longest common subsequence of all such pairs.
 
 
+# Steps of each side that are compared: more cannot be read side by side.
 MAX_STEPS = 400
-"""Steps of each side that are compared: more cannot be read side by side."""
 
 _SKIPPED = {SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER}
 

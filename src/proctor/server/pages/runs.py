@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 CACHED_RUNS = 4
+# Trials listed of one cell.
 MAX_TRIALS = 500
-"""Trials listed of one cell."""
 
 
 class Listed(NamedTuple):

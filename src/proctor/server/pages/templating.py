@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from starlette.requests import Request
 
+# File name → package, file in it, media type. Nothing else is served.
 STATIC = {
     "theme.css": ("proctor.report.html", "theme.css", "text/css"),
     "core.js": ("proctor.report.html", "core.js", "text/javascript"),
@@ -28,7 +29,6 @@ STATIC = {
     "arrivals.js": ("proctor.server.pages", "static/arrivals.js", "text/javascript"),
     "live.js": ("proctor.server.pages", "static/live.js", "text/javascript"),
 }
-"""File name → package, file in it, media type. Nothing else is served."""
 
 
 @lru_cache(maxsize=1)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from proctor.server.store.store import Figures, Share, SqlStore, StoredEvaluation, TraceRow
     from proctor.trace import Span, Trace
 
+# Traces kept in memory, so that viewing one span after another does not read the trace again.
 CACHED = 8
-"""Traces kept in memory, so that viewing one span after another does not read the trace again."""
 
+# Traces up to which statistics are part of the page; those of more are loaded after it.
 INLINE_TRACES = 2_000
-"""Traces up to which statistics are part of the page; those of more are loaded after it."""
 
+# Seconds for which the statistics of a large set are reused: they change little in that time.
 MAX_AGE = 5.0
-"""Seconds for which the statistics of a large set are reused: they change little in that time."""
 
 FIELDS = ("text", "service", "status", "tool", "model", "session_id", "user_id", "request_id")
 MORE_FIELDS = ("since", "until", "min_ms", "max_ms", "min_score", "max_score")

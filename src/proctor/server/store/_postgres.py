@@ -13,8 +13,8 @@ from proctor.server.store.store import BadRows, SqlStore, StoreError
 if TYPE_CHECKING:
     import psycopg
 
+# Which of PostgreSQL's locks by number is ours; any number would do, this one spells a name.
 LOCK = 0x50524F43
-"""Which of PostgreSQL's locks by number is ours; any number would do, this one spells a name."""
 
 _COLUMNS = ", ".join(SPAN_COLUMNS)
 _UPDATES = ", ".join(f"{c} = excluded.{c}" for c in SPAN_COLUMNS[2:])

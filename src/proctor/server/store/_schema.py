@@ -11,8 +11,8 @@ notes(key)                   the version of these tables
 """
 
 VERSION = 5
+# The first version with exactly these tables and indexes: nothing is copied from there on.
 SAME_TABLES_SINCE = 4
-"""The first version with exactly these tables and indexes: nothing is copied from there on."""
 
 TABLES = {
     # `rooted`: whether `name` is a root's, so totals are updated without reading the spans again.
@@ -81,5 +81,5 @@ SPAN_COLUMNS = (
     "error_type",
 )
 
+# What is known of a trace that no sum over its spans gives.
 FACT_COLUMNS = ("service", "query", "response", "request_id", "session_id", "user_id")
-"""What is known of a trace that no sum over its spans gives."""

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 from proctor.server.store._schema import SPAN_COLUMNS
 from proctor.server.store.store import BadRows, SqlStore, StoreError
 
+# How long a writer of another process is waited for.
 BUSY_MS = 30_000
-"""How long a writer of another process is waited for."""
 
+# Bytes of the file that readers look at in place: figures over many traces touch many pages, and
+# copying each costs as much as reading it. They belong to the system, and to all readers at once.
 MAPPED = 256 * 1024 * 1024
-"""Bytes of the file that readers look at in place: figures over many traces touch many pages, and
-copying each costs as much as reading it. They belong to the system, and to all readers at once."""
 
+# What rows raise that no column takes: numbers beyond 64 bits, text that is no Unicode.
 _ODD = (OverflowError, ValueError, sqlite3.DataError, sqlite3.IntegrityError)
-"""What rows raise that no column takes: numbers beyond 64 bits, text that is no Unicode."""
 
 _UPDATES = ", ".join(f"{c} = excluded.{c}" for c in SPAN_COLUMNS[2:])
 _PUT_SPANS = (

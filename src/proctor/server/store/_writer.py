@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 # counted anew from its rows.
 
 
+# What a trace can be said to use.
 MODEL, TOOL = "model", "tool"
-"""What a trace can be said to use."""
 
+# The kind of a model call.
 LLM = "llm"
-"""The kind of a model call."""
 
 _FAILED = ("error", "timeout")
 
@@ -221,13 +221,14 @@ def can_replace(old: SpanRow, new: SpanRow) -> bool:
     )
 
 
+# Parameters of one statement: SQLite's oldest limit is 999.
 MANY = 500
-"""Parameters of one statement: SQLite's oldest limit is 999."""
 
+# Spans of a trace that is read whole when log records came for it; a larger one is read only where
+# it is looked at, since reading it again with every batch would hold up everybody else.
 MANY_SPANS = 1000
-"""Spans of a trace that is read whole when log records came for it; a larger one is read only
-where it is looked at, since reading it again with every batch would hold up everybody else."""
 
+# Columns of a trace that `TraceTotals` has under the same names.
 _KEPT_UP = (
     "name",
     "rooted",
@@ -242,7 +243,6 @@ _KEPT_UP = (
     "cost_usd",
     "whole",
 )
-"""Columns of a trace that `TraceTotals` has under the same names."""
 
 _DERIVED = ("duration_ms", "status")
 _COLUMNS = ("trace_id", *_KEPT_UP, *_DERIVED, "updated_ns", *FACT_COLUMNS)
@@ -254,12 +254,12 @@ _PUT_TRACES = f"""
 """
 # What is known already stays where a later batch, without the root span, knows nothing.
 
+# A trace of which only log records came so far: it is listed, and forgotten, like others.
 _WITHOUT_SPANS = """
     INSERT INTO traces (trace_id, started_ns, status, spans, errors, llm_calls, tool_calls,
         updated_ns) VALUES (?, ?, 'ok', 0, 0, 0, 0, ?)
     ON CONFLICT (trace_id) DO UPDATE SET updated_ns = excluded.updated_ns
 """
-"""A trace of which only log records came so far: it is listed, and forgotten, like others."""
 
 _PUT_USES = """
     INSERT INTO uses (trace_id, kind, name, calls, errors) VALUES (?, ?, ?, ?, ?)

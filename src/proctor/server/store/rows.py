@@ -35,8 +35,8 @@ from proctor.trace.secret_patterns import secret_kind
 _ID_DIGITS = "0123456789abcdef"
 _LONGEST_ID = 32
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
+# Deeper values are left to the careful way.
 _DEEPEST = 32
-"""Deeper values are left to the careful way."""
 
 
 class TextTable:
@@ -104,18 +104,18 @@ class TextTable:
             self._odd = True
 
 
+# Characters of a query or response kept for lists; the whole of it stands in the payload.
 MAX_FACT = 2000
-"""Characters of a query or response kept for lists; the whole of it stands in the payload."""
 
 ZSTD_LEVEL = 3
+# Bytes one chunk may unpack to; a chunk is one request's spans of a trace, far below it.
 MAX_CHUNK = 512 * 1024 * 1024
-"""Bytes one chunk may unpack to; a chunk is one request's spans of a trace, far below it."""
 
+# The largest number both databases hold; what is beyond it cannot be a time or a count.
 LARGEST = 2**63 - 1
-"""The largest number both databases hold; what is beyond it cannot be a time or a count."""
 
+# Value of `logfire.span_type` on the notice that a span began, which has an id of its own.
 PENDING = "pending_span"
-"""Value of `logfire.span_type` on the notice that a span began, which has an id of its own."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 

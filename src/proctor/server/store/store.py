@@ -89,8 +89,8 @@ _BOUNDS = {
 _USED = ("tool", "model")
 
 
+# The condition of a filter that asks for nothing.
 EVERYTHING = "1 = 1"
-"""The condition of a filter that asks for nothing."""
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 
