@@ -11,7 +11,7 @@ from server_parts import TRACE, serving, wire_request
 
 from proctor.agents._otlp_receiver import Receiver
 from proctor.files import DecompressionError, decompress
-from proctor.server._otlp_endpoint import unpacked
+from proctor.server._otlp_endpoint import decompressed
 from proctor.server.app import Service
 from proctor.server.decoder_process import Refused
 from proctor.server.store import open_store
@@ -40,7 +40,7 @@ def test_a_bomb_is_refused_before_it_is_whole(name: str) -> None:
         decompress(bomb, 1000)
     assert caught.value.too_large
     with pytest.raises(Refused) as refused:
-        unpacked(bomb, name, 1000)
+        decompressed(bomb, name, 1000)
     assert refused.value.status == 413
     with pytest.raises(TraceLoadError, match="unpacks to more than"):
         load_traces(bomb, max_bytes=len(bomb))
@@ -57,7 +57,7 @@ def test_damaged_data_is_an_error_that_says_so(name: str, harm: str) -> None:
     assert not caught.value.too_large
     assert (caught.value.partial is not None) == (harm == "cut")
     with pytest.raises(Refused) as refused:
-        unpacked(data, name)
+        decompressed(data, name)
     assert refused.value.status == 400
 
 

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from run_parts import until
 from server_parts import TRACE, serving, started, wire_request
 
-from proctor.server._otlp_endpoint import unpacked
+from proctor.server._otlp_endpoint import decompressed
 from proctor.server.app import Service
 from proctor.server.decoder_process import Refused
 from proctor.server.ingest import Ingest
@@ -141,9 +141,9 @@ def test_a_server_forgets_what_is_old(tmp_path: Path) -> None:
 def test_unpacking_is_bounded() -> None:
     """R-D7: a body is refused when it unpacks to more than the limit, to the byte."""
     packed = gzip.compress(bytes(1000))
-    assert len(unpacked(packed, "gzip", 1000)) == 1000
+    assert len(decompressed(packed, "gzip", 1000)) == 1000
     with pytest.raises(Refused, match="larger than 999"):
-        unpacked(packed, "gzip", 999)
+        decompressed(packed, "gzip", 999)
 
 
 async def test_pressure_turns_clients_away(tmp_path: Path) -> None:

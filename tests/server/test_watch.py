@@ -161,7 +161,7 @@ def test_langfuse_without_keys_or_answers(store, monkeypatch, capsys) -> None:
     sink = Sink(401)
     push = Langfuse(sink.url, "pk", "sk").push
     assert Watcher(store, WatchOptions(quiet_seconds=0), push=push, clock=far_future).look() == 1
-    assert "Langfuse did not take" in capsys.readouterr().err
+    assert "Langfuse rejected" in capsys.readouterr().err
     assert store.row(TRACE).score is not None
     sink.shutdown()
 

@@ -1,4 +1,4 @@
 """The server: OTLP in, a trace store, evaluation in the background, pages out.
 
-Start at `app.py`. Everything here needs the extra `server`; the store by itself does not.
+Start at `app.py`. Everything here needs the extra `server`, except the store.
 """

@@ -1,4 +1,4 @@
-"""The store as JSON: what the pages show, for programs.
+"""The JSON API of the store: what the pages show, for programs.
 
 GET /api/traces?text=&session_id=&user_id=&request_id=&service=&status=&tool=&model=&since=&until=
     &min_ms=&max_ms=&min_score=&max_score=&sort=&limit=&offset=
@@ -9,9 +9,8 @@ GET /api/figures                           counts, cost, percentiles, tools; tak
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from proctor.server.store.store import SqlStore
 
-# Rows of one answer.
+# Maximum rows of one response.
 MAX_LIMIT = 1000
 
 _TEXTS = ("text", "request_id", "session_id", "user_id", "service", "tool", "model")
@@ -38,11 +37,11 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 class BadQuery(ProctorError):
-    """A question that cannot be understood."""
+    """Invalid query parameters."""
 
 
 def routes(store: SqlStore) -> list[Route]:
-    """The endpoints over a store."""
+    """Return the endpoints of a store."""
 
     def found(request: Request) -> Any:
         chosen, page = filter_of(request.query_params), page_of(request.query_params)
@@ -76,12 +75,12 @@ def routes(store: SqlStore) -> list[Route]:
     ]
 
 
-def answering(work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
-    """A handler that asks the store in a thread, since databases block."""
+def answering(work: Callable[[Request], Any]) -> Callable[[Request], Response]:
+    """Return a handler that answers in JSON; Starlette runs it in a thread, as databases block."""
 
-    async def answer(request: Request) -> Response:
+    def answer(request: Request) -> Response:
         try:
-            value = await asyncio.to_thread(work, request)
+            value = work(request)
         except BadQuery as error:
             return _json({"error": error.message, "hint": error.hint}, 400)
         except ProctorError as error:
@@ -96,7 +95,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def filter_of(query: Mapping[str, str]) -> TraceFilter:
-    """The filter in the words of an address; an unknown word or a bad value is an error."""
+    """Return the filter of query parameters; unknown names and invalid values are errors."""
     for name in query:
         if name not in _KNOWN:
             raise BadQuery(f"unknown parameter {name[:40]!r}", hint=did_you_mean(name, _KNOWN))
@@ -111,7 +110,7 @@ def filter_of(query: Mapping[str, str]) -> TraceFilter:
 
 
 def page_of(query: Mapping[str, str]) -> PageRequest:
-    """Which part of the list."""
+    """Return the page of query parameters."""
     limit = min(MAX_LIMIT, max(1, int(_number("limit", query.get("limit") or "50"))))
     offset = max(0, int(_number("offset", query.get("offset") or "0")))
     page = PageRequest(limit, offset, query.get("sort") or "newest")
@@ -133,9 +132,7 @@ def _number(name: str, text: str) -> float:
 
 
 def moment(text: str) -> int:
-    """A date or time in ISO form as nanoseconds; without a zone it is UTC."""
-    from datetime import UTC
-
+    """Return an ISO date or time as nanoseconds; without a zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""The OTLP/HTTP endpoints: bodies in, answers as the protocol says.
+"""The OTLP/HTTP endpoints: read and decompress a body, store it, answer as the protocol says.
 
-Promise: 200 only after the commit, with a partial success where some spans could not be read;
-400 for what is not OTLP, 408 for who does not go on sending, 413 and 415 for what is too large or
-packed unknown, 503 with Retry-After under pressure. Clients that speak JSON are answered in JSON,
-others in protobuf.
+Guarantees: 200 only after the commit, with a partial success where some spans could not be read;
+400 for a body that is not OTLP, 408 for a client that stops sending, 413 and 415 for a body that is
+too large or in an unknown encoding, 503 with Retry-After under pressure. A compressed body never
+takes more memory than a plain one may. Requests in JSON are answered in JSON, others in protobuf.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-# Where exporters send, the third being Langfuse's; and what they send there.
+# The paths of exporters, the third for those of Langfuse, and what they send there.
 PATHS = {
     "/v1/traces": SPANS,
     "/v1/logs": LOG_RECORDS,
     "/api/public/otel/v1/traces": SPANS,
 }
 
-# Bytes of one request, plain or unpacked: far above any exporter's batch, far below memory.
+# Bytes of one request, plain or decompressed: far above any exporter's batch, far below memory.
 MAX_BODY = 64 * 1024 * 1024
 
-# Seconds a client may send nothing in the middle of a body, so that slow ones hold no room.
+# Seconds a client may pause within a body, so that slow clients do not hold reserved memory.
 PATIENCE = 30.0
 
-# Bytes of a packed body that are unpacked on the loop; more would keep other clients waiting.
+# Bytes of a body that are decompressed on the event loop; more would delay other clients.
 AT_ONCE = 256 * 1024
 
-# HTTP status → the code of google.rpc.Status that says the same.
+# HTTP status → the corresponding code of google.rpc.Status.
 _CODES = {400: 3, 408: 4, 413: 8, 415: 3, 503: 14}
 
 
 def endpoint(
     ingest: Ingest, what: str, *, patience: float = PATIENCE
 ) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of one path."""
+    """Return the handler of one path."""
 
     async def take(request: Request) -> Response:
         kind = request.headers.get("content-type", "")
@@ -59,20 +59,18 @@ def endpoint(
         try:
             with ingest.reading() as more:
                 body = await read_body(request, more, patience=patience)
-                plain = await _plain(body, request.headers.get("content-encoding", ""))
-            del body  # not held while it waits
+                encoding = request.headers.get("content-encoding", "")
+                if len(body) <= AT_ONCE:
+                    plain = decompressed(body, encoding)
+                else:
+                    plain = await asyncio.to_thread(decompressed, body, encoding)
+            del body  # frees the compressed body while the request waits
             taken = await ingest.take(plain, kind, what)
         except Refused as refusal:
             return refused(refusal, as_json=as_json)
         return accepted(taken, what, as_json=as_json)
 
     return take
-
-
-async def _plain(body: bytes, encoding: str) -> bytes:
-    if len(body) <= AT_ONCE:
-        return unpacked(body, encoding)
-    return await asyncio.to_thread(unpacked, body, encoding)
 
 
 async def read_body(
@@ -82,9 +80,9 @@ async def read_body(
     limit: int = MAX_BODY,
     patience: float = PATIENCE,
 ) -> bytes:
-    """The body as sent; refused as soon as it is known to be too large or not to come.
+    """Return the body as sent; refuse it as soon as it is too large or the client stops sending.
 
-    `more` is told how much came, and may refuse it.
+    `more` is called with the size of each part, and may refuse it.
     """
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
@@ -98,7 +96,7 @@ async def read_body(
         except StopAsyncIteration:
             return bytes(body)
         except TimeoutError:
-            raise Refused(408, f"nothing came for {patience:g} seconds") from None
+            raise Refused(408, f"nothing received for {patience:g} seconds") from None
         except ClientDisconnect:
             raise Refused(400, "the client went away") from None
         more(len(part))
@@ -107,8 +105,8 @@ async def read_body(
             raise Refused(413, f"the body is larger than {limit} bytes")
 
 
-def unpacked(body: bytes, encoding: str, limit: int = MAX_BODY) -> bytes:
-    """The body as it was before packing; refused when it is broken or too large."""
+def decompressed(body: bytes, encoding: str, limit: int = MAX_BODY) -> bytes:
+    """Return the decompressed body; refuse one that is broken or too large."""
     kind = encoding.strip().lower()
     if kind not in ("", "identity", "gzip", "zstd"):
         raise Refused(415, f"content encoding {kind[:40]!r} is not known: use gzip or zstd")

@@ -1,8 +1,7 @@
 """The server as one ASGI application: OTLP in, JSON and pages out.
 
-`Service` owns what runs beside the requests (the writer, the watcher, retention) and what they
-share; `make_app` puts the routes together. Whoever serves it starts and stops the service with
-the application.
+`Service` owns the background work (writer, watcher, retention) and what requests share; `make_app`
+combines the routes, and starts and stops the service with the application.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +45,13 @@ if TYPE_CHECKING:
     from proctor.server.watch import Watcher
 
 
-# Seconds between looks for traces older than they may be kept.
+# Seconds between searches for expired traces.
 PRUNE_EVERY = 60.0
 
 
 @dataclass
 class Service:
-    """What one server does, besides answering."""
+    """The parts of one server."""
 
     store: SqlStore | None = None
     ingest: Ingest | None = None
@@ -80,7 +79,7 @@ class Service:
         return cls(store, ingest=ingest, **options)  # type: ignore[arg-type]
 
     def start(self) -> None:
-        """Begin what runs in the background."""
+        """Start the background work."""
         if self.ingest is not None:
             self.ingest.start()
         if self.watcher is not None:
@@ -91,7 +90,7 @@ class Service:
             self._pruner.start()
 
     def stop(self) -> None:
-        """Write what waits, end what runs, close the store."""
+        """Write what waits, end the background work, close the store."""
         for part in (self._pruner, self.ingest, self.watcher):
             if part is not None:
                 part.stop()
@@ -104,11 +103,11 @@ class Service:
         try:
             self.store.prune(time.time_ns() - kept)
         except ProctorError as error:
-            sys.stderr.write(f"warning: old traces wait to go: {line(str(error), 300)}\n")
+            sys.stderr.write(f"warning: old traces were not deleted: {line(str(error), 300)}\n")
 
 
 def make_app(service: Service, token: str | None = None) -> ASGIApp:
-    """The application around a service."""
+    """Return the application of a service."""
 
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncGenerator[None]:
@@ -125,7 +124,7 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
 
 
 def _routes(service: Service) -> Iterator[Route]:
-    if service.ingest is not None:  # first, since they are asked most and looked for in order
+    if service.ingest is not None:  # first: most requests go there, and routes match in order
         for path, what in _otlp_endpoint.PATHS.items():
             yield Route(path, _otlp_endpoint.endpoint(service.ingest, what), methods=["POST"])
     yield Route("/healthz", health)
@@ -139,29 +138,29 @@ def _routes(service: Service) -> Iterator[Route]:
 
 
 async def home(request: Request) -> Response:
-    """Where there is something to see."""
+    """Redirect to the traces, or to the runs without a store."""
     return RedirectResponse("/traces" if request.app.state.has["traces"] else "/runs", 303)
 
 
 async def not_found(request: Request, _error: Exception) -> Response:
-    """What an address that leads nowhere gets: a page where people go, a line for programs."""
+    """Answer an unknown address: with a page for browsers, a line for programs."""
     if not _for_people(request):
         return PlainTextResponse("Not Found", 404)
     return page("missing.html", request, status=404, what="page", name=request.url.path)
 
 
 async def in_trouble(request: Request, error: Exception) -> Response:
-    """What is said when a page could not be made; an error nobody foresaw is in the log too."""
-    foreseen = isinstance(error, ProctorError)
+    """Answer a request that failed; unexpected errors are logged by the server as well."""
+    expected = isinstance(error, ProctorError)
     if not _for_people(request):
         return PlainTextResponse("Internal Server Error", 500)
     return page(
         "trouble.html",
         request,
-        status=503 if foreseen else 500,
-        title="This cannot be shown now" if foreseen else "Proctor made a mistake",
-        words=error.message if foreseen else f"{type(error).__name__} while making this page",
-        hint=(error.hint or "") if foreseen else "The server's log has the details.",
+        status=503 if expected else 500,
+        title="This cannot be shown now" if expected else "Proctor made a mistake",
+        words=error.message if expected else f"{type(error).__name__} while rendering this page",
+        hint=(error.hint or "") if expected else "The server's log has the details.",
     )
 
 
@@ -170,24 +169,21 @@ def _for_people(request: Request) -> bool:
 
 
 async def health(_request: Request) -> Response:
-    """That the server runs: nothing more is told to strangers."""
+    """Answer that the server runs, and nothing else: no token is needed."""
     return PlainTextResponse("ok")
 
 
-# Serve an application until somebody says stop, and say where it listens once it does.
-
-
-# Seconds open connections get after Ctrl-C; a viewer that follows a run would never end.
+# Seconds for open connections after Ctrl-C; a page that follows a run would never close.
 GRACE = 5
 
 
-# Objects after which rings of them are looked for: rows are many and never rings, and with the
-# usual 700 every request would be gone through several times.
+# Allocations between collections: rows are many and never cyclic, and with the default of 700 every
+# request would be traversed several times.
 COLLECT_AFTER = 20_000
 
 
 class _Server(uvicorn.Server):
-    """Tells its address when it is ready to take requests."""
+    """Calls `ready` with its address once it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], host: str) -> None:
         super().__init__(config)
@@ -195,7 +191,7 @@ class _Server(uvicorn.Server):
         self._host = host
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start, then report the address."""
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
@@ -204,33 +200,27 @@ class _Server(uvicorn.Server):
 
 
 def run_server(app: ASGIApp, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; a port that is taken is one clear line."""
+    """Serve until SIGINT or SIGTERM; a port in use is a one-line error."""
     config = uvicorn.Config(
         app,
-        # Where somebody has set up logs, what is logged goes there and not past them.
+        # Uvicorn's own handlers would bypass a log file that is configured already.
         log_config=None if logging.getLogger().handlers else LOGGING_CONFIG,
         log_level="warning",
         access_log=False,
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=GRACE,
-        # Bodies beyond it would be refused anyway; this bounds what a slow client may hold.
+        # Bounds the memory of connections; the bodies of more would be refused anyway.
         limit_concurrency=1000,
     )
     bound = _bound(host, port)
     server = _Server(config, ready, host)
-    with contextlib.suppress(KeyboardInterrupt), _seldom_collected():
-        server.run(sockets=[bound])
-
-
-@contextlib.contextmanager
-def _seldom_collected() -> Generator[None]:
-    """Let the collector leave alone what is there already, and look at the rest less often."""
     usual = gc.get_threshold()
-    gc.freeze()
+    gc.freeze()  # objects that exist now are never collected
     gc.set_threshold(COLLECT_AFTER)
     try:
-        yield
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[bound])
     finally:
         gc.set_threshold(*usual)
         gc.unfreeze()

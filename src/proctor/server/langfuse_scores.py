@@ -1,7 +1,7 @@
-"""Scores pushed to Langfuse by its public HTTP API.
+"""Push scores to Langfuse through its public HTTP API.
 
-Each score has an id made from its trace and name, so pushing again replaces it. Keys come from
-LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY. What cannot be pushed is said and left.
+The id of a score is derived from its trace and name, so pushing again replaces it. The keys come
+from LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY. A failed push is reported and not retried.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT = 10.0
 
 
 class Langfuse:
-    """A Langfuse server that takes scores."""
+    """A Langfuse server that receives scores."""
 
     def __init__(self, url: str, public_key: str, secret_key: str) -> None:
         self._url = url.rstrip("/") + PATH
@@ -34,7 +34,7 @@ class Langfuse:
 
     @classmethod
     def from_environment(cls, url: str) -> Langfuse:
-        """The server at an address, with the keys of the environment."""
+        """Return the server at a URL, with the keys from the environment."""
         names = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
         missing = [name for name in names if not os.environ.get(name)]
         if missing:
@@ -42,29 +42,29 @@ class Langfuse:
         return cls(url, *(os.environ[name] for name in names))
 
     def push(self, trace_id: str, quality: Quality, found: Diagnosis) -> int:
-        """Push what was said of a trace; how many scores were taken."""
+        """Push the scores of a trace and return how many were accepted."""
         taken = 0
         for score in scores_of(trace_id, quality, found):
             try:
                 reply = httpx.post(self._url, json=score, auth=self._keys, timeout=TIMEOUT)
                 reply.raise_for_status()
             except httpx.HTTPError as error:
-                words = line(str(error), 200)
-                sys.stderr.write(f"warning: Langfuse did not take {score['name']}: {words}\n")
+                reason = line(str(error), 200)
+                sys.stderr.write(f"warning: Langfuse rejected {score['name']}: {reason}\n")
                 continue
             taken += 1
         return taken
 
 
 def scores_of(trace_id: str, quality: Quality, found: Diagnosis) -> Iterator[dict[str, Any]]:
-    """What is pushed: each dimension, the overall quality, and the number of findings."""
+    """Yield the scores: each dimension, the overall quality, the number of findings."""
     for dimension in quality.dimensions:
         if dimension.score is not None:
             yield _score(trace_id, f"quality.{dimension.name}", dimension.score, dimension.why)
     if quality.overall is not None:
         yield _score(trace_id, "quality", quality.overall, "")
-    words = ", ".join(sorted({finding.category.value for finding in found.findings}))
-    yield _score(trace_id, "findings", float(len(found.findings)), words)
+    categories = ", ".join(sorted({finding.category.value for finding in found.findings}))
+    yield _score(trace_id, "findings", float(len(found.findings)), categories)
 
 
 def _score(trace_id: str, name: str, value: float, comment: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ of a span are loaded when the reader selects it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ def outline(
     `findings` are those of the diagnosis; `checks` are failed checks with the same keys.
     """
     tree = trace.index
-    order = [int(position) for position in _document_order(trace)]
+    order = _document_order(trace)
     place = {position: number for number, position in enumerate(order)}
     spans = [tree.spans[position] for position in order]
     first_ns = min((span.start_ns for span in spans), default=0)
@@ -127,19 +128,13 @@ def text_of(value: Any) -> str | None:
     """Return a value as text with every character visible."""
     if value is None or value == "":
         return None
-    text = _laid_out(value if isinstance(value, str) else encode_json(value))
+    text = value if isinstance(value, str) else encode_json(value)
+    if len(text) <= MAX_TEXT and text[:1] in ("{", "["):
+        # JSON is shown indented, any other text unchanged.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            text = msgspec.json.format(text, indent=2)
     cut = f"\n… {len(text) - MAX_TEXT:,} more characters" if len(text) > MAX_TEXT else ""
     return visible(text[:MAX_TEXT]) + cut
-
-
-def _laid_out(text: str) -> str:
-    """Return JSON indented, any other text unchanged."""
-    if len(text) > MAX_TEXT or text[:1] not in ("{", "["):
-        return text
-    try:
-        return msgspec.json.format(text, indent=2)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return text
 
 
 def _first(*values: Any) -> Any:
@@ -201,12 +196,15 @@ def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
 
 def _steps(trace: Trace) -> list[AlignedStep]:
     leaves = [span for span in trace.index.spans if span.kind not in _SKIPPED]
-    return [_step(span) for span in leaves[:MAX_STEPS]]
-
-
-def _step(span: Span) -> AlignedStep:
-    name = line(span.tool_name or span.model or span.name, 100)
-    return AlignedStep(span.kind.value, name, visible(_step_text(span))[:600], span.failed)
+    return [
+        AlignedStep(
+            span.kind.value,
+            line(span.tool_name or span.model or span.name, 100),
+            visible(_step_text(span))[:600],
+            span.failed,
+        )
+        for span in leaves[:MAX_STEPS]
+    ]
 
 
 def _step_text(span: Span) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,7 @@ from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import CellKey, Trial
 from proctor.server.pages._span_view import aligned, detail, outline
-from proctor.server.pages.templating import in_thread, page
+from proctor.server.pages.templating import page
 from proctor.server.pages.traces import span_of
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ class Runs:
         self._lock = Lock()
 
     def routes(self) -> list[Route]:
-        """Return the routes of the pages."""
+        """Return the routes; Starlette runs synchronous handlers in threads."""
         return [
-            Route("/runs", in_thread(self.listed)),
-            Route("/runs/{name:path}/progress", in_thread(self.progress)),
-            Route("/runs/{name:path}/cell", in_thread(self.cell)),
-            Route("/runs/{name:path}/compare", in_thread(self.compare)),
-            Route("/runs/{name:path}/trial/{trial:str}", in_thread(self.trial)),
-            Route("/runs/{name:path}/trial/{trial:str}/outline", in_thread(self.outlined)),
-            Route("/runs/{name:path}/trial/{trial:str}/spans/{span_id:str}", in_thread(self.span)),
-            Route("/runs/{name:path}", in_thread(self.one)),
+            Route("/runs", self.listed),
+            Route("/runs/{name:path}/progress", self.progress),
+            Route("/runs/{name:path}/cell", self.cell),
+            Route("/runs/{name:path}/compare", self.compare),
+            Route("/runs/{name:path}/trial/{trial:str}", self.trial),
+            Route("/runs/{name:path}/trial/{trial:str}/outline", self.outlined),
+            Route("/runs/{name:path}/trial/{trial:str}/spans/{span_id:str}", self.span),
+            Route("/runs/{name:path}", self.one),
         ]
 
     # -- pages ----------------------------------------------------------------------------------
@@ -85,6 +85,9 @@ class Runs:
         run = self._run(request)
         if run is None:
             return _missing(request)
+        # The trials that the page links to.
+        examples = {sample.trial for failure in run.failures for sample in failure.samples[:1]}
+        examples |= {error.trial for error in run.errors}
         return page(
             "run.html",
             request,
@@ -95,7 +98,7 @@ class Runs:
             heat=_heat(run),
             failures=run.failures[:20],
             errors=run.errors[:20],
-            addresses=_addresses(run),
+            addresses={t.name: address_name(t) for t in run.trials() if t.name in examples},
             totals=run.totals,
             planned=_planned(run),
         )
@@ -145,6 +148,7 @@ class Runs:
         if run is None or trial is None:
             return _missing(request, "trial")
         base = self._link(run.path)
+        trace = run.trace(trial) if trial.trace else None
         same = [other for other in run.trials() if other.case == trial.case]
         return page(
             "trial.html",
@@ -153,7 +157,7 @@ class Runs:
             run_link=base,
             base=f"{base}/trial/{address_name(trial)}",
             trial=trial,
-            input=_input(run, trial),
+            input=None if trace is None else trace.query,
             cell_link=f"{base}/cell?{_cell_query(trial.cell)}",
             others=[
                 (address_name(other), other)
@@ -198,7 +202,14 @@ class Runs:
         from proctor.diagnose.methods import diagnose
 
         found = [finding.to_dict() for finding in diagnose(trace).findings]
-        return JSONResponse(outline(trace, found, _failed_at(trial)))
+        # Failed checks, once for each span they refer to, under the keys of a finding.
+        failed = [
+            {"category": c.id, "impact": "check", "description": c.reason, "location": span_id}
+            for c in trial.checks
+            if c.failed
+            for span_id in c.span_ids
+        ]
+        return JSONResponse(outline(trace, found, failed))
 
     def span(self, request: Request) -> Response:
         """Return the details of one span of a trial."""
@@ -268,25 +279,6 @@ def address_name(trial: Trial) -> str:
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
 
 
-def _addresses(run: Run) -> dict[str, str]:
-    """Return the address ids of the trials that are examples of failures and errors, by name."""
-    wanted = {sample.trial for failure in run.failures for sample in failure.samples[:1]}
-    wanted |= {each.trial for each in run.errors}
-    if not wanted:
-        return {}
-    return {trial.name: address_name(trial) for trial in run.trials() if trial.name in wanted}
-
-
-def _failed_at(trial: Trial) -> list[dict[str, str]]:
-    """Return the failed checks of a trial for each span they refer to."""
-    return [
-        {"category": check.id, "impact": "check", "description": check.reason, "location": span_id}
-        for check in trial.checks
-        if check.failed
-        for span_id in check.span_ids
-    ]
-
-
 def _missing(request: Request, what: str = "run") -> Response:
     name = request.path_params.get("name", "")
     return page("missing.html", request, status=404, what=what, name=name)
@@ -342,37 +334,21 @@ class Heat(NamedTuple):
 
 def _heat(run: Run) -> Heat:
     agents = sorted({(cell.agent, cell.params) for cell in run.cells})
-    cells = {(cell.case, cell.agent, cell.params): cell for cell in run.cells}
+    squares: dict[tuple[str, str, str], dict[str, Any]] = {}
+    worst: dict[str, float] = {}
+    for cell in run.cells:
+        rate = cell.pass_rate
+        # 2: cases without judged trials come last.
+        worst[cell.case] = min(worst.get(cell.case, 2.0), 2.0 if rate is None else rate)
+        shade = "rx" if rate is None else f"r{min(4, int(rate * 4.999))}"
+        square = {"cell": cell, "shade": shade, "query": _cell_query(cell.cell)}
+        squares[cell.case, cell.agent, cell.params] = square
     rows = [
-        (case, [_square(cells.get((case, *agent))) for agent in agents])
-        for case in _worst_first(run.cells)
+        (case, [squares.get((case, *agent)) for agent in agents])
+        for case in sorted(worst, key=lambda case: (worst[case], case))
     ]
     return Heat([f"{agent} {params}".strip() for agent, params in agents], rows)
 
 
-def _worst_first(cells: Iterable[CellSummary]) -> list[str]:
-    """Return cases by the lowest pass rate of any agent; cases without judged trials come last."""
-    rates: dict[str, list[float]] = {}
-    for cell in cells:
-        known = rates.setdefault(cell.case, [])
-        if cell.pass_rate is not None:
-            known.append(cell.pass_rate)
-    return sorted(rates, key=lambda case: (min(rates[case], default=2.0), case))
-
-
-def _square(cell: CellSummary | None) -> dict[str, Any] | None:
-    if cell is None:
-        return None
-    rate = cell.pass_rate
-    shade = "rx" if rate is None else f"r{min(4, int(rate * 4.999))}"
-    return {"cell": cell, "shade": shade, "query": _cell_query(cell.cell)}
-
-
 def _cell_query(cell: CellKey) -> str:
     return urlencode({"case": cell.case, "agent": cell.agent, "params": cell.params})
-
-
-def _input(run: Run, trial: Trial) -> str | None:
-    """Return the input of the agent according to its trace."""
-    trace = run.trace(trial) if trial.trace else None
-    return None if trace is None else trace.query

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
@@ -94,14 +92,3 @@ def in_ms(milliseconds: float | None) -> str:
 def in_figure(value: float | None) -> str:
     """Return a score."""
     return DASH if value is None else f"{value:.2f}"
-
-
-def in_thread(
-    work: Callable[[Request], Response],
-) -> Callable[[Request], Awaitable[Response]]:
-    """Run a handler in a thread, because databases block."""
-
-    async def answer(request: Request) -> Response:
-        return await asyncio.to_thread(work, request)
-
-    return answer

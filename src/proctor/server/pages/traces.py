@@ -19,7 +19,7 @@ from proctor.errors import ProctorError
 from proctor.sanitize import line
 from proctor.server._json_api import BadQuery, filter_of, page_of
 from proctor.server.pages._span_view import detail, outline
-from proctor.server.pages.templating import Query, in_thread, page
+from proctor.server.pages.templating import Query, page
 from proctor.server.store.store import SORTS, TraceFilter
 
 if TYPE_CHECKING:
@@ -87,16 +87,16 @@ class Traces:
         self._statistics = FigureCache(store)
 
     def routes(self) -> list[Route]:
-        """Return the routes of the pages."""
+        """Return the routes; Starlette runs synchronous handlers in threads."""
         return [
-            Route("/traces", in_thread(self.listed)),
-            Route("/traces/state", in_thread(self.state)),
-            Route("/traces/figures", in_thread(self.figures)),
-            Route("/traces/figures/part", in_thread(self.figures_part)),
-            Route("/traces/{trace_id:str}", in_thread(self.one)),
-            Route("/traces/{trace_id:str}/state", in_thread(self.state_of_one)),
-            Route("/traces/{trace_id:str}/outline", in_thread(self.outlined)),
-            Route("/traces/{trace_id:str}/spans/{span_id:str}", in_thread(self.span)),
+            Route("/traces", self.listed),
+            Route("/traces/state", self.state),
+            Route("/traces/figures", self.figures),
+            Route("/traces/figures/part", self.figures_part),
+            Route("/traces/{trace_id:str}", self.one),
+            Route("/traces/{trace_id:str}/state", self.state_of_one),
+            Route("/traces/{trace_id:str}/outline", self.outlined),
+            Route("/traces/{trace_id:str}/spans/{span_id:str}", self.span),
         ]
 
     def listed(self, request: Request) -> Response:
@@ -111,6 +111,7 @@ class Traces:
         count, rows = self._store.found(chosen, part)
         inline = self._statistics.compute(chosen) if count <= INLINE_TRACES else None
         query_string = "?" + urlencode({} if problem else query)
+        unsorted = {name: query[name] for name in query if name not in ("sort", "offset")}
         return page(
             "traces.html",
             request,
@@ -125,7 +126,7 @@ class Traces:
             state_page=f"/traces/state{query_string}",
             here_url=str(request.base_url).rstrip("/"),
             by=part.sort,
-            orders={sort: _order_link(query, sort) for sort in SORTS},
+            orders={sort: f"/traces?{urlencode({**unsorted, 'sort': sort})}" for sort in SORTS},
             query=query,
             fields=FIELDS,
             more_fields=MORE_FIELDS,
@@ -264,11 +265,6 @@ def judged(row: StoredEvaluation) -> ShownEvaluation:
 def _state(count: int, rows: Sequence[TraceRow]) -> str:
     seen = [(row.trace_id, row.updated_ns, row.evaluated_ns) for row in rows]
     return hashlib.sha256(repr((count, seen)).encode()).hexdigest()[:16]
-
-
-def _order_link(query: Mapping[str, str], sort: str) -> str:
-    kept = {name: value for name, value in query.items() if name not in ("sort", "offset")}
-    return "/traces?" + urlencode({**kept, "sort": sort})
 
 
 def _page_link(query: Mapping[str, str], offset: int) -> str:

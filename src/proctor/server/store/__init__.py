@@ -1,9 +1,9 @@
-"""Where live traces are kept: SQLite in a file, or PostgreSQL by URL, behind one interface.
+"""The trace store: SQLite in a file, or PostgreSQL by URL, behind one interface.
 
     store = open_store("sqlite:///traces.db")
 
-Start at `sql.py`: one set of statements for both; `sqlite.py` and `postgres.py` know only how to
-connect and how to write many rows at once.
+Start at `store.py`, which has one set of statements for both; `_sqlite.py` and `_postgres.py` only
+connect and write many rows at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["existing_store", "open_store"]
 
 
 def existing_store(url: str, *, prices: PriceTable | None = None) -> SqlStore:
-    """The store at a URL; a file that is not there is an error, not an empty store."""
+    """Open the store at a URL; a missing file is an error, not an empty store."""
     scheme, _, rest = url.partition("://")
     path = Path(rest.removeprefix("/"))
     if scheme == "sqlite" and not path.is_file():
         raise ProctorError(
-            "there is no store", where=str(path), hint="`proctor serve` makes one; see --store"
+            "there is no store", where=str(path), hint="`proctor serve` creates one; see --store"
         )
     return open_store(url, prices=prices)
 
@@ -34,7 +34,7 @@ def existing_store(url: str, *, prices: PriceTable | None = None) -> SqlStore:
 def open_store(url: str, *, prices: PriceTable | None = None) -> SqlStore:
     """Open the store at a URL and create or update its tables.
 
-    `prices`: the user's own, for model calls that are stored or read.
+    `prices` are the user's own, for model calls that are stored or read.
     """
     scheme, found, rest = url.partition("://")
     if scheme == "sqlite" and found:

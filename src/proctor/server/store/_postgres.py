@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: new rows are copied in; spans that come again go by a staging table."""
+"""The store in PostgreSQL: new rows by COPY, spans sent again through a staging table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FROM_STAGE = f"""
 
 
 class PostgresStore(SqlStore):
-    """Traces in a database of a server."""
+    """Traces in a PostgreSQL database."""
 
     mark = "%s"
     # Ten times as fast as ILIKE, which asks the locale about every letter.
@@ -66,7 +66,7 @@ class PostgresStore(SqlStore):
 
     @contextmanager
     def writing(self) -> Generator[Any]:
-        """A transaction; a connection that was lost is made anew for the next one."""
+        """Open a transaction; after a lost connection the next one reconnects."""
         import psycopg
 
         with self._lock:
@@ -75,8 +75,7 @@ class PostgresStore(SqlStore):
             connection = self._writer
             try:
                 with connection.transaction(), connection.cursor() as cursor:
-                    # One writer at a time, also of other servers: what is counted holds until
-                    # the commit.
+                    # One writer at a time, other servers included: counts hold until the commit.
                     cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
                     yield cursor
             except (psycopg.DataError, psycopg.IntegrityError, ValueError, OverflowError) as error:
@@ -88,7 +87,7 @@ class PostgresStore(SqlStore):
 
     @contextmanager
     def reading(self) -> Generator[Any]:
-        """A cursor of a connection that is used again."""
+        """Open a cursor of a connection from the pool."""
         import psycopg
 
         try:
@@ -102,20 +101,20 @@ class PostgresStore(SqlStore):
             raise StoreError(f"cannot read: {' '.join(str(error).split())}") from error
         finally:
             if connection.broken:
-                self._readers.clear()  # the server went away, and took the others too
+                self._readers.clear()  # the server went away: the others are broken too
             else:
                 self._readers.append(connection)
 
     def add_rows(
         self, cursor: Any, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Write rows of which none is there yet."""
+        """Insert rows that are not stored yet."""
         with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
 
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Copy into the staging table, then upsert by (trace, span)."""
+        """Copy into the staging table, then insert or update by (trace, span)."""
         cursor.execute(_STAGE)
         with cursor.copy(f"COPY staged ({_COLUMNS}) FROM STDIN") as copy:
             for row in rows:
@@ -123,13 +122,13 @@ class PostgresStore(SqlStore):
         cursor.execute(_FROM_STAGE)
 
     def size(self) -> int:
-        """The tables with their indexes."""
+        """Return the size of the tables with their indexes."""
         tables = ("traces", "spans", "uses", "payloads", "evaluations")
         parts = " + ".join(f"pg_total_relation_size('{table}')" for table in tables)
         return int(self._all(f"SELECT {parts}")[0][0])
 
     def compact(self) -> None:
-        """Left to the server's own vacuum."""
+        """Do nothing: the server's autovacuum does it."""
 
     def close(self) -> None:
         """Close every connection."""

@@ -10,6 +10,8 @@ notes(key)                   the version of these tables
 `{big}`, `{real}`, `{blob}`, `{count}` and `{clustered}` are replaced by the words of each database.
 """
 
+from typing import NamedTuple
+
 VERSION = 5
 # The first version with exactly these tables and indexes: nothing is copied from there on.
 SAME_TABLES_SINCE = 4
@@ -64,22 +66,37 @@ INDEXES = {
     "evaluations_name": "evaluations (name, score)",
 }
 
-SPAN_COLUMNS = (
-    "trace_id",
-    "span_id",
-    "parent_id",
-    "name",
-    "kind",
-    "status",
-    "start_ns",
-    "end_ns",
-    "tool_name",
-    "model",
-    "input_tokens",
-    "output_tokens",
-    "cost_usd",
-    "error_type",
-)
 
-# What is known of a trace that no sum over its spans gives.
-FACT_COLUMNS = ("service", "query", "response", "request_id", "session_id", "user_id")
+class SpanRow(NamedTuple):
+    """A row of `spans`: what is counted and filtered by."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    kind: str
+    status: str
+    start_ns: int
+    end_ns: int | None
+    tool_name: str | None
+    model: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    error_type: str | None
+
+
+class TraceFacts(NamedTuple):
+    """What is known of a trace that no sum over its spans gives."""
+
+    trace_id: str
+    service: str | None
+    query: str | None
+    response: str | None
+    request_id: str | None
+    session_id: str | None
+    user_id: str | None
+
+
+SPAN_COLUMNS = SpanRow._fields
+FACT_COLUMNS = TraceFacts._fields[1:]

@@ -1,9 +1,9 @@
-"""One batch written in one transaction: spans, what was received, and the lines of their traces.
+"""Write one batch in one transaction: spans, payloads, and the rows of their traces.
 
-Promise: every trace a batch touches has totals and facts over all its spans when the transaction
-ends. Traces of which nothing is there yet, which is most, cost one row each; of others only the
-rows that the batch replaces are read, and those that stand around new model calls. Traces with
-one model call inside another are read whole with every batch.
+Guarantees: every trace of a batch has totals and facts over all its spans when the transaction
+ends. A new trace, the common case, costs one row. Of other traces only the rows that the batch
+replaces are read, and those around new model calls. Traces with one model call inside another are
+read whole with every batch.
 """
 
 from __future__ import annotations
@@ -11,28 +11,26 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-from proctor.server.store._schema import FACT_COLUMNS, SPAN_COLUMNS
-from proctor.server.store.rows import Batch, TraceFacts, facts_from, span_from
+from proctor.server.store._schema import FACT_COLUMNS, SPAN_COLUMNS, SpanRow, TraceFacts
+from proctor.server.store.rows import Batch, facts_from, span_from
 from proctor.trace import Trace
 
 if TYPE_CHECKING:
     from proctor.server.store.store import SqlStore
 
 
-# What the spans of a trace come to, kept up as spans come: a long trace is not counted again.
-#
-# Promise: the totals after any sequence of batches are those of all spans together, whatever
-# order they came in and however often, and tokens, costs and model calls are those that
-# `Trace.usage` says: each call once. A span that comes again, ended where it was open, is taken
-# out as it was and put in as it is; where that is not enough (it began later than was said, say,
-# or one model call stands inside another, which is the same call seen twice) the trace is
-# counted anew from its rows.
+# Totals are updated as spans arrive, so that a long trace is not counted again with every batch.
+# After any sequence of batches they equal those of all spans together, in any order and however
+# often a span was sent; tokens, costs and model calls equal `Trace.usage`, which counts each call
+# once. A span sent again (ended where it was open) is subtracted as it was and added as it is.
+# Where that is not enough (a later start time, or one model call inside another, which is the same
+# call seen twice) the trace is counted again from its rows.
 
 
-# What a trace can be said to use.
+# Kinds of rows in `uses`.
 MODEL, TOOL = "model", "tool"
 
 # The kind of a model call.
@@ -40,27 +38,6 @@ LLM = "llm"
 
 _FAILED = ("error", "timeout")
 
-
-class SpanRow(NamedTuple):
-    """A row of `spans`; the fields are `SPAN_COLUMNS`."""
-
-    trace_id: str
-    span_id: str
-    parent_id: str | None
-    name: str
-    kind: str
-    status: str
-    start_ns: int
-    end_ns: int | None
-    tool_name: str | None
-    model: str | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cost_usd: float | None
-    error_type: str | None
-
-
-assert SpanRow._fields == SPAN_COLUMNS
 
 _USAGE = slice(SPAN_COLUMNS.index("input_tokens"), SPAN_COLUMNS.index("cost_usd") + 1)
 _NO_USAGE = (None, None, None)
@@ -84,16 +61,16 @@ class TraceTotals:
     output_tokens: int | None = None
     cost_usd: float | None = None
     whole: int = 0
-    """Whether usage is not a sum over model calls, so that all rows are looked at together."""
+    """1 if usage is not a sum over model calls and must be counted from all rows."""
     other_tokens: bool = False
     other_cost: bool = False
-    """Whether spans that are no model calls were seen to bear tokens, or a cost."""
+    """Whether spans other than model calls have tokens, or a cost."""
     uses: dict[Key, tuple[int, int]] = field(default_factory=dict[Key, tuple[int, int]])
 
     def add(self, row: SpanRow) -> None:
-        """Take one more span in."""
+        """Add a span."""
         root = 0 if row.parent_id else 1
-        # A trace is called what its root is called; of several, the first by name.
+        # A trace has the name of its root; of several roots, the first by name.
         rank = (-root, row.name)
         if self.name is None or rank < (-self.rooted, self.name):
             self.name = row.name
@@ -105,7 +82,7 @@ class TraceTotals:
         self._count(row, 1)
 
     def replace(self, old: SpanRow, new: SpanRow) -> None:
-        """Count a span as it is instead of as it was."""
+        """Replace the old version of a span by the new one."""
         self._count(old, -1)
         self.add(new)
 
@@ -133,12 +110,12 @@ class TraceTotals:
 
     @property
     def lacks(self) -> bool:
-        """Whether spans that are no model calls bear usage that no model call bore."""
+        """Whether spans other than model calls have usage that no model call has."""
         no_tokens = self.input_tokens is None and self.output_tokens is None
         return (self.other_tokens and no_tokens) or (self.other_cost and self.cost_usd is None)
 
     def take_usage(self, rows: Iterable[SpanRow]) -> None:
-        """Tokens, costs and model calls as the tree of the spans has them, each call once."""
+        """Take tokens, costs and model calls from the tree of the spans, each call once."""
         trace = Trace(trace_id="", spans=[span_from(row) for row in rows])
         usage = trace.usage
         self.input_tokens, self.output_tokens = usage.input_tokens, usage.output_tokens
@@ -161,7 +138,7 @@ class TraceTotals:
 
 
 def distinct(rows: Iterable[tuple[Any, ...]]) -> dict[Key, SpanRow]:
-    """One row a span: of several the last, but one that ended before one that did not."""
+    """Return one row per span: the last one, but never an open one after an ended one."""
     found: dict[Key, SpanRow] = {}
     for row in map(SpanRow._make, rows):
         key = row[:2]
@@ -172,7 +149,7 @@ def distinct(rows: Iterable[tuple[Any, ...]]) -> dict[Key, SpanRow]:
 
 
 def totals_of(rows: Iterable[SpanRow]) -> dict[str, TraceTotals]:
-    """The totals of each trace from all its spans; no span may come twice."""
+    """Return the totals of each trace from all its spans, each of which occurs once."""
     spans: defaultdict[str, list[SpanRow]] = defaultdict(list)
     for row in rows:
         spans[row.trace_id].append(row)
@@ -189,10 +166,10 @@ def _counted(rows: Sequence[SpanRow]) -> TraceTotals:
 
 
 def nested(rows: Collection[SpanRow]) -> set[str]:
-    """Traces in which a model call may stand inside another, as far as these spans tell.
+    """Return traces in which one model call may be inside another, judging by these spans.
 
-    A span below a call that has none below itself (the HTTP request it made) is no reason. Two
-    traces may have a span of the same id: naming one for nothing costs time, and no harm.
+    A leaf below a model call (the HTTP request it made) does not count. Two traces may have a span
+    of the same id; a trace returned by mistake costs time and no harm.
     """
     calls = {row.span_id for row in rows if row.kind == LLM}
     below = {row.span_id for row in rows if row.parent_id in calls}
@@ -206,12 +183,12 @@ def nested(rows: Collection[SpanRow]) -> set[str]:
 
 
 def can_replace(old: SpanRow, new: SpanRow) -> bool:
-    """Whether a span only grew, so that what was counted of it can be taken out again."""
+    """Return whether a span only grew, so that its old counts can be subtracted."""
     if old[2:5] != new[2:5] or new.start_ns > old.start_ns:
         return False
     if old.end_ns is not None and (new.end_ns is None or new.end_ns < old.end_ns):
         return False
-    # A name that goes must be forgotten; a sum that becomes unknown is not a difference.
+    # A name that disappears must be forgotten; a value that becomes unknown cannot be subtracted.
     for column in ("tool_name", "model"):
         if getattr(old, column) not in (None, getattr(new, column)):
             return False
@@ -224,26 +201,16 @@ def can_replace(old: SpanRow, new: SpanRow) -> bool:
 # Parameters of one statement: SQLite's oldest limit is 999.
 MANY = 500
 
-# Spans of a trace that is read whole when log records came for it; a larger one is read only where
-# it is looked at, since reading it again with every batch would hold up everybody else.
+# Spans up to which a trace is read whole when log records arrive for it. A larger one is read only
+# when it is viewed: reading it with every batch would delay all other requests.
 MANY_SPANS = 1000
 
-# Columns of a trace that `TraceTotals` has under the same names.
-_KEPT_UP = (
-    "name",
-    "rooted",
-    "started_ns",
-    "ended_ns",
-    "spans",
-    "errors",
-    "llm_calls",
-    "tool_calls",
-    "input_tokens",
-    "output_tokens",
-    "cost_usd",
-    "whole",
+# Columns of `traces` that `TraceTotals` has under the same names, in its order.
+_KEPT_UP = tuple(
+    column.name
+    for column in fields(TraceTotals)
+    if column.name not in ("other_tokens", "other_cost", "uses")
 )
-
 _DERIVED = ("duration_ms", "status")
 _COLUMNS = ("trace_id", *_KEPT_UP, *_DERIVED, "updated_ns", *FACT_COLUMNS)
 _PUT_TRACES = f"""
@@ -252,9 +219,9 @@ _PUT_TRACES = f"""
     {", ".join(f"{c} = excluded.{c}" for c in (*_KEPT_UP, *_DERIVED, "updated_ns"))},
     {", ".join(f"{c} = coalesce(excluded.{c}, traces.{c})" for c in FACT_COLUMNS)}
 """
-# What is known already stays where a later batch, without the root span, knows nothing.
+# coalesce: a later batch without the root span must not erase known facts.
 
-# A trace of which only log records came so far: it is listed, and forgotten, like others.
+# A trace with log records only, so far: it is listed and pruned like others.
 _WITHOUT_SPANS = """
     INSERT INTO traces (trace_id, started_ns, status, spans, errors, llm_calls, tool_calls,
         updated_ns) VALUES (?, ?, 'ok', 0, 0, 0, 0, ?)
@@ -271,7 +238,7 @@ _NO_FACTS = (None,) * len(FACT_COLUMNS)
 
 
 class Writing:
-    """A transaction of a store that takes one batch in."""
+    """A transaction that writes one batch."""
 
     def __init__(self, store: SqlStore, cursor: Any) -> None:
         self._store = store
@@ -280,10 +247,10 @@ class Writing:
 
     def put(self, batch: Batch, rows: dict[Key, SpanRow]) -> None:
         """Write everything; `rows` are the batch's spans, one row each."""
-        # Asked inside the transaction, so that later writes have later times.
+        # Inside the transaction, so that later writes have later times.
         now = time.time_ns()
         known = self._known(sorted(batch.touched))
-        before = self._rows_before(rows, known)
+        before = self._stored([key for key in rows if key[0] in known and known[key[0]].spans])
         self._put_spans(rows, before)
         if batch.chunks:
             columns = ("trace_id", "body", "logs")
@@ -298,16 +265,18 @@ class Writing:
             for trace_id, each in totals.items()
         ]
         self._many(_PUT_TRACES, lines)
-        # Elsewhere no log record can be.
+        # Only these traces can have log records.
         read_whole = {*known, *(trace_id for trace_id, _, logs in batch.chunks if logs)}
-        self._put_facts(list(self._facts_in_logs(sorted(read_whole))))
+        found = list(self._facts_in_logs(sorted(read_whole)))
+        sets = ", ".join(f"{c} = coalesce(?, {c})" for c in FACT_COLUMNS)
+        self._many(f"UPDATE traces SET {sets} WHERE trace_id = ?", [(*f[1:], f[0]) for f in found])
 
     def _put_spans(self, rows: dict[Key, SpanRow], before: Mapping[Key, SpanRow]) -> None:
-        """Write the rows, less those that say less than what is there."""
+        """Write the rows, except open spans that are stored as ended already."""
         for key, old in before.items():
             if old.end_ns is not None and rows[key].end_ns is None:
                 del rows[key]
-        # In the order of the table: neighbours fall into the same page.
+        # In the order of the primary key: neighbours are on the same page of the file.
         order = sorted(rows)
         if new := [rows[key] for key in order if key not in before]:
             self._store.add_rows(self._cursor, "spans", SPAN_COLUMNS, new)
@@ -317,7 +286,7 @@ class Writing:
     # -- what is there ----------------------------------------------------------------------------
 
     def _known(self, touched: Sequence[str]) -> dict[str, TraceTotals]:
-        """The totals of those traces that are there already."""
+        """Return the totals of the traces that are stored already."""
         columns = ", ".join(_KEPT_UP)
         return {
             str(row[0]): TraceTotals(*row[1:])
@@ -326,14 +295,8 @@ class Writing:
             )
         }
 
-    def _rows_before(
-        self, rows: Mapping[Key, SpanRow], known: Mapping[str, TraceTotals]
-    ) -> dict[Key, SpanRow]:
-        """What is there already of the spans of a batch."""
-        return self._stored([key for key in rows if key[0] in known and known[key[0]].spans])
-
     def _stored(self, keys: Sequence[Key]) -> dict[Key, SpanRow]:
-        """The rows of those keys that are there."""
+        """Return the rows that are stored under these keys."""
         found: dict[Key, SpanRow] = {}
         pair = f"({self._mark}, {self._mark})"
         columns = ", ".join(f"spans.{column}" for column in SPAN_COLUMNS)
@@ -356,7 +319,7 @@ class Writing:
         before: Mapping[Key, SpanRow],
         known: Mapping[str, TraceTotals],
     ) -> dict[str, TraceTotals]:
-        """The totals of every trace with spans in this batch; their `uses` are written."""
+        """Return the totals of every trace with spans in this batch, and write their `uses`."""
         found = {trace_id: each for trace_id, each in known.items() if each.spans}
         whole = {trace_id for trace_id, each in found.items() if each.whole}
         again = {
@@ -391,10 +354,10 @@ class Writing:
         self._many(_PUT_USES, rows)
 
     def _nested_with_stored(self, rows: Mapping[Key, SpanRow], known: set[str]) -> set[str]:
-        """Traces in which a batch and what is there may put one model call inside another.
+        """Return traces in which new and stored spans together may nest one model call in another.
 
-        Looked at are the new spans, two levels above them, and two levels below those of them that
-        are calls or stand below one.
+        Considered are the new spans, two levels above them, and two levels below those that are
+        model calls or children of one.
         """
         around = {key: row for key, row in rows.items() if row.trace_id in known}
         ours = list(around.values())
@@ -410,7 +373,7 @@ class Writing:
         return nested(around.values())
 
     def _below(self, keys: Sequence[Key]) -> dict[Key, SpanRow]:
-        """The children of spans, found in the table itself: those of a trace stand together."""
+        """Return the children of spans; no index is needed, a trace is stored contiguously."""
         found: dict[Key, SpanRow] = {}
         for part in _parts(keys, MANY // 2):
             traces, spans = sorted({key[0] for key in part}), [key[1] for key in part]
@@ -438,14 +401,12 @@ class Writing:
         for part in _parts(ids):
             marks = ", ".join([self._mark] * len(part))
             self._cursor.execute(f"DELETE FROM uses WHERE trace_id IN ({marks})", part)
-        return totals_of(map(SpanRow._make, self._spans_of(ids)))
-
-    def _spans_of(self, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         columns = ", ".join(SPAN_COLUMNS)
-        return self._of_traces(f"SELECT {columns} FROM spans WHERE trace_id IN ({{ids}})", ids)
+        rows = self._of_traces(f"SELECT {columns} FROM spans WHERE trace_id IN ({{ids}})", ids)
+        return totals_of(map(SpanRow._make, rows))
 
     def _facts_in_logs(self, ids: Sequence[str]) -> Iterator[TraceFacts]:
-        """Facts of traces whose words may stand in log records, which come apart from spans."""
+        """Return facts of traces with log records, which arrive apart from spans."""
         statement = (
             "SELECT DISTINCT p.trace_id FROM payloads p JOIN traces t ON t.trace_id = "
             "p.trace_id WHERE p.logs > 0 AND p.trace_id IN ({ids}) "
@@ -459,10 +420,6 @@ class Writing:
             facts = facts_from(trace_id, (bytes(row[0]) for row in self._cursor.fetchall()))
             if facts is not None:
                 yield facts
-
-    def _put_facts(self, facts: Sequence[TraceFacts]) -> None:
-        sets = ", ".join(f"{c} = coalesce(?, {c})" for c in FACT_COLUMNS)
-        self._many(f"UPDATE traces SET {sets} WHERE trace_id = ?", [(*f[1:], f[0]) for f in facts])
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -483,7 +440,7 @@ def _line(totals: TraceTotals) -> tuple[Any, ...]:
 
 
 def _together(facts: Sequence[TraceFacts]) -> dict[str, tuple[str | None, ...]]:
-    """The facts of each trace; what a later part of a batch knows goes before."""
+    """Return the facts of each trace; later parts of a batch take precedence."""
     found: dict[str, tuple[str | None, ...]] = {}
     for each in facts:
         known = found.get(each.trace_id)

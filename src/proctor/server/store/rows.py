@@ -1,7 +1,7 @@
-"""From what was received to rows: spans normalised once, their wire form kept compressed.
+"""From received spans to rows: spans are normalised once, their wire form is stored compressed.
 
-Promise: what is kept is what came, before any convention was read, so that a better reader later
-sees everything. Rows hold only what is counted and filtered by.
+Guarantees: the payload holds spans as received, before any convention was applied, so that a better
+reader improves old traces too. Rows hold only what is counted and filtered by.
 """
 
 from __future__ import annotations
@@ -11,36 +11,34 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 import zstandard
 
 from proctor.llm.prices import PriceTable, price_span
 from proctor.sanitize import valid_unicode
+from proctor.server.store._schema import SPAN_COLUMNS, TraceFacts
 from proctor.trace import Event, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.assemble import Collector, LogPool, LogRecord, assemble
 from proctor.trace.conventions import normalise, summarise
 from proctor.trace.redact import Redactor
 from proctor.trace.secret_patterns import secret_kind
 
-# Every text of a request in one place, to be searched for secrets at once.
-#
-# Promise: what is found clean here is what redaction would leave as it is: each name, key and
-# value is looked at, at any depth. What cannot be told apart cheaply (values of a foreign type,
-# names that make a secret of what stands under them) is never called clean; the careful way
-# decides then.
-
-
 _ID_DIGITS = "0123456789abcdef"
 _LONGEST_ID = 32
 _WITHOUT_TEXT = frozenset({int, float, bool, type(None)})
-# Deeper values are left to the careful way.
+# Deeper values are left to the redactor.
 _DEEPEST = 32
 
 
 class TextTable:
-    """The texts and names of some traces, each once."""
+    """The texts and names of some traces, each once, to be searched for secrets in one pass.
+
+    What `are_clean` accepts, redaction would not change: every name, key and value is included, at
+    any depth. Where that is not cheap to decide (values of other types, names that make a secret of
+    their value) it is not clean, and the redactor goes through the trace itself.
+    """
 
     def __init__(self, parts: Iterable[tuple[Trace, Chunk]]) -> None:
         self._texts: set[str] = set()
@@ -62,7 +60,7 @@ class TextTable:
                 self._events((log.event,))
 
     def are_clean(self, redactor: Redactor) -> bool:
-        """Whether a redactor would leave all of it as it is; False where it may not."""
+        """Return whether a redactor would certainly change nothing."""
         if self._odd or any(secret_kind(name) is not None for name in self._names):
             return False
         return redactor.are_clean(self._texts | self._names)
@@ -104,61 +102,49 @@ class TextTable:
             self._odd = True
 
 
-# Characters of a query or response kept for lists; the whole of it stands in the payload.
+# Characters of a query or response stored for lists; the payload has the whole text.
 MAX_FACT = 2000
 
 ZSTD_LEVEL = 3
-# Bytes one chunk may unpack to; a chunk is one request's spans of a trace, far below it.
+# Bytes a chunk may decompress to: far above one request's spans of a trace.
 MAX_CHUNK = 512 * 1024 * 1024
 
-# The largest number both databases hold; what is beyond it cannot be a time or a count.
+# The largest integer of both databases; a larger number cannot be a time or a count.
 LARGEST = 2**63 - 1
 
-# Value of `logfire.span_type` on the notice that a span began, which has an id of its own.
+# Value of `logfire.span_type` on the notice that a span started, which has an id of its own.
 PENDING = "pending_span"
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 
 
 class Log(msgspec.Struct, frozen=True):
-    """A log record kept until its span is read."""
+    """A log record, stored until its span is read."""
 
     span_id: str
     event: Event
 
 
 class Chunk(msgspec.Struct, omit_defaults=True):
-    """What one request brought of one trace."""
+    """The spans and log records of one trace in one request."""
 
     spans: list[Span] = []
     logs: list[Log] = []
     resource: dict[str, Any] = {}
 
 
-class TraceFacts(NamedTuple):
-    """The columns of `FACT_COLUMNS`, after the trace's id."""
-
-    trace_id: str
-    service: str | None
-    query: str | None
-    response: str | None
-    request_id: str | None
-    session_id: str | None
-    user_id: str | None
-
-
 @dataclass(slots=True)
 class Batch:
-    """Rows to be written together, all or none."""
+    """Rows that are written together, all or none."""
 
     spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     chunks: list[tuple[str, bytes, int]] = field(default_factory=list[tuple[str, bytes, int]])
-    """Trace, what came of it, and how many log records are in it."""
+    """Trace id, compressed chunk, number of log records in it."""
     facts: list[TraceFacts] = field(default_factory=list[TraceFacts])
     touched: set[str] = field(default_factory=set[str])
 
     def extend(self, other: Batch) -> None:
-        """Take another batch in."""
+        """Add the rows of another batch."""
         self.spans += other.spans
         self.chunks += other.chunks
         self.facts += other.facts
@@ -188,8 +174,11 @@ def batch_of(
         logs[record.trace_id].append(record)
     traces = list(collected.traces.values())
     traces += [Trace(trace_id=trace_id) for trace_id in logs if trace_id not in collected.traces]
-    parts = [(trace, _chunk(trace, logs.get(trace.trace_id, ()))) for trace in traces]
-    # Mostly nothing is secret in the whole request, and one search says so.
+    parts: list[tuple[Trace, Chunk]] = []
+    for trace in traces:
+        own = [Log(record.span_id, record.event) for record in logs.get(trace.trace_id, ())]
+        parts.append((trace, Chunk(trace.spans, own, _resource(trace))))
+    # Most requests hold no secret at all, and one search over all texts shows it.
     clean = redactor is None or TextTable(parts).are_clean(redactor)
     for trace, chunk in parts:
         if clean or redactor is None or TextTable([(trace, chunk)]).are_clean(redactor):
@@ -201,12 +190,8 @@ def batch_of(
     return batch
 
 
-def _chunk(trace: Trace, records: Iterable[LogRecord]) -> Chunk:
-    return Chunk(trace.spans, [Log(r.span_id, r.event) for r in records], _resource(trace))
-
-
 def _add(batch: Batch, trace: Trace, chunk: Chunk, prices: PriceTable | None) -> None:
-    # Encoded before the conventions are read: the truth is what came.
+    # Encoded before the conventions are applied: the payload is what was received.
     kept = _compressed(_encoder.encode(chunk))
     batch.chunks.append((trace.trace_id, kept, len(chunk.logs)))
     batch.touched.add(trace.trace_id)
@@ -226,12 +211,14 @@ def _resource(trace: Trace) -> dict[str, Any]:
 
 
 def span_row(span: Span) -> tuple[Any, ...]:
-    """The columns of `SPAN_COLUMNS`."""
+    """Return the row of a span; its columns are `SPAN_COLUMNS`."""
     span_id, parent_id, end_ns = span.span_id, span.parent_id, span.end_ns
     if span.attributes.get("logfire.span_type") == PENDING and parent_id is not None:
         # The notice is a child of the span it announces: it is that span, still open.
         span_id, end_ns = parent_id, None
-        parent_id = _real_id(span.attributes.get("logfire.pending_parent_id"))
+        pending = span.attributes.get("logfire.pending_parent_id")
+        # An id of zeros is OpenTelemetry's way to write "no parent".
+        parent_id = pending if isinstance(pending, str) and pending.strip("0") else None
     return (
         span.trace_id,
         span_id,
@@ -251,41 +238,23 @@ def span_row(span: Span) -> tuple[Any, ...]:
 
 
 def span_from(row: Sequence[Any]) -> Span:
-    """A span with what its row holds."""
-    return Span(
-        trace_id=row[0],
-        span_id=row[1],
-        parent_id=row[2],
-        name=row[3],
-        kind=SpanKind(row[4]),
-        status=SpanStatus(row[5]),
-        start_ns=row[6],
-        end_ns=row[7],
-        tool_name=row[8],
-        model=row[9],
-        input_tokens=row[10],
-        output_tokens=row[11],
-        cost_usd=row[12],
-        error_type=row[13],
-    )
+    """Return a span with the fields that its row has."""
+    values = dict(zip(SPAN_COLUMNS, row, strict=True))
+    values |= {"kind": SpanKind(values["kind"]), "status": SpanStatus(values["status"])}
+    return Span(**values)
 
 
 def _number(value: int | None) -> int | None:
     return value if value is None or -LARGEST <= value <= LARGEST else None
 
 
-def _real_id(value: Any) -> str | None:
-    return value if isinstance(value, str) and value.strip("0") else None
-
-
 def facts_of(trace: Trace, resource: dict[str, Any]) -> TraceFacts:
-    """What these spans say of their trace; another batch may know more."""
+    """Return what these spans say about their trace; another batch may know more."""
     with contextlib.suppress(*UNREADABLE):
         summarise(trace)
-    service = resource.get("service.name")
     return TraceFacts(
         trace.trace_id,
-        _text(service, 200),
+        _text(resource.get("service.name"), 200),
         _text(trace.query, MAX_FACT),
         _text(trace.response, MAX_FACT),
         _text(trace.request_id, 200),
@@ -307,7 +276,7 @@ def _text(value: Any, limit: int) -> str | None:
 def trace_from(
     trace_id: str, chunks: Iterable[bytes], prices: PriceTable | None = None
 ) -> Trace | None:
-    """Read the whole trace again from the requests as received; None without any span."""
+    """Return the whole trace, read from its chunks; None without any span."""
     collected, pool = Collector("store"), LogPool()
     for body in chunks:
         chunk = _decoder.decode(
@@ -325,7 +294,7 @@ def trace_from(
 
 
 def facts_from(trace_id: str, chunks: Iterable[bytes]) -> TraceFacts | None:
-    """What everything received so far says of a trace; None where it cannot be read."""
+    """Return the facts of a whole trace; None where it cannot be read."""
     try:
         trace = trace_from(trace_id, chunks)
     except (*UNREADABLE, msgspec.MsgspecError, zstandard.ZstdError):

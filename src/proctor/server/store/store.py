@@ -1,7 +1,7 @@
-"""One interface over both databases: what is written, asked, counted and forgotten.
+"""One interface over both databases: write, query, count and prune traces.
 
-Promise: `write` is all or nothing and returns when it is on disk; a trace that grows has right
-totals with every write, whatever order its spans came in; the same span twice is one span. The
+Guarantees: `write` is all or nothing and returns when the batch is on disk; the totals of a trace
+are right after every write, whatever the order of its spans; a span sent twice is one span. The
 statements are the same for both databases; only connections and bulk writes differ.
 """
 
@@ -21,11 +21,6 @@ from proctor.server.store._writer import MANY, Writing, distinct
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.trace import Trace
 
-# Which traces are meant: what a person may filter a list by, as a condition of SQL.
-#
-# Values are always parameters, never part of a statement.
-
-
 SORTS = {
     "newest": "started_ns DESC, trace_id DESC",
     "started": "started_ns, trace_id",
@@ -38,10 +33,10 @@ SORTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFilter:
-    """What the traces must have; what is None or empty does not matter."""
+    """What traces must have; None or empty means any."""
 
     text: str = ""
-    """Words in the name, query, response or id."""
+    """Words that must occur in the name, query, response or id."""
     request_id: str | None = None
     session_id: str | None = None
     user_id: str | None = None
@@ -67,18 +62,19 @@ class PageRequest:
 
     @property
     def order_by(self) -> str:
-        """The order as SQL."""
+        """Return the order as SQL."""
         found = SORTS.get(self.sort)
         if found is None:
-            raise ProctorError(
-                f"no order {self.sort!r}",
-                hint=hint_among(self.sort, SORTS),
-            )
+            raise ProctorError(f"no order {self.sort!r}", hint=hint_among(self.sort, SORTS))
         return found
 
 
-_EQUAL = ("request_id", "session_id", "user_id", "service", "status")
-_BOUNDS = {
+_CONDITIONS = {
+    "request_id": "request_id =",
+    "session_id": "session_id =",
+    "user_id": "user_id =",
+    "service": "service =",
+    "status": "status =",
     "since_ns": "started_ns >=",
     "until_ns": "started_ns <",
     "min_ms": "duration_ms >=",
@@ -89,7 +85,7 @@ _BOUNDS = {
 _USED = ("tool", "model")
 
 
-# The condition of a filter that asks for nothing.
+# The condition of an empty filter.
 EVERYTHING = "1 = 1"
 
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -98,18 +94,14 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 def where(
     chosen: TraceFilter, mark: str, like: str, *, whole: bool = False
 ) -> tuple[str, list[Any]]:
-    """The condition, and the values of its parameters in order.
+    """Return the condition of a filter and the values of its parameters, in order.
 
-    `like` is how the database finds a pattern in a column, capital letters or small. `whole`
-    says that all its traces are wanted, not a page of them.
+    Values are always parameters, never part of the statement. `like` is the database's
+    case-insensitive LIKE. `whole` means that all its traces are wanted, not one page.
     """
     parts: list[str] = []
     values: list[Any] = []
-    for name in _EQUAL:
-        if (value := getattr(chosen, name)) is not None:
-            parts.append(f"{name} = {mark}")
-            values.append(value)
-    for name, condition in _BOUNDS.items():
+    for name, condition in _CONDITIONS.items():
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{condition} {mark}")
             values.append(value)
@@ -118,21 +110,22 @@ def where(
             of = f"u.kind = '{kind}' AND u.name = {mark}"
             if whole:
                 parts.append(f"trace_id IN (SELECT u.trace_id FROM uses u WHERE {of})")
-            else:  # a page of a common value is found without collecting all its traces
+            else:  # a page of a common value is found without collecting all of its traces
                 here = f"u.trace_id = traces.trace_id AND {of}"
                 parts.append(f"EXISTS (SELECT 1 FROM uses u WHERE {here})")
             values.append(value)
     for word in chosen.text.split():
         columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]
         parts.append("(" + " OR ".join(like.format(column=c, mark=mark) for c in columns) + ")")
-        values += [f"%{_literal(word)}%"] * len(columns)
+        escaped = "".join(f"!{c}" if c in "!%_" else c for c in word)
+        values += [f"%{escaped}%"] * len(columns)
     return " AND ".join(parts) or EVERYTHING, values
 
 
 def only_use(chosen: TraceFilter) -> tuple[str, str] | None:
-    """The kind and name of a filter by one tool or one model and nothing else.
+    """Return kind and name of a filter by one tool or one model and nothing else.
 
-    Such a filter is answered from what traces use, without looking for its traces one by one.
+    Such a filter is answered from the table `uses` alone.
     """
     for kind in _USED:
         name = getattr(chosen, kind)
@@ -141,17 +134,12 @@ def only_use(chosen: TraceFilter) -> tuple[str, str] | None:
     return None
 
 
-def _literal(word: str) -> str:
-    """A word that stands for itself in LIKE."""
-    return "".join(f"!{c}" if c in "!%_" else c for c in word)
-
-
 class StoreError(ProctorError):
     """A store that cannot be used."""
 
 
 class BadRows(StoreError):
-    """Rows the database does not take: the store is well, what was to be written is not."""
+    """Rows that the database rejects: the store is fine, the data is not."""
 
 
 class TraceRow(NamedTuple):
@@ -183,7 +171,7 @@ class TraceRow(NamedTuple):
 
 
 class StoredEvaluation(NamedTuple):
-    """One thing that was said of a trace."""
+    """One evaluation of a trace."""
 
     trace_id: str
     name: str
@@ -194,7 +182,7 @@ class StoredEvaluation(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What the traces of a filter come to."""
+    """Totals over the traces of a filter."""
 
     traces: int
     spans: int
@@ -205,7 +193,7 @@ class Figures(NamedTuple):
 
 
 class Share(NamedTuple):
-    """How often something was used, and in how many of those it failed."""
+    """Calls of a tool, and how many of them failed."""
 
     name: str
     calls: int
@@ -213,7 +201,7 @@ class Share(NamedTuple):
 
 
 class TracePage(NamedTuple):
-    """A page of traces, and how many the filter has in all."""
+    """A page of traces, and the number of all traces of the filter."""
 
     total: int
     rows: list[TraceRow]
@@ -225,55 +213,52 @@ _SORTED_BY = "started_ns, duration_ms, cost_usd, score, errors"
 
 
 class SqlStore(ABC):
-    """A store in a database; see the module for what is promised."""
+    """A trace store in a database; the module lists its guarantees."""
 
     mark: str
-    """How a parameter is written: `?` or `%s`."""
+    """The placeholder of a parameter: `?` or `%s`."""
     types: ClassVar[dict[str, str]]
-    """The database's own names for the types of the schema."""
+    """The database's names for the types of the schema."""
     like: str
-    """How a pattern is found in a column; capital letters of ASCII are as small ones."""
+    """Case-insensitive LIKE (ASCII), with `{column}` and `{mark}`."""
     join_in_order = "JOIN"
-    """A join read from left to right, where the database would guess wrong."""
+    """A join in the written order, where the planner would choose badly."""
     for_update = ""
-    """What locks the rows of a SELECT, where a transaction does not lock the whole store."""
+    """Locks the rows of a SELECT, where a transaction does not lock the whole store."""
     prices: PriceTable | None = None
-    """The user's prices, used before the published ones for spans that come in or are read."""
+    """The user's prices, which take precedence over the published ones."""
 
-    # -- what differs ---------------------------------------------------------------------------
+    # -- differs between databases --------------------------------------------------------------
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[Any]:
-        """A cursor in a transaction that is committed to disk at the end of the block."""
+        """Open a transaction that is committed to disk at the end of the block."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Any]:
-        """A cursor that sees one state of the store and blocks nobody."""
+        """Open a cursor for reading that blocks no other connection."""
 
     @abstractmethod
     def add_rows(
         self, cursor: Any, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Write rows of which none is there yet."""
+        """Insert rows that are not stored yet."""
 
     @abstractmethod
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Write span rows: new ones, and better ones over what is there.
-
-        A span that ended is never replaced by a notice that it began.
-        """
+        """Insert or update span rows; an ended span is never replaced by an open one."""
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes on disk."""
+        """Return the bytes on disk."""
 
     @abstractmethod
     def compact(self) -> None:
-        """Give freed space back to the disk, where the database does not do so by itself."""
+        """Return freed space to the disk, where the database does not do so on its own."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -312,7 +297,8 @@ class SqlStore(ABC):
             cursor.execute(f"SELECT * FROM {table} LIMIT 0")
             known = {column[0] for column in cursor.description}
             cursor.execute(f"SELECT * FROM old_{table} LIMIT 0")
-            # Chunks are numbered again, in the same order: a database counts on from its own.
+            # Chunks get new numbers in the same order: copying the old ones would not advance
+            # the counter of the database.
             shared = ", ".join(c[0] for c in cursor.description if c[0] in known - {"chunk"})
             order = "ORDER BY chunk" if table == "payloads" else ""
             cursor.execute(
@@ -327,7 +313,7 @@ class SqlStore(ABC):
     # -- writing --------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Keep a batch: when this returns it is on disk."""
+        """Store a batch; it is on disk when this returns."""
         rows = distinct(batch.spans)
         with self.writing() as cursor:
             Writing(self, cursor).put(batch, rows)
@@ -341,10 +327,10 @@ class SqlStore(ABC):
         findings: int | None,
         seen_ns: int | None = None,
     ) -> None:
-        """Keep what was said of a trace, in place of what was said before.
+        """Replace the evaluations of a trace.
 
-        `seen_ns` is its `updated_ns` when it was read: one that grew since is still to be looked
-        at again. None says that it did not.
+        `seen_ns` is the trace's `updated_ns` when it was read: a trace that grew since then stays
+        due for evaluation. None means that it did not grow.
         """
         mark = self.mark
         with self.writing() as cursor:
@@ -360,17 +346,17 @@ class SqlStore(ABC):
                 (score, findings, trace_id),
             )
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- querying -------------------------------------------------------------------------------
 
     def traces(
         self, chosen: TraceFilter | None = None, page: PageRequest | None = None
     ) -> list[TraceRow]:
-        """Traces of a filter, a page of them."""
+        """Return one page of the traces of a filter."""
         page = page or PageRequest()
         condition, values = self._where(chosen)
         order = page.order_by
-        # The ids first, from an index where there is one: a late page does not read the rows of
-        # those before it.
+        # The ids first, from an index where there is one: a late page does not read the rows before
+        # it.
         statement = f"""
             SELECT {_ROW} FROM traces WHERE trace_id IN (
                 SELECT trace_id FROM traces WHERE {condition}
@@ -380,9 +366,9 @@ class SqlStore(ABC):
         return [TraceRow(*row) for row in self._all(statement, values)]
 
     def found(self, chosen: TraceFilter, page: PageRequest) -> TracePage:
-        """A page of a filter's traces, and how many there are in all.
+        """Return one page of the traces of a filter, and their number.
 
-        Words, which no index answers, are looked for once for both.
+        A search for words, which no index answers, is made once for both.
         """
         if not chosen.text:
             return TracePage(self.count(chosen), self.traces(chosen, page))
@@ -408,7 +394,7 @@ class SqlStore(ABC):
         return f"kind = {self.mark} AND name = {self.mark}"
 
     def _whole(self, chosen: TraceFilter | None) -> tuple[str, str, list[Any]]:
-        """All traces of a filter: the tables they are read from, the condition, its values."""
+        """Return the tables, the condition and its values to read all traces of a filter."""
         if use := only_use(chosen or TraceFilter()):
             users = f"(SELECT trace_id AS chosen FROM uses WHERE {self._used}) users"
             joined = f"{users} {self.join_in_order} traces ON traces.trace_id = users.chosen"
@@ -416,18 +402,18 @@ class SqlStore(ABC):
         return "traces", *self._where(chosen, whole=True)
 
     def count(self, chosen: TraceFilter | None = None) -> int:
-        """How many traces a filter has."""
+        """Return the number of traces of a filter."""
         if use := only_use(chosen or TraceFilter()):
             return int(self._all(f"SELECT count(*) FROM uses WHERE {self._used}", use)[0][0])
         condition, values = self._where(chosen)
         return int(self._all(f"SELECT count(*) FROM traces WHERE {condition}", values)[0][0])
 
     def figures(self, chosen: TraceFilter | None = None) -> Figures:
-        """Counts, cost and percentiles of duration (nearest rank) over a filter."""
+        """Return counts, cost and percentiles of duration (nearest rank) over a filter."""
         traces, condition, values = self._whole(chosen)
         source, kept = "chosen", "MATERIALIZED"
         if condition == EVERYTHING and traces == "traces":
-            # Over everything the index of durations is faster than sorting.
+            # Over all traces, the index of durations is faster than sorting.
             source, kept = "traces", "NOT MATERIALIZED"
         statement = f"""
             WITH chosen AS MATERIALIZED (
@@ -443,14 +429,14 @@ class SqlStore(ABC):
         return Figures(int(row[0]), int(row[1]), int(row[2]), *row[3:])
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
-        """Tools by how often they were called in the traces of a filter."""
+        """Return the tools of the traces of a filter, most called first."""
         if use := only_use(chosen or TraceFilter()):
             traces, condition, values = "uses", self._used, list(use)
         else:
             traces, (condition, values) = "traces", self._where(chosen, whole=True)
         source = "uses"
         if condition != EVERYTHING:
-            # From the traces to what they use: a few traces are a few rows.
+            # From the traces to their uses: few traces have few rows.
             source = (
                 f"(SELECT trace_id AS chosen FROM {traces} WHERE {condition}) found "
                 f"{self.join_in_order} uses ON uses.trace_id = found.chosen"
@@ -462,21 +448,18 @@ class SqlStore(ABC):
         return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
 
     def row(self, trace_id: str) -> TraceRow | None:
-        """The line of one trace."""
-        rows = self._all(
-            f"SELECT {_ROW} FROM traces WHERE trace_id = {self.mark}",
-            [trace_id],
-        )
+        """Return the row of one trace."""
+        rows = self._all(f"SELECT {_ROW} FROM traces WHERE trace_id = {self.mark}", [trace_id])
         return TraceRow(*rows[0]) if rows else None
 
     def trace(self, trace_id: str) -> Trace | None:
-        """A whole trace, with everything that was received of it."""
+        """Return a whole trace, with everything that was received."""
         statement = f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
         rows = self._all(statement, [trace_id])
         return trace_from(trace_id, (bytes(row[0]) for row in rows), self.prices) if rows else None
 
     def skeleton(self, trace_id: str) -> Trace | None:
-        """A trace with no more of its spans than their rows hold: fast, however large it is."""
+        """Return a trace with the columns of its span rows only: fast, however large it is."""
         rows = self._all(
             f"SELECT {_SPAN} FROM spans WHERE trace_id = {self.mark} ORDER BY start_ns, span_id",
             [trace_id],
@@ -485,7 +468,7 @@ class SqlStore(ABC):
         return Trace(trace_id=trace_id, spans=spans) if spans else None
 
     def evaluations(self, trace_id: str) -> list[StoredEvaluation]:
-        """What was said of a trace."""
+        """Return the evaluations of a trace."""
         rows = self._all(
             f"SELECT * FROM evaluations WHERE trace_id = {self.mark} ORDER BY name",
             [trace_id],
@@ -493,7 +476,7 @@ class SqlStore(ABC):
         return [StoredEvaluation(*row) for row in rows]
 
     def quiet(self, before_ns: int, limit: int = 100) -> list[str]:
-        """Traces nothing was added to since a moment, that were not evaluated since they grew."""
+        """Return traces without new spans since then that were not evaluated since they grew."""
         mark = self.mark
         rows = self._all(
             f"SELECT trace_id FROM traces WHERE updated_ns < {mark} "
@@ -503,7 +486,7 @@ class SqlStore(ABC):
         return [str(row[0]) for row in rows]
 
     def ids(self, chosen: TraceFilter | None = None) -> Iterator[str]:
-        """Ids of a filter's traces, the oldest first, read in pages."""
+        """Yield the ids of the traces of a filter, oldest first, read in pages."""
         offset = 0
         while True:
             rows = self.traces(chosen, PageRequest(limit=MANY, offset=offset, sort="started"))
@@ -512,14 +495,14 @@ class SqlStore(ABC):
                 return
             offset += MANY
 
-    # -- forgetting -----------------------------------------------------------------------------
+    # -- pruning --------------------------------------------------------------------------------
 
     def prune(self, before_ns: int) -> int:
-        """Forget traces that nothing was added to since a moment; how many they were."""
+        """Delete traces without new spans since then, and return their number."""
         mark, gone = self.mark, 0
         while True:
             with self.writing() as cursor:
-                # Chosen in the transaction that deletes: one that grew meanwhile stays.
+                # Selected in the transaction that deletes, so that a trace that grows stays.
                 cursor.execute(
                     f"SELECT trace_id FROM traces WHERE updated_ns < {mark} LIMIT {MANY}"
                     f"{self.for_update}",
@@ -540,9 +523,9 @@ class SqlStore(ABC):
 
 
 def _rank(percent: int) -> str:
-    """The duration at a percentile, by nearest rank, as an expression over `sums` and `ranked`.
+    """Return the SQL of a percentile of duration, by nearest rank, over `sums` and `ranked`.
 
-    Both databases read a materialised table in the order it was made in: it is sorted once.
+    Both databases read a materialised table in its order of insertion, so it is sorted once.
     """
     return (
         "(SELECT duration_ms FROM ranked LIMIT 1 OFFSET (SELECT CASE "
