@@ -307,7 +307,7 @@ def test_levels_of_the_overall_score():
         ({"weights": {"efficency": 1}}, "did you mean 'efficiency'"),
         ({"weights": {"efficiency": 0}}, "a weight above 0"),
         ({"latency": {"tool": 0}}, "greater than 0"),
-        ({"efficiency_steps": [[5, 1], [3, 0.5]]}, "must rise"),
+        ({"efficiency_steps": [[5, 1], [3, 0.5]]}, "must be ascending"),
         ({"rules": [{"when": "(", "tools": ["a"]}]}, "not a regular expression"),
         ({"repeat_penalti": 1}, "Extra inputs"),
     ],

@@ -1,6 +1,7 @@
-"""Checks: was what the agent did, and answered, right?
+"""Checks: is the answer right, and did the agent work well?
 
-The names below are imported when first used; each must be listed twice.
+The names below are imported when first used, so each is listed for type checkers, in `__all__` and
+with its module.
 """
 
 from proctor._lazy import imported_when_used
@@ -84,47 +85,17 @@ __all__ = [
     "SameArguments",
 ]
 
+_BASE = ("Check", "CheckContext", "CheckResult", "CheckResults", "CheckStatus", "Layer", "Metric")
+_ANSWER = ("Contains", "ContainsAny", "Equals", "Excludes", "Matches")
+_COST = ("MaxCost", "MaxCostRatio", "MaxLLMCalls", "MaxLatency", "MaxTokens")
 _HOME_OF = {
-    "ArgumentContains": "proctor.checks.path",
-    "ArgumentEquals": "proctor.checks.path",
-    "Check": "proctor.checks.base",
-    "CheckContext": "proctor.checks.base",
-    "CheckResult": "proctor.checks.base",
-    "CheckResults": "proctor.checks.base",
-    "CheckStatus": "proctor.checks.base",
-    "Contains": "proctor.checks._answer",
-    "ContainsAny": "proctor.checks._answer",
-    "CountHandoffs": "proctor.checks.path",
-    "CountToolCalls": "proctor.checks.path",
-    "Equals": "proctor.checks._answer",
-    "Excludes": "proctor.checks._answer",
-    "ExpectHandoffs": "proctor.checks.path",
-    "ExpectTools": "proctor.checks.path",
-    "ExpectedCall": "proctor.checks.path",
-    "ForbidTools": "proctor.checks.path",
+    **dict.fromkeys(__all__, "proctor.checks.path"),  # all that are not in a module below
+    **dict.fromkeys(_BASE, "proctor.checks.base"),
+    **dict.fromkeys(_ANSWER, "proctor.checks._answer"),
+    **dict.fromkeys(_COST, "proctor.checks._cost"),
+    **dict.fromkeys(("JMESPath", "JSONSchema"), "proctor.checks._structured"),
+    **dict.fromkeys(("Grounded", "LLMJudge", "Safety"), "proctor.checks.judge_checks"),
     "FunctionCheck": "proctor.checks.custom",
-    "Grounded": "proctor.checks.judge_checks",
-    "HandoffsAvailable": "proctor.checks.path",
-    "HasMatchingSpan": "proctor.checks.path",
-    "JMESPath": "proctor.checks._structured",
-    "JSONSchema": "proctor.checks._structured",
-    "LLMJudge": "proctor.checks.judge_checks",
-    "Layer": "proctor.checks.base",
-    "Matches": "proctor.checks._answer",
-    "MaxCost": "proctor.checks._cost",
-    "MaxCostRatio": "proctor.checks._cost",
-    "MaxLLMCalls": "proctor.checks._cost",
-    "MaxLatency": "proctor.checks._cost",
-    "MaxLoops": "proctor.checks.path",
-    "MaxTokens": "proctor.checks._cost",
-    "Metric": "proctor.checks.base",
-    "MinEditSimilarity": "proctor.checks.path",
-    "MinSequenceSimilarity": "proctor.checks.path",
-    "MinToolPrecision": "proctor.checks.path",
-    "MinToolRecall": "proctor.checks.path",
-    "QualityBounds": "proctor.checks.path",
-    "Safety": "proctor.checks.judge_checks",
-    "SameArguments": "proctor.checks.path",
 }
 """Public name → the module that defines it."""
 

@@ -1,12 +1,13 @@
-"""Checks: the base class, what a check is given, and what it answers.
+"""Checks: the base class, the context a check gets, and the result it returns.
 
-A check is a small frozen model with one method, `evaluate(ctx) -> CheckResult`. Every result can
-be acted on (reason, expected, actual, span ids), and it has one of three outcomes, never two: the
-check passed, it failed, or it could not be judged.
+A check is a small frozen model with one method, `evaluate(ctx) -> CheckResult`. Every result has a
+reason, the expected and actual values and span ids, and one of three outcomes: the check passed,
+it failed, or it could not be judged.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -74,7 +75,7 @@ FAILED = (CheckStatus.WARN, CheckStatus.FAIL)
 class _ResultType(type(msgspec.Struct)):
     """Lets `CheckResult(passed=…)` be written without storing `passed` beside `status`.
 
-    Journals hold the status alone; a second field would have to be kept consistent with it.
+    Journals store the status alone; two fields could contradict each other.
     """
 
     if not TYPE_CHECKING:  # type checkers read CheckResult.__init__ below
@@ -263,11 +264,11 @@ class CheckResults(tuple[CheckResult, ...]):
         return [result for result in self if result.status in statuses]
 
 
-# -- what a check is given -----------------------------------------------------------------------
+# -- the context of a check ----------------------------------------------------------------------
 
 
 class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
-    """What a check may look at: the case, what the agent did and answered, and its baseline.
+    """The input of a check: the case, the agent's trace and answer, and the baseline.
 
     `case` is the `proctor.Case`; `answer` the text that is checked; `baseline` the trace saved
     for the case, if any; `judges` the configured LLM judges by name ("default" where a check
@@ -309,10 +310,7 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The trial as JSON values, which JMESPath expressions run over; built once.
-
-        It has every key below for every trace (null where unknown). Suites depend on the keys.
-        """
+        """The trial as JSON values, for JMESPath expressions; built once."""
         if self._document is None:
             self._document = _document_of(self)
         return self._document
@@ -321,11 +319,11 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
 # -- checks --------------------------------------------------------------------------------------
 
 Results = CheckResult | Mapping[str, CheckResult]
-"""One result, or several of one check, each under a name of its own."""
+"""One result, or several of one check, each under its own name."""
 
 
 class Check(Strict):
-    """Something that must hold of a trial. Subclass it, declare fields, and write `evaluate`.
+    """A condition on a trial. Subclass it, declare fields, and write `evaluate`.
 
         class MaxWords(Check):
             most: int = Field(kw_only=False)
@@ -374,7 +372,7 @@ class Check(Strict):
         raise NotImplementedError(f"{type(self).__name__} has no evaluate(ctx)")
 
     def __call__(self, ctx: CheckContext[Any], /) -> Results | Awaitable[Results]:
-        """Judge one trial: a check can stand wherever a check function can."""
+        """Judge one trial: a check can be used wherever a check function can."""
         return self.evaluate(ctx)
 
     @property
@@ -417,16 +415,18 @@ class CheckGroup(Check):
         return any(part.judged for part in self.parts.values())
 
     def evaluate(self, ctx: CheckContext[Any], /) -> Results | Awaitable[Results]:
-        """Judge each part in turn."""
-        if self.judged:
-            return self._in_turn(ctx)
-        return {name: cast("CheckResult", part.evaluate(ctx)) for name, part in self.parts.items()}
+        """Judge the parts one after the other."""
+        parts = self.parts.items()
+        if not self.judged:
+            return {name: cast("CheckResult", part.evaluate(ctx)) for name, part in parts}
 
-    async def _in_turn(self, ctx: CheckContext[Any]) -> Results:
-        return {
-            name: await cast("Awaitable[CheckResult]", part.evaluate(ctx))
-            for name, part in self.parts.items()
-        }
+        async def judge_parts() -> Results:
+            return {
+                name: await cast("Awaitable[CheckResult]", part.evaluate(ctx))
+                for name, part in parts
+            }
+
+        return judge_parts()
 
 
 class PathCheckGroup(CheckGroup):
@@ -459,8 +459,8 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 # -- field types ---------------------------------------------------------------------------------
-# What YAML silently turned into something else (`yes`, a date, 1.50) is refused with the advice to
-# quote it, and a limit that could never be met is refused where it is written.
+# Values that YAML silently converts (`yes`, a date, 1.50) are refused with the hint to quote them,
+# and a limit that could never be met is refused where it is written.
 
 
 @contextmanager
@@ -482,6 +482,7 @@ def read_text(value: Any) -> str:
 
 
 def _type_name(value: Any) -> str:
+    """Return the type of a YAML value in the words of a person who writes YAML."""
     kind = type(value).__name__
     names = {"bool": "true or false", "dict": "a mapping", "list": "a list", "NoneType": "nothing"}
     return names.get(kind, f"a {kind}")
@@ -506,21 +507,21 @@ def listed(read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], 
     return read_all
 
 
-def _read_number(value: Any) -> Any:
+def _not_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("should be a number, not true or false")
     return value
 
 
-Number = BeforeValidator(_read_number)
+Number = BeforeValidator(_not_bool)
 
-Words = str | int
-"""What a text may be written as."""
+YamlText = str | int
+"""How a text may be written: YAML reads `42` as a number."""
 
-Text = Annotated[str, BeforeValidator(read_text, json_schema_input_type=Words)]
+Text = Annotated[str, BeforeValidator(read_text, json_schema_input_type=YamlText)]
 Texts = Annotated[
     tuple[str, ...],
-    BeforeValidator(listed(_read_some_text), json_schema_input_type=Words | list[Words]),
+    BeforeValidator(listed(_read_some_text), json_schema_input_type=YamlText | list[YamlText]),
 ]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[
@@ -557,13 +558,14 @@ class NumericBound(NamedTuple):
         return f"{self.operator} {self.bound:g}"
 
 
+# Two characters first: `>= 1` also starts with `>`.
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">=": lambda value, bound: value >= bound,
-    "<=": lambda value, bound: value <= bound,
-    "==": lambda value, bound: value == bound,
-    "!=": lambda value, bound: value != bound,
-    ">": lambda value, bound: value > bound,
-    "<": lambda value, bound: value < bound,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
 }
 
 
@@ -571,9 +573,9 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 def parse_bound(text: str) -> NumericBound:
     """Parse a bound; a bare number is a minimum."""
     written = text.strip()
-    operator = next((sign for sign in _OPERATORS if written.startswith(sign)), "")
+    sign = next((sign for sign in _OPERATORS if written.startswith(sign)), "")
     try:
-        return NumericBound(operator or ">=", float(written.removeprefix(operator)))
+        return NumericBound(sign or ">=", float(written.removeprefix(sign)))
     except ValueError:
         signs = ", ".join(_OPERATORS)
         raise ValueError(
@@ -593,10 +595,10 @@ def _read_bound(value: Any) -> str:
 
 
 Bound = Annotated[str, BeforeValidator(_read_bound, json_schema_input_type=str | float)]
-"""A bound on a number in 0..1, kept as its text."""
+"""A bound on a number in 0..1, stored as its text."""
 
 
-# -- plain values out of a trace -----------------------------------------------------------------
+# -- values of a trace ---------------------------------------------------------------------------
 
 
 class Handoff(NamedTuple):
@@ -629,6 +631,7 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 def _document_of(ctx: CheckContext[Any]) -> dict[str, Any]:
+    # Every trace has every key (null where unknown), since expressions in suites depend on them.
     trace, usage = ctx.trace, ctx.trace.usage
     try:
         response_json = msgspec.json.decode(ctx.answer)

@@ -1,8 +1,8 @@
 """Run the checks of a case over one trial.
 
-Checks run in the documented order (correctness, path, cost; judges last within correctness and
-only while no deterministic check blocks). A check that raises is a result with its reason, never
-a crash, and nothing a user wrote is left out silently.
+Checks run in the documented order: correctness, path, cost; judges last within correctness, and
+only while no deterministic check has failed. A check that raises becomes a result with its reason,
+and every check has a result.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
     """Run checks in order and return a result for each."""
     results: list[CheckResult] = []
     for check in checks:
-        answer: Results
+        found: Results
         blocker = None
         if check.judged:  # no money is spent on an answer that already failed
             blocker = next((r.id for r in results if r.status is CheckStatus.FAIL), None)
         if blocker is not None:
-            answer = skipped(f"not judged: {blocker} already failed")
+            found = skipped(f"not judged: {blocker} already failed")
         else:
             try:
-                answered = check.evaluate(ctx)
-                if isinstance(answered, CheckResult):  # most of them; asked first, it is cheaper
-                    answer = answered
+                returned = check.evaluate(ctx)
+                # The common case first: `isawaitable` is slow for the many checks of many trials.
+                if isinstance(returned, CheckResult) or not isawaitable(returned):
+                    found = returned
                 else:
-                    answer = await answered if isawaitable(answered) else answered
+                    found = await returned
             except (Exception, SystemExit) as error:  # noqa: BLE001 (users' code raises anything)
                 # The check is broken, not the agent.
-                answer = unscored(
+                found = unscored(
                     f"the check itself failed: {type(error).__name__}: {describe_error(error)}"
                 )
         kind = check.check
         check_id = check.id or kind
-        named = {"": answer} if isinstance(answer, CheckResult) else answer
+        named = {"": found} if isinstance(found, CheckResult) else found
         for name, result in named.items():
             status, weight, blocking = result.status, check.counted, check.blocking
             if status in FAILED:
                 status = CheckStatus.FAIL if blocking else CheckStatus.WARN
-            elif status is CheckStatus.METRIC:
+            elif status is CheckStatus.METRIC:  # recorded only
                 weight, blocking = 0.0, False
             results.append(
                 msgspec.structs.replace(

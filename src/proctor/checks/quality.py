@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from proctor.checks._answer import PatternTimeout, check_pattern, search, shown
 from proctor.checks.base import CheckContext, Limit, Names, Number, Share, Weight, refused
@@ -52,7 +52,7 @@ efficiency, errors are rare, and reasoning needs a judge."""
 
 
 class QualityLevel(StrEnum):
-    """Where a figure stands: at its target, below its alert line, or between."""
+    """How a figure compares with its target and alert lines."""
 
     TARGET = "target"
     BETWEEN = "between"
@@ -67,7 +67,7 @@ class Levels(NamedTuple):
     less_is_better: bool = False
 
     def of(self, figure: float) -> QualityLevel:
-        """The level of a figure. The lines themselves belong to neither side."""
+        """Return the level of a figure. A figure exactly on a line is between."""
         sign = -1 if self.less_is_better else 1
         if sign * figure > sign * self.target:
             return QualityLevel.TARGET
@@ -83,45 +83,47 @@ LEVELS: Mapping[str, Levels] = {
     "error_recovery": Levels(0.80, 0.50),
     "latency": Levels(0.90, 0.70),
 }
-"""Lines of single dimensions. Redundancy is held to its share of repeated calls, latency to the
-share of measured times within their target; the others to their score."""
+"""Lines of single dimensions. The figure of redundancy is its share of repeated calls, that of
+latency the share of measured times within their target; of the others it is the score."""
+
+
+def _valid_pattern(pattern: str) -> str:
+    with refused():
+        check_pattern(pattern)
+    return pattern
 
 
 class QueryRule(Strict):
-    """Which tools a kind of question needs."""
+    """The tools that a kind of question needs."""
 
-    when: str = Field(min_length=1)
-    """A regular expression, found in the question; case is ignored."""
+    when: Annotated[str, Field(min_length=1), AfterValidator(_valid_pattern)]
+    """A regular expression that is found in the question; case is ignored."""
     tools: Names = Field(min_length=1)
     """The tools such a question needs."""
-
-    @field_validator("when")
-    @classmethod
-    def _pattern(cls, pattern: str) -> str:
-        with refused():
-            check_pattern(pattern)
-        return pattern
 
 
 class RedundantOrder(Strict):
     """A step that is needless after another."""
 
     first: str = Field(min_length=1)
-    """A tool (`*` stands for any characters), or `retrieval` for any retrieval."""
+    """A tool (`*` matches any characters), or `retrieval` for any retrieval."""
     then: str = Field(min_length=1)
-    """What is needless after it."""
+    """The needless step."""
+
+
+_Milliseconds = Annotated[float, Number, Field(gt=0)]
 
 
 class LatencyTargets(Strict):
-    """The longest times that are fine, in milliseconds."""
+    """The target times, in milliseconds."""
 
-    total: Annotated[float, Number, Field(gt=0)] = 5000.0
+    total: _Milliseconds = 5000.0
     """The whole trace."""
-    tool: Annotated[float, Number, Field(gt=0)] = 1000.0
+    tool: _Milliseconds = 1000.0
     """One tool call."""
-    llm: Annotated[float, Number, Field(gt=0)] = 2000.0
+    llm: _Milliseconds = 2000.0
     """One model call."""
-    retrieval: Annotated[float, Number, Field(gt=0)] = 500.0
+    retrieval: _Milliseconds = 500.0
     """One retrieval."""
 
 
@@ -132,7 +134,7 @@ class QualityConfig(Strict):
     """How quality is scored; every part has a default."""
 
     expected_tools: Names | None = None
-    """The tools the trace should use; without them they are inferred by `rules`."""
+    """The tools the trace should use; when absent, `rules` say so."""
     rules: tuple[QueryRule, ...] = ()
     """Which tools a kind of question needs; all rules that match count together."""
     redundant_orders: tuple[RedundantOrder, ...] = DEFAULT_ORDERS
@@ -140,28 +142,28 @@ class QualityConfig(Strict):
     repeat_penalty: Share = 0.2
     """Taken from sequence for each call directly after one of the same tool."""
     order_penalty: Share = 0.1
-    """Taken from sequence for each redundant order that is seen."""
+    """Taken from sequence for each redundant order in the trace."""
     efficiency_steps: tuple[tuple[Limit, Share], ...] = ((3, 1.0), (5, 0.8), (8, 0.6))
-    """Up to so many calls, this score."""
+    """Pairs (calls, score): the score of up to that number of calls."""
     efficiency_beyond: Share = 0.4
-    """The score of more calls than the last step."""
+    """The score of more calls than in the last pair."""
     redundant_call_penalty: Share = 0.15
     """Taken from efficiency for each call that repeats an earlier one with the same input."""
     latency: LatencyTargets = LatencyTargets()
-    """The longest times that are fine."""
+    """The target times."""
     latency_steps: tuple[tuple[Limit, Share], ...] = ((1.0, 1.0), (1.5, 0.8), (2.0, 0.6))
-    """Up to so many times the target, this score."""
+    """Pairs (ratio, score): the score of up to that multiple of the target."""
     latency_beyond: Share = 0.4
-    """The score of a longer time than the last step."""
+    """The score of a higher ratio than in the last pair."""
     weights: dict[str, Weight] = Field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
-    """How much each dimension counts in the overall score; what is not named counts nothing."""
+    """How much each dimension counts in the overall score; others do not count."""
 
     @field_validator("efficiency_steps", "latency_steps")
     @classmethod
-    def _rising(cls, steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    def _ascending(cls, steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
         bounds = [most for most, _ in steps]
         if bounds != sorted(set(bounds)):
-            raise ValueError("the bounds of the steps must rise")
+            raise ValueError("the bounds of the steps must be ascending")
         return steps
 
     @model_validator(mode="after")
@@ -178,8 +180,8 @@ class QualityConfig(Strict):
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     """One dimension of one trace.
 
-    `score` is None when there is nothing to score, `why` says so and `failed` whether something
-    broke on the way. `figure` is what levels look at, where that is not the score.
+    `score` is None when there is nothing to score: `why` has the reason, and `failed` says whether
+    it is an error. `figure` decides the level where that is not the score.
     """
 
     name: str
@@ -207,7 +209,7 @@ class SpanLatency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The quality of one trace. `weights` are those used: renormalised over what was scored."""
+    """The quality of one trace. `weights` are renormalised over the scored dimensions."""
 
     trace_id: str
     dimensions: tuple[Dimension, ...]
@@ -217,7 +219,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     latency_breakdown: tuple[SpanLatency, ...] = ()
 
     def dimension(self, name: str) -> Dimension:
-        """One dimension by name; `overall` is one, too."""
+        """Return one dimension by name; `overall` is one, too."""
         if name == "overall":
             return Dimension(
                 name=name,
@@ -235,18 +237,18 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def issues(self) -> tuple[str, ...]:
-        """What is wrong, over all dimensions."""
+        """The issues of all dimensions."""
         return tuple(issue for each in self.dimensions for issue in each.issues)
 
     def to_dict(self) -> dict[str, Any]:
-        """The quality as plain values for JSON."""
+        """Return the quality as JSON values."""
         return msgspec.to_builtins(self)
 
 
 def combined(
-    dimensions: tuple[Dimension, ...], weights: Mapping[str, float]
+    dimensions: Sequence[Dimension], weights: Mapping[str, float]
 ) -> tuple[float | None, dict[str, float]]:
-    """The overall score and the weights it used: those of scored dimensions, made to sum to 1."""
+    """Return the overall score and its weights, those of scored dimensions with sum 1."""
     counted = {
         each.name: weights[each.name]
         for each in dimensions
@@ -264,7 +266,7 @@ NO_CALLS = "the trace has no tool calls"
 
 
 def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
-    """2·|E∩U| / (|E|+|U|) of expected and used tools: 1 for exactly the expected ones."""
+    """Score 2·|E∩U| / (|E|+|U|) of expected and used tools: 1 for exactly the expected ones."""
     name = "tool_selection"
     expected, why = _expected(trace, config)
     if expected is None:
@@ -293,7 +295,7 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
 
 
 def _expected(trace: Trace, config: QualityConfig) -> tuple[list[str] | None, str]:
-    """The tools a trace should use, each once; None and the reason when nothing says so."""
+    """Return the tools a trace should use, each once, or None and the reason."""
     if config.expected_tools is not None:
         return list(dict.fromkeys(config.expected_tools)), ""
     if not config.rules:
@@ -310,7 +312,7 @@ def _expected(trace: Trace, config: QualityConfig) -> tuple[list[str] | None, st
 
 
 def sequence(trace: Trace, config: QualityConfig) -> Dimension:
-    """1, less a penalty for each immediate repeat and for each redundant order that is seen."""
+    """Score 1 minus a penalty for each immediate repeat and each redundant order."""
     calls = trace.tool_calls
     if not calls:
         return Dimension(name="sequence", score=None, why=NO_CALLS)
@@ -337,29 +339,28 @@ def sequence(trace: Trace, config: QualityConfig) -> Dimension:
 
 
 def _redundant_orders(trace: Trace, config: QualityConfig) -> list[tuple[Span, Span]]:
-    """The first place where each configured order is seen."""
+    """Return the first occurrence of each configured order."""
     mask = [span.kind in (SpanKind.TOOL, SpanKind.RETRIEVAL) for span in trace.index.spans]
     # A retrieval inside a tool is the same step seen twice.
     steps = trace.index.outermost(mask)
     found: list[tuple[Span, Span]] = []
     for order in config.redundant_orders:
-        left = iter(steps)
-        first = next((span for span in left if _is(span, order.first)), None)
-        then = next((span for span in left if _is(span, order.then)), None)
+        later = iter(steps)  # shared, so that the second step is searched after the first
+        first = next((span for span in later if _matches(span, order.first)), None)
+        then = next((span for span in later if _matches(span, order.then)), None)
         if first is not None and then is not None:
             found.append((first, then))
     return found
 
 
-def _is(span: Span, pattern: str) -> bool:
+def _matches(span: Span, pattern: str) -> bool:
     if pattern == "retrieval" and span.kind == SpanKind.RETRIEVAL:
         return True
     return fnmatchcase(_label(span).casefold(), pattern.casefold())
 
 
-def redundant_calls(trace: Trace, config: QualityConfig) -> Dimension:
-    """1 less the share of calls that repeat an earlier one: same tool, same input."""
-    del config
+def redundant_calls(trace: Trace) -> Dimension:
+    """Score 1 minus the share of calls that repeat an earlier one: same tool, same input."""
     calls = trace.tool_calls
     found = redundancy(calls)
     if found.share is None:
@@ -383,7 +384,7 @@ def redundant_calls(trace: Trace, config: QualityConfig) -> Dimension:
 
 
 def efficiency(trace: Trace, config: QualityConfig) -> Dimension:
-    """By the number of tool calls, less a penalty for each redundant one."""
+    """Score the number of tool calls, minus a penalty for each redundant one."""
     calls = trace.tool_calls
     score = _stepped(len(calls), config.efficiency_steps, config.efficiency_beyond)
     repeats = redundancy(calls).repeats
@@ -405,46 +406,37 @@ def efficiency(trace: Trace, config: QualityConfig) -> Dimension:
 
 
 def latencies(trace: Trace, config: QualityConfig) -> tuple[SpanLatency, ...]:
-    """Every measured time against its target: the whole trace first, then by start."""
+    """Compare every measured time with its target: the whole trace first, then by start."""
     targets = config.latency
-    found: list[SpanLatency] = []
+    measured: list[tuple[str | None, str, str, float, float]] = []
     if trace.duration is not None:
-        found.append(_latency(None, "total", "total", trace.duration, targets.total, config))
+        measured.append((None, "total", "total", trace.duration, targets.total))
     calls = {id(span) for span in trace.llm_calls}
     for span in trace.index.spans:
         target = {
             SpanKind.TOOL: targets.tool,
             SpanKind.RETRIEVAL: targets.retrieval,
+            # A span around the spans of one model call would count the same time twice.
             SpanKind.LLM: targets.llm if id(span) in calls else None,
         }.get(span.kind)
         if target is not None and span.duration is not None:
-            label, kind = _label(span), str(span.kind)
-            found.append(_latency(span.span_id, label, kind, span.duration, target, config))
-    return tuple(found)
-
-
-def _latency(
-    span_id: str | None,
-    name: str,
-    kind: str,
-    seconds: float,
-    target: float,
-    config: QualityConfig,
-) -> SpanLatency:
-    taken = seconds * 1000
-    return SpanLatency(
-        span_id=span_id,
-        name=name,
-        kind=kind,
-        ms=round(taken, 3),
-        target_ms=target,
-        ratio=taken / target,
-        score=_stepped(taken / target, config.latency_steps, config.latency_beyond),
+            measured.append((span.span_id, _label(span), str(span.kind), span.duration, target))
+    return tuple(
+        SpanLatency(
+            span_id=span_id,
+            name=name,
+            kind=kind,
+            ms=round(seconds * 1000, 3),
+            target_ms=target,
+            ratio=seconds * 1000 / target,
+            score=_stepped(seconds * 1000 / target, config.latency_steps, config.latency_beyond),
+        )
+        for span_id, name, kind, seconds, target in measured
     )
 
 
 def latency(breakdown: Sequence[SpanLatency]) -> Dimension:
-    """The mean over the total and each kind of span, a kind being the mean over its spans."""
+    """Score the mean over the total and each kind of span, itself the mean over its spans."""
     if not breakdown:
         return Dimension(name="latency", score=None, why="no span of the trace has ended")
     kinds: dict[str, list[float]] = {}
@@ -475,57 +467,49 @@ _FASTER = {
 }
 
 
-def error_recovery(trace: Trace, config: QualityConfig) -> Dimension:
-    """The share of errors after which the same kind of step (the same tool) later worked.
+def error_recovery(trace: Trace) -> Dimension:
+    """Score the share of errors after which the same kind of step (the same tool) later worked.
 
-    An error that goes up through the spans around it is one error, counted where it arose.
+    An error that propagates through the spans around it is one error, counted where it arose.
     """
-    del config
     spans = trace.index.spans
     errors = trace.index.innermost([span.failed for span in spans])
     if not errors:
         return Dimension(name="error_recovery", score=None, why="the trace has no errors")
-    successes = _last_successes(spans)
-    left = [error for error in errors if not _recovered(error, successes)]
+
+    def step(span: Span) -> tuple[str, str]:
+        return span.kind, _label(span) if span.kind == SpanKind.TOOL else ""
+
+    last_success: dict[tuple[str, str], int] = {}
+    for span in spans:  # by start, so that the last one remains
+        if not span.failed and span.end_ns is not None:
+            last_success[step(span)] = span.start_ns
+
+    def recovered(error: Span) -> bool:
+        ended = error.end_ns if error.end_ns is not None else error.start_ns
+        last = last_success.get(step(error))
+        return last is not None and last >= ended
+
+    unrecovered = [error for error in errors if not recovered(error)]
     return Dimension(
         name="error_recovery",
-        score=(len(errors) - len(left)) / len(errors),
+        score=(len(errors) - len(unrecovered)) / len(errors),
         issues=tuple(
             f"{_named(_label(error))} failed ({_named(error.error_type or 'error')}) "
             "and never worked after that"
-            for error in left
+            for error in unrecovered
         ),
         recommendations=(
             ("let the agent see the error, and say in its instructions what to try then",)
-            if left
+            if unrecovered
             else ()
         ),
-        span_ids=tuple(error.span_id for error in left),
+        span_ids=tuple(error.span_id for error in unrecovered),
     )
 
 
-def _last_successes(spans: Iterable[Span]) -> dict[tuple[str, str], int]:
-    """When each kind of step (each tool by itself) last began and worked."""
-    last: dict[tuple[str, str], int] = {}
-    for span in spans:
-        if not span.failed and span.end_ns is not None:
-            key = _step(span)
-            last[key] = max(last.get(key, span.start_ns), span.start_ns)
-    return last
-
-
-def _recovered(error: Span, successes: dict[tuple[str, str], int]) -> bool:
-    ended = error.end_ns if error.end_ns is not None else error.start_ns
-    last = successes.get(_step(error))
-    return last is not None and last >= ended
-
-
-def _step(span: Span) -> tuple[str, str]:
-    return span.kind, _label(span) if span.kind == SpanKind.TOOL else ""
-
-
 def retrieval(trace: Trace, answer: str | None) -> Dimension:
-    """The share of the answer's claims that retrieved or tool text supports."""
+    """Score the share of the answer's claims that retrieved or tool text supports."""
     text = answer if answer is not None else trace.response
     if not text:
         return Dimension(name="retrieval", score=None, why="the trace has no answer")
@@ -551,10 +535,7 @@ def retrieval(trace: Trace, answer: str | None) -> Dimension:
     )
 
 
-# -- scoring a trace ---
-
-NO_JUDGE = "no judge is configured"
-NOT_ASKED = "not asked for"
+# -- scoring a trace -----------------------------------------------------------------------------
 
 
 def score_trace(
@@ -564,29 +545,31 @@ def score_trace(
     answer: str | None = None,
     dimensions: Collection[str] = DIMENSIONS,
 ) -> Quality:
-    """The quality of a trace, without a judge; only the dimensions asked for are worked out.
+    """Score the quality of a trace without a judge; only these dimensions are computed.
 
-    `answer` stands in for the trace's own response, `overall` among the dimensions for those
-    with a weight.
+    `answer` replaces the trace's own response. `overall` among the dimensions means those with a
+    weight.
     """
     config = config or QualityConfig()
-    asked = _asked(dimensions, config)
-    breakdown = latencies(trace, config) if "latency" in asked else ()
-    work = {
+    selected = _selected(dimensions, config)
+    breakdown = latencies(trace, config) if "latency" in selected else ()
+    scorers = {
         "tool_selection": lambda: tool_selection(trace, config),
         "sequence": lambda: sequence(trace, config),
-        "redundancy": lambda: redundant_calls(trace, config),
+        "redundancy": lambda: redundant_calls(trace),
         "efficiency": lambda: efficiency(trace, config),
         "latency": lambda: latency(breakdown),
-        "error_recovery": lambda: error_recovery(trace, config),
+        "error_recovery": lambda: error_recovery(trace),
         "retrieval": lambda: retrieval(trace, answer),
-        "reasoning": lambda: Dimension(name="reasoning", score=None, why=NO_JUDGE),
+        "reasoning": lambda: Dimension(name="reasoning", score=None, why="no judge is configured"),
     }
     found = tuple(
-        work[name]() if name in asked else Dimension(name=name, score=None, why=NOT_ASKED)
+        scorers[name]()
+        if name in selected
+        else Dimension(name=name, score=None, why="not selected")
         for name in DIMENSIONS
     )
-    return _together(trace, found, config, breakdown)
+    return _combine(trace, found, config, breakdown)
 
 
 async def score_trace_with(
@@ -597,20 +580,20 @@ async def score_trace_with(
     answer: str | None = None,
     dimensions: Collection[str] = DIMENSIONS,
 ) -> Quality:
-    """The quality of a trace, its reasoning judged too."""
+    """Score the quality of a trace, and its reasoning by a judge."""
     config = config or QualityConfig()
     scored = score_trace(trace, config, answer=answer, dimensions=dimensions)
-    if "reasoning" not in _asked(dimensions, config):
+    if "reasoning" not in _selected(dimensions, config):
         return scored
     judged = await reasoning(judge, trace, answer)
     found = tuple(judged if each.name == "reasoning" else each for each in scored.dimensions)
-    return _together(trace, found, config, scored.latency_breakdown)
+    return _combine(trace, found, config, scored.latency_breakdown)
 
 
 async def score_traces_with(
     judge: Judge, traces: Iterable[Trace], config: QualityConfig | None = None
 ) -> list[Quality]:
-    """The quality of several traces, one after the other; the judge's models are closed after."""
+    """Score several traces one after the other, and close the judge's models."""
     try:
         return [await score_trace_with(judge, trace, config) for trace in traces]
     finally:
@@ -625,7 +608,7 @@ async def score_context(
     expected_tools: tuple[str, ...] | None = None,
     dimensions: Collection[str] = DIMENSIONS,
 ) -> Quality:
-    """The quality of a trial, with its expected tools and the default judge, if there is one."""
+    """Score a trial, with its expected tools and the default judge, if there is one."""
     config = QualityConfig(expected_tools=expected_tools)
     judge = context.judges.get(DEFAULT_JUDGE)
     if judge is None:
@@ -636,7 +619,7 @@ async def score_context(
 
 
 async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Dimension:
-    """How sound the steps are, by a judge."""
+    """Score how sound the steps are, by a judge."""
     name = "reasoning"
     if not trace.tool_calls:
         return Dimension(name=name, score=None, why="the trace has no steps to judge")
@@ -650,7 +633,7 @@ async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Di
         why = f"the judge gave no verdict: {verdict.reason}"
         return Dimension(name=name, score=None, why=why, method=method, failed=True)
     issues = () if verdict.passed else (verdict.rationale,)
-    advice = () if verdict.passed else ("read the judge's reason beside the steps it names",)
+    advice = () if verdict.passed else ("compare the judge's reason with the steps it names",)
     return Dimension(
         name=name,
         score=verdict.normalised,
@@ -661,36 +644,36 @@ async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Di
     )
 
 
-def _asked(dimensions: Collection[str], config: QualityConfig) -> set[str]:
-    asked = set(dimensions)
-    if "overall" in asked:
-        asked |= {name for name, weight in config.weights.items() if weight}
-    return asked
+def _selected(dimensions: Collection[str], config: QualityConfig) -> set[str]:
+    selected = set(dimensions)
+    if "overall" in selected:
+        selected |= {name for name, weight in config.weights.items() if weight}
+    return selected
 
 
-def _together(
+def _combine(
     trace: Trace,
     found: tuple[Dimension, ...],
     config: QualityConfig,
     breakdown: tuple[SpanLatency, ...],
 ) -> Quality:
-    levelled = tuple(_levelled(each) for each in found)
-    overall, weights = combined(levelled, config.weights)
+    dimensions: list[Dimension] = []
+    for each in found:
+        figure = each.score if each.figure is None else each.figure
+        if each.score is None or figure is None:
+            dimensions.append(each)
+        else:
+            level = LEVELS.get(each.name, AVERAGE).of(figure)
+            dimensions.append(msgspec.structs.replace(each, level=level))
+    overall, weights = combined(dimensions, config.weights)
     return Quality(
         trace_id=trace.trace_id,
-        dimensions=levelled,
+        dimensions=tuple(dimensions),
         overall=overall,
         level=None if overall is None else AVERAGE.of(overall),
         weights=weights,
         latency_breakdown=breakdown,
     )
-
-
-def _levelled(dimension: Dimension) -> Dimension:
-    figure = dimension.score if dimension.figure is None else dimension.figure
-    if dimension.score is None or figure is None:
-        return dimension
-    return msgspec.structs.replace(dimension, level=LEVELS.get(dimension.name, AVERAGE).of(figure))
 
 
 # -- parts ---------------------------------------------------------------------------------------
@@ -701,7 +684,7 @@ def _stepped(figure: float, steps: Iterable[tuple[float, float]], beyond: float)
 
 
 def _clamped(score: float) -> float:
-    # Sums of tenths are not exact; a penalty taken five times must still end at 0.
+    # Sums of tenths are not exact; a penalty of 0.2 taken five times must still end at 0.
     return min(1.0, max(0.0, round(score, 10)))
 
 

@@ -1,8 +1,8 @@
 """Grounding without a model: which claims of an answer the evidence supports.
 
-Promise: deterministic, linear in the evidence, and every unsupported piece is shown. It compares
-words and numbers, not meaning: it finds invented figures, names, dates and quotations, and cannot
-see a negation, a wrong relation between right words, or a figure that was rightly computed.
+Deterministic, linear in the evidence, and every unsupported claim is listed. It compares words and
+numbers, not meaning: it finds invented figures, names, dates and quotations, and cannot see a
+negation, a wrong relation between right words, or a figure that was correctly computed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,10 @@ __all__ = [
 ]
 
 
-# The share of an answer's claims that the evidence supports, claim by claim.
-#
-# Promise: a score in 0..1, or None with the reason when there is nothing to check. What the
-# question already said, and the evidence does not, is given context: it counts neither way.
-
-
 # Half of a sentence's words within one paragraph: paraphrases keep more, inventions fewer.
 DEFAULT_OVERLAP = 0.5
 # More claims than any answer for a person makes. Each may have to be looked up at many places, so
-# an endless answer is judged by its beginning, and the reason says so.
+# an endless answer is judged by its start, and the reason says so.
 MAX_CLAIMS = 1_000
 _SNIPPET_MARGIN = 60
 _SHOWN = 3
@@ -47,10 +41,10 @@ _SHOWN_CHARS = 80
 
 
 class CheckedClaim(NamedTuple):
-    """One claim: what was said and where, whether it is supported, and by what.
+    """One claim: its text and place, whether it is supported, and by what.
 
     `evidence` is the piece of text that supports it, `source` the position of that text among
-    those given. `detail` says what is lacking when it is not supported.
+    those given. `detail` says what is missing when it is not supported.
     """
 
     kind: ClaimKind
@@ -77,7 +71,7 @@ class Grounding:
 
     @property
     def unsupported(self) -> tuple[CheckedClaim, ...]:
-        """The claims the evidence does not support, in the order of the answer."""
+        """The claims that the evidence does not support, in the order of the answer."""
         return tuple(claim for claim in self.claims if not claim.supported)
 
 
@@ -90,41 +84,48 @@ def ground(
 ) -> Grounding:
     """Look up every claim of an answer in tool outputs and retrieved documents.
 
+    A claim that the question makes, and the evidence does not, counts neither way.
     `min_overlap` is the share of a sentence's meaningful words that one passage must hold.
     """
     if not any(text.strip() for text in evidence):
         return Grounding(None, "no evidence was given: no tool output and no document has text")
-    made = claims_of(answer)
-    if not made:
+    found = claims_of(answer)
+    if not found:
         return Grounding(None, "the answer makes no claim that can be looked up")
-    candidates = made[:MAX_CLAIMS]
+    candidates = found[:MAX_CLAIMS]
     texts = Evidence(evidence, candidates)
     asked = _Question(question, candidates)
-    found = (_judge(answer, claim, texts, asked, min_overlap) for claim in candidates)
-    claims = tuple(claim for claim in found if claim is not None)
+    judged = (_judge(answer, claim, texts, asked, min_overlap) for claim in candidates)
+    claims = tuple(claim for claim in judged if claim is not None)
     if not claims:
         return Grounding(None, "the answer says only what the question said")
     supported = sum(claim.supported for claim in claims)
-    cut = f" (the first {MAX_CLAIMS} of {len(made)} looked up)" if len(made) > MAX_CLAIMS else ""
-    return Grounding(supported / len(claims), _reason(claims, supported, cut), claims)
+    reason = f"{supported} of {len(claims)} claims are supported by the evidence"
+    if len(found) > MAX_CLAIMS:
+        reason += f" (the first {MAX_CLAIMS} of {len(found)} looked up)"
+    if supported < len(claims):
+        wrong = [claim for claim in claims if not claim.supported]
+        listed = and_more(wrong, _SHOWN, lambda c: f'{c.kind} "{line(c.text, _SHOWN_CHARS)}"')
+        reason += f"; unsupported: {listed}"
+    return Grounding(supported / len(claims), reason, claims)
 
 
 class _Question:
-    """What the question gives: its words, and the claims it already makes."""
+    """The words of the question, and the claims it already makes."""
 
     def __init__(self, question: str, claims: Sequence[Candidate]) -> None:
         self.words = frozenset(content_words(question))
         self._evidence = Evidence([question], claims) if question.strip() else None
 
     def gives(self, claim: Candidate) -> bool:
-        """Whether a number, day, name or quotation stands in the question."""
+        """Return whether a number, day, name or quotation is in the question."""
         return self._evidence is not None and _place(claim, self._evidence) is not None
 
 
 def _judge(
     answer: str, claim: Candidate, texts: Evidence, asked: _Question, min_overlap: float
 ) -> CheckedClaim | None:
-    """The claim with its verdict; None when it only repeats the question."""
+    """Return the claim with its verdict; None when it only repeats the question."""
     said = (claim.kind, answer[claim.start : claim.end], claim.start, claim.end)
     if claim.kind == "sentence":
         return _judge_sentence(said, claim, texts, asked, min_overlap)
@@ -170,7 +171,7 @@ def _judge_sentence(
     min_overlap: float,
 ) -> CheckedClaim:
     own = [word for word in claim.words if word not in asked.words]
-    # A sentence made of the question's words is looked up whole: repeating is not knowing.
+    # A sentence made of the question's words is looked up whole: repeating them proves nothing.
     words = own if len(own) >= MIN_SENTENCE_WORDS else list(claim.words)
     passage = texts.passage(words)
     held = passage.found if passage is not None else frozenset[str]()
@@ -184,22 +185,9 @@ def _judge_sentence(
 
 
 def snippet(text: str, place: EvidencePosition, margin: int = _SNIPPET_MARGIN) -> str:
-    """The text around a place, on one line, with ellipses where it was cut."""
+    """Return the text around a place, on one line, with ellipses where it was cut."""
     start, end = max(0, place.start - margin), min(len(text), place.end + margin)
     inner = " ".join(text[start:end].split())
     if not margin:
         return inner
     return f"{'…' if start else ''}{inner}{'…' if end < len(text) else ''}"
-
-
-def _reason(claims: Sequence[CheckedClaim], supported: int, cut: str) -> str:
-    summary = f"{supported} of {len(claims)} claims are supported by the evidence{cut}"
-    wrong = [claim for claim in claims if not claim.supported]
-    if not wrong:
-        return summary
-    shown = and_more(wrong, _SHOWN, lambda claim: f"{claim.kind} {_short(claim.text)}")
-    return f"{summary}; unsupported: {shown}"
-
-
-def _short(text: str) -> str:
-    return f'"{line(text, _SHOWN_CHARS)}"'

@@ -1,7 +1,7 @@
-"""What an answer claims that can be looked up: numbers, days, names, quotations, sentences.
+"""Find the claims of an answer that can be looked up: numbers, days, names, quotes, sentences.
 
-Promise: linear in the length of the answer, and shy: what may well be no claim (list markers,
-citation marks, headings, courtesies, questions) is left out rather than held against it.
+Linear in the length of the answer. What may well be no claim (list markers, citation marks,
+headings, courtesies, questions) is left out rather than counted against the answer.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from itertools import dropwhile
 from typing import Literal, NamedTuple
 
-# Numbers and days in a text, whatever way they are written.
-#
-# Promise: 1,234.5, 1234.5 and 1.2345k are one number; 90 minutes and 1.5 hours one duration;
-# 2024-03-15 and March 15, 2024 one day. A comma is never a decimal point, and signs are ignored
-# ("fell by 5" says what "-5" says).
+# -- numbers -------------------------------------------------------------------------------------
+# 1,234.5, 1234.5 and 1.2345k are one number; 90 minutes and 1.5 hours one duration; 2024-03-15 and
+# March 15, 2024 one day. A comma is never a decimal point, and signs are ignored: "fell by 5" means
+# the same as "-5".
 
 
 class Quantity(NamedTuple):
@@ -42,8 +42,6 @@ class Date(NamedTuple):
     month: int
     day: int
 
-
-# -- numbers --------------------------------------------------------------------------------
 
 _NUMBER_FORMS = (
     # 2024-03-15
@@ -77,8 +75,8 @@ _APPROXIMATELY = re.compile(
     re.I,
 )
 
-# Times of day, in minutes; and days of a month that were part of a date. Neither is evidence for
-# a count.
+# Dimensions of a time of day (in minutes) and of the day of a month in a date. Neither is evidence
+# for a count.
 CLOCK, DAY = "clock", "day"
 
 # Spelling → (dimension, size of one in the base unit of that dimension).
@@ -99,7 +97,7 @@ for _dimension, _table in {
         "hour": 3600, "hours": 3600, "day": 86400, "days": 86400, "week": 604800,
         "weeks": 604800,
     },
-    # Months and years have no fixed length, so they stand alone.
+    # Months and years have no fixed length, so each is a dimension of its own.
     "months": {"month": 1, "months": 1},
     "years": {"year": 1, "years": 1, "yr": 1, "yrs": 1},
     "ordinal": {"st": 1, "nd": 1, "rd": 1, "th": 1},
@@ -124,18 +122,17 @@ NUMBER_WORDS = {
 
 
 def quantities(text: str) -> Iterator[Quantity]:
-    """Every number of a text with its unit, in order."""
+    """Yield every number of a text with its unit, in order."""
     for found in NUMBER.finditer(text):
         yield from read_quantities(text, found)
 
 
 def read_quantities(text: str, found: re.Match[str]) -> Iterator[Quantity]:
-    """One match of `NUMBER`, understood. A date is a year and the day of a month."""
+    """Yield the quantities of a match of `NUMBER`; a date is a year and the day of a month."""
     start, end = found.span()
-    kind = found.lastgroup
     if found["figure"] is not None:
         yield _read_figure(text, found)
-    elif kind == "day":
+    elif found.lastgroup == "day":
         yield Quantity(start, end, float(found["year"]), float(found["year"]), "", 1.0)
         yield Quantity(start, end, float(found["day"]), float(found["day"]), DAY, 1.0)
     else:
@@ -147,7 +144,7 @@ def read_quantities(text: str, found: re.Match[str]) -> Iterator[Quantity]:
 
 
 def _read_figure(text: str, found: re.Match[str]) -> Quantity:
-    """A figure with its grouping, magnitude, unit, or the currency before it."""
+    """Return a figure with its magnitude and its unit, or the currency before it."""
     start, end = found.span("figure")
     whole, _, fraction = found["figure"].partition(".")
     plain = "".join(digit for digit in whole if digit.isdigit())
@@ -162,26 +159,21 @@ def _read_figure(text: str, found: re.Match[str]) -> Quantity:
     if unit is not None:
         end = found.end("first" if magnitude is None else "second")
     else:
-        unit = _labelled(text, start)
+        unit = _unit(label_before(text, start))
     dimension, size = _UNITS[unit] if unit is not None else ("", 1.0)
     return Quantity(start, end, raw, raw * size, dimension, step)
 
 
 def label_before(text: str, start: int) -> str:
-    """The last word of the name that a value starting here was given, if it was given one."""
+    """Return the last word of the label before a value (`price_usd=`), or an empty text."""
     if not start or text[start - 1] not in ":= \"'":
         return ""
     found = _LABEL.search(text, max(0, start - _LABEL_REACH), start)
     return found.group(1) if found else ""
 
 
-def _labelled(text: str, start: int) -> str | None:
-    label = label_before(text, start)
-    return _unit(label) if label else None
-
-
 def _suffix(found: re.Match[str], *, currency: bool) -> tuple[float | None, str | None]:
-    """The magnitude and the unit that follow a figure, as far as there are such."""
+    """Return the magnitude and the unit that follow a figure, if any."""
     first = found["first"]
     if not first:
         return None, None
@@ -190,8 +182,7 @@ def _suffix(found: re.Match[str], *, currency: bool) -> tuple[float | None, str 
         magnitude = 1e6  # "$5m"; without a currency it is metres
     # One letter is a magnitude only when attached: "5 K" may be anything.
     if magnitude is not None and (len(first) > 1 or found.start("first") == found.end("figure")):
-        second = found["second"]
-        return magnitude, _unit(second) if second else None
+        return magnitude, _unit(found["second"] or "")
     return None, _unit(first)
 
 
@@ -201,7 +192,7 @@ def _unit(spelling: str) -> str | None:
 
 
 def rounded_to(text: str, quantity: Quantity) -> float:
-    """How far off a figure that this one stands for may be: half its last meaningful digit."""
+    """Return how far the exact figure may be from this one: half its last significant digit."""
     if not quantity.step:
         return 0.0
     if _APPROXIMATELY.search(text, max(0, quantity.start - 16), quantity.start):
@@ -238,21 +229,20 @@ CALENDAR = frozenset(_MONTHS) | frozenset(
 
 
 def dates(text: str) -> Iterator[Date]:
-    """Every day a text names: 2024-03-15, March 15, 2024, 15 March."""
+    """Yield every day in a text: 2024-03-15, March 15, 2024, 15 March."""
     for found in _DATE.finditer(text):
-        kind = found.lastgroup or ""
         number = "1" if found["y1"] else "2" if found["m2"] else "3"
         month_text = found[f"m{number}"].lower()
         month = int(month_text) if month_text.isdigit() else _MONTHS[month_text]
         day, year = int(found[f"d{number}"]), found[f"y{number}"]
-        if kind and 1 <= month <= 12 and 1 <= day <= 31:
+        if 1 <= month <= 12 and 1 <= day <= 31:
             yield Date(found.start(), found.end(), int(year) if year else None, month, day)
 
 
-# Words as grounding compares them: folded, stemmed, without those that carry no meaning.
-#
-# Promise: deterministic and cheap. English endings and stop words; other languages written with
-# spaces are compared word by word as they stand, scripts without spaces character by character.
+# -- words ---------------------------------------------------------------------------------------
+# Words are compared folded, stemmed and without stop words. Endings and stop words are English;
+# other languages written with spaces are compared word by word without stemming, scripts without
+# spaces character by character.
 
 
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -274,7 +264,7 @@ STOP_WORDS = frozenset(
 
 
 def folded(word: str) -> str:
-    """A word without case and accents, so that `Zürich` and `ZURICH` are one."""
+    """Return a word without case and accents, so that `Zürich` and `ZURICH` are equal."""
     if word.isascii():
         return word.lower()
     parts = unicodedata.normalize("NFKD", word.casefold())
@@ -282,7 +272,7 @@ def folded(word: str) -> str:
 
 
 def stem(word: str) -> str:
-    """A folded word without its commonest English endings: enough to see `booked` in `booking`."""
+    """Return a folded word without its commonest English endings: `booked` matches `booking`."""
     if len(word) > 4 and word.isascii():
         if word.endswith("ies"):
             return word[:-3] + "y"
@@ -295,12 +285,12 @@ def stem(word: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The folded words of a text, in order."""
+    """Return the folded words of a text, in order."""
     return [folded(found) for found in WORD.findall(text)]
 
 
 def content_words(text: str) -> list[str]:
-    """The stems that carry a text's meaning, each once: no stop words, no bare numbers."""
+    """Return the stems of a text, each once, without stop words and bare numbers."""
     words = (w for w in words_of(text) if w not in STOP_WORDS and not w[0].isdigit())
     return list(dict.fromkeys(stem(w) for w in words if len(w) > 1 or not w.isascii()))
 
@@ -314,8 +304,8 @@ MIN_SENTENCE_WORDS = 3
 class Candidate(NamedTuple):
     """A claim before it is looked up: its place in the answer, and what to look for.
 
-    `words` are folded words in order (names, quotations) or stems (sentences); `slack` is how
-    far off a number may be; `head_optional` marks a name whose first word opens a sentence and
+    `words` are folded words in order (names, quotations) or stems (sentences); `slack` is the
+    tolerance of a number; `head_optional` marks a name whose first word opens a sentence and
     may be an ordinary word.
     """
 
@@ -330,34 +320,25 @@ class Candidate(NamedTuple):
 
 
 def claims_of(answer: str) -> list[Candidate]:
-    """Every claim of an answer, in order; the same thing said twice is one claim."""
-    text = _without_markup(answer)
-    found = sorted([*_numbers(text), *_quotes(text), *_names(text), *_sentences(text)], key=_place)
-    seen: dict[tuple[object, ...], Candidate] = {}
+    """Return every claim of an answer, in order; a repeated claim counts once."""
+    # Blanked, not removed, so that every claim keeps its place in the answer.
+    text = _MARKUP.sub(lambda mark: " " * len(mark.group()), answer)
+    found = sorted(
+        [*_numbers(text), *_quotes(text), *_names(text), *_sentences(text)],
+        key=lambda claim: (claim.start, claim.end, claim.kind),
+    )
+    distinct: dict[tuple[object, ...], Candidate] = {}
     for claim in found:
-        seen.setdefault(_identity(claim), claim)
-    return list(seen.values())
+        if claim.quantity is not None:
+            key = (claim.kind, claim.quantity.value, claim.quantity.dimension)
+        else:
+            key = (claim.kind, claim.words if claim.date is None else claim.date[2:])
+        distinct.setdefault(key, claim)
+    return list(distinct.values())
 
 
-def _place(claim: Candidate) -> tuple[int, int, str]:
-    return claim.start, claim.end, claim.kind
-
-
-def _identity(claim: Candidate) -> tuple[object, ...]:
-    if claim.quantity is not None:
-        return claim.kind, claim.quantity.value, claim.quantity.dimension
-    if claim.date is not None:
-        return claim.kind, *claim.date[2:]
-    return claim.kind, claim.words
-
-
-def _without_markup(answer: str) -> str:
-    """The answer with Markdown's marks blanked out, every other character in its place."""
-    return _MARKUP.sub(lambda mark: " " * len(mark.group()), answer)
-
-
-# Emphasis, the rules of tables, link targets, terminal escapes. Bounded, so that no text makes
-# it slow.
+# Emphasis, the rules of tables, link targets, terminal escapes. Repeats are bounded, so that no
+# text makes it slow.
 _MARKUP = re.compile(
     r"[*`]+|^[-:| \t]+$|\]\([^()\s]{0,2000}\)|https?://[^\s)>\]]+|\x1b\[[\d;]{0,20}[A-Za-z]",
     re.MULTILINE,
@@ -384,16 +365,16 @@ def _numbers(text: str) -> Iterator[Candidate]:
 
 
 class Spans:
-    """Stretches of a text, asked in rising order whether they hold a place."""
+    """Ranges of a text, for lookups in ascending order."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
-        self._left = sorted(spans, reverse=True)
+        self._ranges = sorted(spans, reverse=True)
 
     def holds(self, place: int) -> bool:
-        """Whether a stretch holds `place`, which is no smaller than the one asked before."""
-        while self._left and self._left[-1][1] <= place:
-            self._left.pop()
-        return bool(self._left) and self._left[-1][0] <= place
+        """Return whether a range holds `place`, which must not be smaller than the last one."""
+        while self._ranges and self._ranges[-1][1] <= place:
+            self._ranges.pop()
+        return bool(self._ranges) and self._ranges[-1][0] <= place
 
 
 # -- quotations -----------------------------------------------------------------------------
@@ -420,11 +401,11 @@ def _quotes(text: str) -> Iterator[Candidate]:
 # -- names ----------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"[^\W_]+(?:[.'’&-][^\W_]+)*")
-# What may stand between two words of one name: "Bank of the West".
+# What may be between two words of one name: "Bank of the West".
 _JOINT = re.compile(r"(?: (?:of|de|del|der|di|da|la|le|van|von|the|&)){0,2} ")
 _LONGEST_JOINT = 10
 _OPENS_SENTENCE = re.compile(r"(?:\A|[.!?:;\n“\"«(•|>])[\s\"“«(–—-]*\Z")
-_TITLES = frozenset("mr mrs ms dr prof".split())
+_NO_NAMES = STOP_WORDS | frozenset("mr mrs ms dr prof".split())
 
 
 def _names(text: str) -> Iterator[Candidate]:
@@ -433,7 +414,7 @@ def _names(text: str) -> Iterator[Candidate]:
     group: list[re.Match[str]] = []
     for token in _TOKEN.finditer(text):
         start = token.start()
-        if not _is_named(token.group()) or headings.holds(start) or counted.holds(start):
+        if not _name_like(token.group()) or headings.holds(start) or counted.holds(start):
             continue
         gap = start - group[-1].end() if group else 0
         joined = gap <= _LONGEST_JOINT and _JOINT.fullmatch(text, start - gap, start)
@@ -450,8 +431,8 @@ def _names(text: str) -> Iterator[Candidate]:
 _HEADING = re.compile(r"^[ \t]*(?:#+ .*$|(?:[-•] *)?[^\W\d][^:\n.!?]{0,40}:(?=\s|$))", re.MULTILINE)
 
 
-def _is_named(word: str) -> bool:
-    """Whether a word is written like a name: a capital first, or letters mixed with digits."""
+def _name_like(word: str) -> bool:
+    """Return whether a word is written like a name: a capital, or letters mixed with digits."""
     if word[0].isupper():
         return len(word) > 1 or not word.isascii()
     letters = sum(letter.isalpha() for letter in word)
@@ -459,18 +440,15 @@ def _is_named(word: str) -> bool:
 
 
 def _name(text: str, group: list[re.Match[str]]) -> Iterator[Candidate]:
-    """The name a group of capitalised words makes, if it makes one."""
-    first = len(group)
-    for place, token in enumerate(group):
-        if folded(token.group()) not in STOP_WORDS and folded(token.group()) not in _TITLES:
-            first = place
-            break
-    named = group[first:]
+    """Yield the name in a group of capitalised words, if there is one."""
+    named = list(dropwhile(lambda token: folded(token.group()) in _NO_NAMES, group))
     words = [word for token in named for word in words_of(_bare(token.group()))]
     if not words or all(word in CALENDAR for word in words):
         return
     before = max(0, named[0].start() - 8)
-    opens = first == 0 and bool(_OPENS_SENTENCE.search(text[before : named[0].start()]))
+    opens = len(named) == len(group) and bool(
+        _OPENS_SENTENCE.search(text[before : named[0].start()])
+    )
     whole = named[0].group()
     if opens and len(named) == 1 and not (whole.isupper() or any(c.isdigit() for c in whole)):
         return  # any word may open a sentence
@@ -488,7 +466,7 @@ _BREAK = re.compile(r"(?<=[.!?])[\"”»)]?\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:mr|mrs|ms|dr|prof|st|e\.g|i\.e|etc|vs|approx|no|inc|ltd)|\b[A-Z])\.\Z", re.I
 )
-# Said to the user rather than about the world; a refusal claims nothing either.
+# Addressed to the user, not about facts; a refusal claims nothing either.
 _COURTESY = re.compile(
     r"\W*(?:let me know|i hope|feel free|please|would you|if you(?:'d| would| need| have| want)"
     r"|(?:i'm |i am )?(?:sorry|glad|happy)|thank|sure|of course|certainly|here (?:is|are)|here's"
@@ -501,7 +479,13 @@ _COURTESY = re.compile(
 def _sentences(text: str) -> Iterator[Candidate]:
     # Figures and days are claims of their own, and are written in too many ways to be words.
     spans = [(n.start, n.end) for n in quantities(text)] + [(d.start, d.end) for d in dates(text)]
-    wordy = _blanked(text, spans)
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if end > done:
+            parts += [text[done : max(start, done)], " " * (end - max(start, done))]
+            done = end
+    words_only = "".join([*parts, text[done:]])
     for start, end in _sentence_spans(text):
         sentence = text[start:end].replace("’", "'")
         if (
@@ -510,19 +494,9 @@ def _sentences(text: str) -> Iterator[Candidate]:
             or sentence[0] == "#"
         ):
             continue
-        words = content_words(wordy[start:end])
+        words = content_words(words_only[start:end])
         if len(words) >= MIN_SENTENCE_WORDS:
             yield Candidate("sentence", start, end, tuple(words))
-
-
-def _blanked(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    parts: list[str] = []
-    done = 0
-    for start, end in sorted(spans):
-        if end > done:
-            parts += [text[done : max(start, done)], " " * (end - max(start, done))]
-            done = end
-    return "".join([*parts, text[done:]])
 
 
 def _sentence_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
-"""What the evidence says about the words, numbers and days an answer uses.
+"""An index of the evidence for the words, numbers and days of an answer.
 
-Promise: each text is read once, and only what the claims ask about is remembered, so time is
-linear in the evidence and memory in its relevant part. Nothing is found across two texts.
+Each text is read once, and only what the claims need is stored: time is linear in the evidence,
+memory in its relevant part. Nothing is found across two texts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from proctor.checks.grounding._claims import (
 _STRETCH = 40
 # Words between two texts that belong to neither, so that no stretch or phrase spans both.
 _BETWEEN_TEXTS = 3 * _STRETCH
-# "Smith, Jane A." is still Jane Smith: how many other words may stand among those of a name.
+# "Smith, Jane A." is still Jane Smith: how many other words may be among those of a name.
 _NAME_SLACK = 3
 # Equal up to the noise of floating point: a few roundings of a conversion.
 _EQUAL = 1e-14
 
 
 class EvidencePosition(NamedTuple):
-    """Where something was found: which text, and the characters in it."""
+    """A place in the evidence: which text, and the characters in it."""
 
     source: int
     start: int
@@ -46,14 +46,14 @@ class EvidencePosition(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """The stretch that holds most of a sentence's words, and those it holds."""
+    """The stretch with the most words of a sentence, and those words."""
 
     found: frozenset[str]
     place: EvidencePosition
 
 
 class Evidence:
-    """Texts, read for a given list of claims."""
+    """Texts, indexed for a given list of claims."""
 
     def __init__(self, texts: Sequence[str], claims: Iterable[Candidate]) -> None:
         self.texts = texts
@@ -65,11 +65,16 @@ class Evidence:
         self._places: dict[int, EvidencePosition] = {}
         self._numbers: list[tuple[float, Quantity, int]] = []
         self._dates: dict[tuple[int | None, int, int], EvidencePosition] = {}
-        self._read_words(counting=any(claim.kind == "number" for claim in claims))
-        if any(claim.kind == "number" for claim in claims):
+        kinds = {claim.kind for claim in claims}
+        self._read_words(counting="number" in kinds)
+        if "number" in kinds:
             self._read_numbers()
-        if any(claim.kind == "date" for claim in claims):
-            self._read_dates()
+        if "date" in kinds:
+            for source, text in enumerate(self.texts):
+                for day in dates(text):
+                    place = EvidencePosition(source, day.start, day.end)
+                    self._dates.setdefault((day.year, day.month, day.day), place)
+                    self._dates.setdefault((None, day.month, day.day), place)
         self._exact_sets: dict[str, set[int]] = {}
         self._by_raw = sorted(self._numbers, key=lambda entry: entry[0])
         by_value = ((entry[1].value, *entry[1:]) for entry in self._numbers)
@@ -78,7 +83,7 @@ class Evidence:
     # -- reading ----------------------------------------------------------------------------
 
     def _read_words(self, *, counting: bool) -> None:
-        # Raw word → the lists its places go to. Folding is done once per distinct word.
+        # Raw word → the lists that get its positions. Folding is done once per distinct word.
         known: dict[str, tuple[list[int], ...]] = {}
         ordinal = 0
         for source, text in enumerate(self.texts):
@@ -86,27 +91,22 @@ class Evidence:
                 word = found.group()
                 lists = known.get(word)
                 if lists is None:
-                    lists = known[word] = self._lists(word)
-                    if counting and folded(word) in NUMBER_WORDS:
-                        self._count_word(folded(word), source, found.start())
+                    plain = folded(word)
+                    wanted = (self._exact.get(plain), self._stems.get(stem(plain)))
+                    lists = known[word] = tuple(each for each in wanted if each is not None)
+                    if counting and plain in NUMBER_WORDS:
+                        value = NUMBER_WORDS[plain]
+                        start, end = found.span()
+                        spelt = Quantity(start, end, value, value, "", 1.0)
+                        self._numbers.append((value, spelt, source))
                 for places in lists:
                     places.append(ordinal)
                 if lists:
                     self._places[ordinal] = EvidencePosition(source, found.start(), found.end())
             ordinal += _BETWEEN_TEXTS
 
-    def _lists(self, word: str) -> tuple[list[int], ...]:
-        plain = folded(word)
-        lists = (self._exact.get(plain), self._stems.get(stem(plain)))
-        return tuple(places for places in lists if places is not None)
-
-    def _count_word(self, word: str, source: int, start: int) -> None:
-        value = NUMBER_WORDS[word]
-        spelt = Quantity(start, start + len(word), value, value, "", 1.0)
-        self._numbers.append((value, spelt, source))
-
     def _read_numbers(self) -> None:
-        # Data repeats itself: the same figure in the same clothes is read once.
+        # Data repeats itself: a figure with the same unit and label is parsed once.
         seen: set[tuple[str, str, str]] = set()
         for source, text in enumerate(self.texts):
             for found in NUMBER.finditer(text):
@@ -117,27 +117,21 @@ class Evidence:
                     for quantity in read_quantities(text, found):
                         self._numbers.append((quantity.raw, quantity, source))
 
-    def _read_dates(self) -> None:
-        for source, text in enumerate(self.texts):
-            for day in dates(text):
-                place = EvidencePosition(source, day.start, day.end)
-                self._dates.setdefault((day.year, day.month, day.day), place)
-                self._dates.setdefault((None, day.month, day.day), place)
-
-    # -- asking -----------------------------------------------------------------------------
+    # -- looking up -------------------------------------------------------------------------
 
     def phrase(self, words: Sequence[str]) -> EvidencePosition | None:
-        """Where these words stand one after the other."""
+        """Find these words one after the other."""
         rarest = min(range(len(words)), key=lambda n: len(self._exact[words[n]]))
         others = [(n - rarest, self._set(w)) for n, w in enumerate(words) if n != rarest]
         for ordinal in self._exact[words[rarest]]:
             if all(ordinal + shift in places for shift, places in others):
-                first, last = ordinal - rarest, ordinal - rarest + len(words) - 1
-                return self._from_to(first, last)
+                first = self._places[ordinal - rarest]
+                last = self._places[ordinal - rarest + len(words) - 1]
+                return EvidencePosition(first.source, first.start, last.end)
         return None
 
     def name(self, words: Sequence[str]) -> EvidencePosition | None:
-        """Where these words stand close together, in any order."""
+        """Find these words close together, in any order."""
         found = self.phrase(words)
         if found is not None or len(words) == 1:
             return found
@@ -155,12 +149,8 @@ class Evidence:
             self._exact_sets[word] = set(self._exact[word])
         return self._exact_sets[word]
 
-    def _from_to(self, first: int, last: int) -> EvidencePosition:
-        start, end = self._places[first], self._places[last]
-        return EvidencePosition(start.source, start.start, end.end)
-
     def passage(self, stems: Iterable[str]) -> Passage | None:
-        """The stretch of text that holds most of these stems; None when it holds none."""
+        """Find the stretch of text with the most of these stems; None if no text has any."""
         blocks: dict[int, set[str]] = {}
         first: dict[int, int] = {}
         for word in stems:
@@ -180,11 +170,11 @@ class Evidence:
         return Passage(frozenset(found), self._places[first[block]])
 
     def date(self, year: int | None, month: int, day: int) -> EvidencePosition | None:
-        """Where this day is named; without a year, of any year."""
+        """Find a day; without a year, in any year."""
         return self._dates.get((year, month, day))
 
     def number(self, wanted: Quantity, slack: float) -> EvidencePosition | None:
-        """Where a number stands that, rounded as the wanted one is, gives the wanted one.
+        """Find a number that, rounded as the wanted one is, equals the wanted one.
 
         Units must not contradict each other: a figure without one agrees with any.
         """
@@ -192,7 +182,7 @@ class Evidence:
         if not dimension:
             return self._near(self._by_raw, raw, slack, COUNTABLE)
         if dimension == CLOCK:
-            # "2:30" may be meant for the afternoon.
+            # "2:30" may mean the afternoon.
             same = self._near(self._by_raw, raw, 0.0, {CLOCK})
             return same or self._near(self._by_raw, raw + 12 * 60, 0.0, {CLOCK})
         size = wanted.value / raw if raw else 1.0
@@ -204,7 +194,7 @@ class Evidence:
         return near
 
     def other_unit(self, wanted: Quantity) -> EvidencePosition | None:
-        """Where the same figure stands with another unit."""
+        """Find the same figure with another unit."""
         return self._near(self._by_raw, wanted.raw, 0.0, COUNTABLE)
 
     def _near(

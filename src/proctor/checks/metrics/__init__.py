@@ -1,6 +1,6 @@
 """Pure functions over tool calls: how two trajectories compare, and how one behaves.
 
-Promise: no spec, no trace, no I/O; anything with `name`, `arguments` and `span_id` is a call.
+No spec, no trace, no I/O: anything with `name`, `arguments` and `span_id` is a call.
 Formulas and edge cases: docs/reference/metrics.md.
 """
 

@@ -1,7 +1,7 @@
-"""Two sequences of calls, and the best way to pair them: in any order, or in order.
+"""Pair two sequences of calls as well as possible: in any order, or in order.
 
-Promise: `paired` misses no pair a largest pairing has, `aligned` none a longest chain in order
-has. Calls with equal arguments meet through a hash first; only what is left is searched.
+`paired` finds a largest pairing, `aligned` a longest chain in order. Calls with equal arguments are
+paired by a hash first; only the rest is searched.
 """
 
 from __future__ import annotations
@@ -12,44 +12,43 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 from proctor.checks.metrics.arguments import ArgumentRules, ExactRule, read_rule
 from proctor.errors import ProctorError
 
-# Who is paired with whom: a largest one-to-one pairing, never a greedy one.
-#
-# Promise: no pairing has more pairs (Hopcroft and Karp 1973). A first pass pairs what is easily
-# paired and asks only as many questions as it needs; the rest asks each question at most once.
+# -- largest pairing -----------------------------------------------------------------------------
+# Hopcroft and Karp 1973: no other pairing has more pairs. A greedy first pass pairs most items; the
+# rest compares each pair of items at most once, since a rule may be a slow function of the user.
 
 
 def largest_pairing(
     left: int, right: int, accepts: Callable[[int, int], bool]
 ) -> list[tuple[int, int]]:
-    """The pairs (l, r) of a largest pairing of `left` items with `right` items, by `l`."""
-    asked: dict[int, bool] = {}
+    """Return the pairs (l, r) of a largest pairing of `left` and `right` items, by `l`."""
+    known: dict[int, bool] = {}
 
-    def ask(one: int, other: int) -> bool:
+    def matches(one: int, other: int) -> bool:
         place = one * right + other
-        answer = asked.get(place)
+        answer = known.get(place)
         if answer is None:
-            answer = asked[place] = accepts(one, other)
+            answer = known[place] = accepts(one, other)
         return answer
 
-    partner, taken = _easy_pairs(left, right, ask)
+    partner, taken = _greedy_pairs(left, right, matches)
     if None in partner and len(taken) < right:
-        edges = [[other for other in range(right) if ask(one, other)] for one in range(left)]
+        edges = [[other for other in range(right) if matches(one, other)] for one in range(left)]
         while _augment(edges, partner, taken):
             pass
     return [(one, other) for one, other in enumerate(partner) if other is not None]
 
 
-def _easy_pairs(
-    left: int, right: int, ask: Callable[[int, int], bool]
+def _greedy_pairs(
+    left: int, right: int, matches: Callable[[int, int], bool]
 ) -> tuple[list[int | None], dict[int, int]]:
-    """Each item takes the first free one that accepts it, its own place tried first.
+    """Give each item the first free one that matches, its own position first.
 
-    Sequences that differ little mostly agree in order, so most questions are answered yes.
+    Sequences that differ little mostly agree in order, so most first comparisons match.
     """
     partner: list[int | None] = [None] * left
     taken: dict[int, int] = {}
     for one in range(min(left, right)):
-        if ask(one, one):
+        if matches(one, one):
             partner[one] = one
             taken[one] = one
     free = [other for other in range(right) if other not in taken]
@@ -57,7 +56,7 @@ def _easy_pairs(
         if partner[one] is not None:
             continue
         for place, other in enumerate(free):
-            if ask(one, other):
+            if matches(one, other):
                 partner[one] = other
                 taken[other] = one
                 del free[place]
@@ -66,7 +65,7 @@ def _easy_pairs(
 
 
 def _augment(edges: list[list[int]], partner: list[int | None], taken: dict[int, int]) -> bool:
-    """One phase: a maximal set of disjoint shortest augmenting paths. False when none is left."""
+    """Flip a maximal set of disjoint shortest augmenting paths; return False if there is none."""
     layer = {one: 0 for one, other in enumerate(partner) if other is None}
     queue = list(layer)
     reached = False
@@ -97,15 +96,17 @@ def _follow(
     path: list[tuple[int, int]] = []
     one = root
     while True:
-        step = next((o for o in left[one] if _leads_on(o, one, layer, taken)), None)
-        if step is None:
+        for step in left[one]:
+            holder = taken.get(step)
+            if holder is None or layer.get(holder, -1) == layer[one] + 1:
+                break
+        else:
             # A dead end: its iterator is spent, so no later path tries it again.
             if not path:
                 return
             one, _ = path.pop()
             continue
         path.append((one, step))
-        holder = taken.get(step)
         if holder is None:
             for item, other in path:
                 partner[item] = other
@@ -114,39 +115,32 @@ def _follow(
         one = holder
 
 
-def _leads_on(other: int, one: int, layer: dict[int, int], taken: dict[int, int]) -> bool:
-    holder = taken.get(other)
-    return holder is None or layer.get(holder, -1) == layer[one] + 1
-
-
-# Longest common subsequence, its alignment, and edit distance, for sequences of thousands.
-#
-# Promise: the exact textbook values. One row of the dynamic-programming table is one integer, a
+# -- longest common subsequence and edit distance ------------------------------------------------
+# Exact, and for sequences of thousands. One row of the dynamic-programming table is one integer, a
 # bit per column (Hyyrö 2004 for the subsequence, Myers 1999 for the distance), so a row costs a
 # few additions of big integers: time grows with the product of the lengths divided by the word
-# size. The alignment keeps every row: memory is that product in bits.
+# size. The alignment stores every row: memory is that product in bits.
 
 
 def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """How many items the longest common subsequence of `a` and `b` has."""
-    start, end = _shared_ends(a, b)
-    a, b = a[start : len(a) - end], b[start : len(b) - end]
+    """Return the length of the longest common subsequence of `a` and `b`."""
+    a, b, shared = _trimmed(a, b)
     if not a or not b:
-        return start + end
+        return shared
     masks = positions_of(b)
     everything = (1 << len(b)) - 1
     row = everything
     for item in a:
         hits = row & masks.get(item, 0)
         row = ((row + hits) | (row - hits)) & everything
-    return start + end + len(b) - row.bit_count()
+    return shared + len(b) - row.bit_count()
 
 
 def lcs_alignment(rows: Sequence[int], columns: int) -> list[tuple[int, int]]:
-    """A longest chain of pairs (row, column), both rising, each pair allowed by the masks.
+    """Return a longest chain of pairs (row, column), both rising, each allowed by the masks.
 
-    `rows[i]` has bit `j` set where row item `i` may be paired with column item `j`: any
-    relation will do, equality or not.
+    `rows[i]` has bit `j` set where row item `i` may be paired with column item `j`; the relation
+    need not be equality.
     """
     everything = (1 << columns) - 1
     row = everything
@@ -172,9 +166,8 @@ def lcs_alignment(rows: Sequence[int], columns: int) -> list[tuple[int, int]]:
 
 
 def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """The fewest insertions, deletions and replacements that turn `a` into `b`."""
-    start, end = _shared_ends(a, b)
-    a, b = a[start : len(a) - end], b[start : len(b) - end]
+    """Return the fewest insertions, deletions and replacements that turn `a` into `b`."""
+    a, b, _ = _trimmed(a, b)
     if not a or not b:
         return len(a) or len(b)
     masks = positions_of(b)
@@ -199,7 +192,7 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 
 
 def positions_of(items: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Item → an integer with a bit set at each of its positions."""
+    """Return item → an integer with a bit set at each of its positions."""
     # Collected as positions first: growing one big integer bit by bit would be quadratic.
     places: dict[Hashable, list[int]] = {}
     for position, item in enumerate(items):
@@ -208,8 +201,8 @@ def positions_of(items: Sequence[Hashable]) -> dict[Hashable, int]:
 
 
 def bits(positions: Sequence[int]) -> int:
-    """The integer with exactly these bits set."""
-    if len(positions) < 8:
+    """Return the integer with exactly these bits set."""
+    if len(positions) < 8:  # most items occur a few times
         total = 0
         for position in positions:
             total |= 1 << position
@@ -220,25 +213,32 @@ def bits(positions: Sequence[int]) -> int:
     return int.from_bytes(buffer, "little")
 
 
-def _shared_ends(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[int, int]:
-    shortest = min(len(a), len(b))
-    start = 0
-    while start < shortest and a[start] == b[start]:
+def _trimmed(
+    a: Sequence[Hashable], b: Sequence[Hashable]
+) -> tuple[Sequence[Hashable], Sequence[Hashable], int]:
+    """Return two sequences without their common start and end, and the length of those."""
+    start, end = _shared_ends(len(a), len(b), lambda one, other: a[one] == b[other])
+    return a[start : len(a) - end], b[start : len(b) - end], start + end
+
+
+def _shared_ends(left: int, right: int, accepts: Callable[[int, int], bool]) -> tuple[int, int]:
+    """Return the lengths of the common start and end of two sequences of these lengths."""
+    shortest = min(left, right)
+    start = end = 0
+    while start < shortest and accepts(start, start):
         start += 1
-    end = 0
-    while end < shortest - start and a[-1 - end] == b[-1 - end]:
+    while end < shortest - start and accepts(left - 1 - end, right - 1 - end):
         end += 1
     return start, end
 
 
-# What the metrics are told about: tool calls, and transcripts that hold them.
-#
-# Promise: anything with `name`, `arguments` and `span_id` is a call, so traces, specs and plain
-# tuples all fit. Transcripts may be the chat messages models speak, as mappings or as objects.
+# -- calls and transcripts -----------------------------------------------------------------------
+# Anything with `name`, `arguments` and `span_id` is a call, so traces, specs and plain tuples all
+# fit. Transcripts are chat messages, as mappings or as objects.
 
 
 class CallLike(Protocol):
-    """One tool call, whoever recorded it."""
+    """One tool call, from any source."""
 
     @property
     def name(self) -> str:
@@ -247,17 +247,17 @@ class CallLike(Protocol):
 
     @property
     def arguments(self) -> Any:
-        """What it was called with: a mapping, or the JSON text of one."""
+        """Its arguments: a mapping, or the JSON text of one."""
         ...
 
     @property
     def span_id(self) -> str | None:
-        """Where it was seen; None when it was not recorded but written down."""
+        """Its span; None when the call was written by hand, not recorded."""
         ...
 
 
 class PlainCall(NamedTuple):
-    """The plainest call: enough to be matched and to be found again."""
+    """A call that is not part of a trace."""
 
     name: str
     arguments: Any = None
@@ -265,18 +265,18 @@ class PlainCall(NamedTuple):
 
 
 class TranscriptMessage(NamedTuple):
-    """One message of a transcript, as far as matching looks at it."""
+    """The parts of a transcript's message that matching uses."""
 
     role: str
     calls: tuple[CallLike, ...]
 
 
-# Frameworks name the same two speakers differently; the words on the right are the API's.
+# Frameworks name the same roles differently; on the right are the names of the OpenAI API.
 _ROLES = {"ai": "assistant", "human": "user", "model": "assistant", "function": "tool"}
 
 
 def turns_of(messages: Iterable[Any]) -> list[TranscriptMessage]:
-    """The turns of a transcript: chat messages as mappings or as objects with those fields."""
+    """Read a transcript: chat messages as mappings or as objects with those fields."""
     turns: list[TranscriptMessage] = []
     for position, message in enumerate(messages):
         role, calls = _role_and_calls(message)
@@ -286,23 +286,22 @@ def turns_of(messages: Iterable[Any]) -> list[TranscriptMessage]:
                 where=f"message {position + 1}",
                 hint="give chat messages: {role: assistant, content: …, tool_calls: […]}",
             )
-        found = tuple([_call(call, position) for call in calls]) if calls else ()
+        found = tuple([_call(call, position) for call in calls or ()])
         turns.append(TranscriptMessage(_ROLES.get(role, role), found))
     return turns
 
 
 def calls_of(messages: Iterable[Any]) -> list[CallLike]:
-    """Every tool call a transcript asks for, in order."""
-    found: list[CallLike] = []
-    for position, message in enumerate(messages):
-        calls = _role_and_calls(message)[1]
-        if calls:
-            found += [_call(call, position) for call in calls]
-    return found
+    """Return every tool call in a transcript, in order."""
+    return [
+        _call(call, position)
+        for position, message in enumerate(messages)
+        for call in _role_and_calls(message)[1] or ()
+    ]
 
 
 def names_of(calls: Sequence[CallLike]) -> list[str]:
-    """The tools called, in order, repeats kept."""
+    """Return the tools called, in order, with repeats."""
     return [call.name for call in calls]
 
 
@@ -313,16 +312,14 @@ def _role_and_calls(message: Any) -> tuple[Any, Iterable[Any] | None]:
     else:
         role = getattr(message, "role", None) or getattr(message, "type", None)
         calls, content = getattr(message, "tool_calls", None), getattr(message, "content", None)
-    return role, calls or (_blocks(cast("list[Any]", content)) if type(content) is list else None)
-
-
-def _blocks(content: list[Any]) -> list[Any]:
-    """The calls among the blocks of a message, as Anthropic writes them."""
-    return [block for block in content if _is_mapping(block) and block.get("type") == "tool_use"]
+    if not calls and type(content) is list:  # Anthropic writes calls as blocks of the content
+        blocks = cast("list[Any]", content)
+        calls = [b for b in blocks if _is_mapping(b) and b.get("type") == "tool_use"]
+    return role, calls
 
 
 def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, (dict, Mapping))  # the first is seen at once, the second searched
+    return isinstance(value, (dict, Mapping))  # dict first: a check against an ABC is slow
 
 
 def _call(call: Any, position: int) -> CallLike:
@@ -341,8 +338,10 @@ def _call(call: Any, position: int) -> CallLike:
     return PlainCall(name, arguments, call.get("span_id"))
 
 
-# The alignment keeps one bit per pair of calls: 50 MB at most. Longer stretches (20,000 calls
-# against 20,000, after equal beginnings and endings) are paired without regard to order.
+# -- pairing calls -------------------------------------------------------------------------------
+
+# The alignment stores one bit per pair of calls: 50 MB at most. Longer stretches (20,000 calls
+# against 20,000, without the common start and end) are paired without regard to order.
 _MAX_ALIGNMENT_BITS = 400_000_000
 
 _NAMES_ONLY = read_rule("ignore")
@@ -371,7 +370,7 @@ class CallAlignment:
         self._views: tuple[dict[int, Any], dict[int, Any]] = ({}, {})
 
     def accepts(self, ours: int, theirs: int) -> bool:
-        """Whether the actual call at `ours` stands for the reference call at `theirs`."""
+        """Return whether the actual call at `ours` matches the reference call at `theirs`."""
         one, other = self.actual[ours], self.reference[theirs]
         return one.name == other.name and self.rules.of(one.name).same(
             one.arguments, other.arguments
@@ -382,7 +381,7 @@ class CallAlignment:
     def paired(
         self, ours: Iterable[int] | None = None, theirs: Iterable[int] | None = None
     ) -> Places:
-        """A largest pairing of these calls (all, unless told which), by actual position."""
+        """Return a largest pairing of these calls (by default all), by actual position."""
         left = list(range(len(self.actual)) if ours is None else ours)
         right = list(range(len(self.reference)) if theirs is None else theirs)
         pairs: Places = []
@@ -397,20 +396,20 @@ class CallAlignment:
     def _meet(
         self, left: list[int], right: list[int], tier: int, pairs: Places
     ) -> tuple[list[int], list[int]]:
-        """Pair calls that share a key, earliest first; what is left of both sides."""
+        """Pair calls that share a key, earliest first; return the others of both sides."""
         key_of = self.rules.key_of(tier)
-        waiting: dict[Hashable, list[int]] = {}
-        for place in reversed(right):
+        by_key: dict[Hashable, list[int]] = {}
+        for place in reversed(right):  # so that pop() below takes the earliest
             call = self.reference[place]
             key = key_of(call.name)
             if key is not None:
-                waiting.setdefault((call.name, key(call.arguments)), []).append(place)
+                by_key.setdefault((call.name, key(call.arguments)), []).append(place)
         rest: list[int] = []
         met: set[int] = set()
         for place in left:
             call = self.actual[place]
             key = key_of(call.name)
-            here = waiting.get((call.name, key(call.arguments))) if key is not None else None
+            here = by_key.get((call.name, key(call.arguments))) if key is not None else None
             if here:
                 other = here.pop()
                 met.add(other)
@@ -420,7 +419,7 @@ class CallAlignment:
         return rest, [place for place in right if place not in met]
 
     def _search(self, left: list[int], right: list[int], pairs: Places) -> None:
-        """Pair, tool by tool, what only the rule itself can compare."""
+        """Pair, tool by tool, the calls that only the rule itself can compare."""
         for name, (ours, theirs) in self.by_tool(left, right).items():
             rule = self.rules.of(name)
             if rule.by_key or not ours or not theirs:
@@ -443,7 +442,7 @@ class CallAlignment:
     def by_tool(
         self, left: Iterable[int], right: Iterable[int]
     ) -> dict[str, tuple[list[int], list[int]]]:
-        """Tool → the actual and the reference positions that call it, of those given."""
+        """Return tool → the actual and the reference positions that call it, of those given."""
         tools: dict[str, tuple[list[int], list[int]]] = {}
         for place in left:
             tools.setdefault(self.actual[place].name, ([], []))[0].append(place)
@@ -454,8 +453,8 @@ class CallAlignment:
     # -- in order ---------------------------------------------------------------------------
 
     def aligned(self) -> Aligned:
-        """A longest chain in order; between its links, calls of the same tool; then the rest."""
-        start, end = self._shared_ends()
+        """Return a longest chain in order; between its links, calls of the same tool; the rest."""
+        start, end = _shared_ends(len(self.actual), len(self.reference), self.accepts)
         stop_a, stop_r = len(self.actual) - end, len(self.reference) - end
         ours, theirs = range(start, stop_a), range(start, stop_r)
         pairs: Places = [(n, n) for n in range(start)]
@@ -469,23 +468,13 @@ class CallAlignment:
         return Aligned(pairs, different, self.paired(*self.unpaired([*pairs, *different])))
 
     def unpaired(self, pairs: Places) -> tuple[list[int], list[int]]:
-        """The actual and the reference positions that no pair holds."""
+        """Return the actual and the reference positions in no pair."""
         ours = {one for one, _ in pairs}
         theirs = {other for _, other in pairs}
         return (
             [place for place in range(len(self.actual)) if place not in ours],
             [place for place in range(len(self.reference)) if place not in theirs],
         )
-
-    def _shared_ends(self) -> tuple[int, int]:
-        shortest = min(len(self.actual), len(self.reference))
-        last_a, last_r = len(self.actual) - 1, len(self.reference) - 1
-        start = end = 0
-        while start < shortest and self.accepts(start, start):
-            start += 1
-        while end < shortest - start and self.accepts(last_a - end, last_r - end):
-            end += 1
-        return start, end
 
     def _chain(self, ours: range, theirs: range, *, names_only: bool = False) -> Places:
         if not ours or not theirs:
@@ -502,24 +491,19 @@ class CallAlignment:
                 rows.append(0)
             elif rule.by_key:
                 if name not in known:
-                    known[name] = self._masks(ours, columns[name], rule)
+                    places: dict[Hashable, list[int]] = {}
+                    for column in columns[name]:
+                        places.setdefault(self._view(0, ours[column], rule), []).append(column)
+                    known[name] = {view: bits(found) for view, found in places.items()}
                 rows.append(known[name].get(self._view(1, place, rule), 0))
             else:
-                view = self._view(1, place, rule)
-                there = (c for c in columns[name] if self._accepts_view(ours[c], view, rule))
-                rows.append(bits(list(there)))
+                wanted = self._view(1, place, rule)
+                found = [
+                    c for c in columns[name] if rule.accepts(self._view(0, ours[c], rule), wanted)
+                ]
+                rows.append(bits(found))
         chain = lcs_alignment(rows, len(ours))
         return [(ours[column], theirs[row]) for row, column in chain]
-
-    def _masks(self, ours: range, columns: list[int], rule: ExactRule) -> dict[Hashable, int]:
-        """View → the columns of one tool that have it, as bits."""
-        places: dict[Hashable, list[int]] = {}
-        for column in columns:
-            places.setdefault(self._view(0, ours[column], rule), []).append(column)
-        return {view: bits(found) for view, found in places.items()}
-
-    def _accepts_view(self, ours: int, view: Any, rule: ExactRule) -> bool:
-        return rule.accepts(self._view(0, ours, rule), view)
 
     def _view(self, side: int, place: int, rule: ExactRule) -> Any:
         if rule is _NAMES_ONLY:
@@ -532,7 +516,7 @@ class CallAlignment:
 
 
 def _gaps(chain: Places, ours: range, theirs: range) -> list[tuple[range, range]]:
-    """The stretches between the links of a chain where both sides have calls left."""
+    """Return the ranges between the links of a chain where both sides have calls."""
     gaps: list[tuple[range, range]] = []
     a, r = ours.start, theirs.start
     for one, other in [*chain, (ours.stop, theirs.stop)]:

@@ -1,8 +1,8 @@
 """When the arguments of two calls of a tool count as the same.
 
-Promise: arguments are compared as JSON values. 1 equals 1.0, a boolean equals only a boolean,
-a mapping its JSON text, order of keys never matters, and no arguments (None, "") are `{}`.
-A rule always asks about (actual, reference) in that order, in every match mode.
+Arguments are compared as JSON values: 1 equals 1.0, a boolean equals only a boolean, a mapping
+equals its JSON text, the order of keys does not matter, and no arguments (None, "") are `{}`.
+A rule compares (actual, reference) in that order, in every match mode.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class _Token(Enum):
 
 
 ABSENT = _Token.ABSENT
-"""Stands in a difference for an argument that one side does not have."""
+"""The value of an argument, in a difference, on the side that does not have it."""
 
 
 class ArgumentDifference(NamedTuple):
-    """One argument that is not as the reference has it; `ABSENT` where a side lacks it."""
+    """One argument that differs from the reference; `ABSENT` where a side lacks it."""
 
     path: str
     actual: Any
@@ -46,7 +46,7 @@ class ArgumentDifference(NamedTuple):
 
 
 def decoded(arguments: Any) -> Any:
-    """Arguments as values: JSON text of an object or array is read, None and "" are `{}`."""
+    """Return arguments as values: JSON objects and arrays are parsed, None and "" are `{}`."""
     if arguments is None:
         return {}
     if not isinstance(arguments, str):
@@ -63,7 +63,7 @@ def decoded(arguments: Any) -> Any:
 
 
 def canonical(arguments: Any) -> Hashable:
-    """A key that two sets of arguments share exactly when they are equal."""
+    """Return a key that two sets of arguments share exactly when they are equal."""
     return _flat(decoded(arguments))
 
 
@@ -72,7 +72,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def quick(arguments: Any) -> Hashable:
-    """A cheap key: equal ones mean equal arguments, different ones mean nothing.
+    """Return a cheap key: equal keys mean equal arguments, different keys mean nothing.
 
     Recorded arguments are mostly written alike on both sides, so this settles most calls.
     """
@@ -80,21 +80,21 @@ def quick(arguments: Any) -> Hashable:
 
 
 def rewritten(arguments: Any) -> Hashable:
-    """A key free of white space and order of keys: what `quick` leaves open, mostly.
+    """Return a key without white space and order of keys, for what `quick` leaves open.
 
-    Equal ones mean equal arguments; numbers written differently still make them differ.
+    Equal keys mean equal arguments; numbers written differently still make keys differ.
     """
     value = decoded(arguments)
     try:
         text = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _flat(value)
-    # The encoder writes NaN and infinities as null too; text that was read holds neither.
+    # The encoder writes NaN and infinities as null too; parsed text has neither.
     return _flat(value) if b"null" in text and value is arguments else text
 
 
 def _flat(value: Any) -> Hashable:
-    """A value as a flat tuple of tokens: no nesting, so no depth is too deep to compare."""
+    """Return a value as a flat tuple of tokens: without nesting, no depth is too deep."""
     value = _plain(value)
     if not isinstance(value, Mapping | list):
         return value
@@ -126,7 +126,7 @@ class _Opaque(NamedTuple):
 
 
 def _plain(value: Any) -> Any:
-    """A mapping or list as it stands, anything else as a hashable token."""
+    """Return a mapping or list unchanged, anything else as a hashable token."""
     kind = cast("type[Any]", type(value))
     if kind is str or kind is int or kind is dict or kind is list or value is None:
         return value
@@ -162,9 +162,9 @@ def _key(key: Any) -> str:
 class ExactRule:
     """Equality of all arguments: the rule `exact`, and what the other rules vary.
 
-    `tiers` are keys, each dearer than the one before and settling more: calls that share one
-    may be paired before anything else is tried. That never spoils the best pairing under a
-    reflexive and transitive relation; of a user's function nothing is known, so it has none.
+    `tiers` are keys, each more expensive than the one before and deciding more: calls that share
+    one may be paired before anything else is tried. That never spoils the best pairing under a
+    reflexive and transitive relation; a user's function may be neither, so it has no tiers.
     `by_key` says that the last tier decides. Otherwise `view` prepares one call's arguments
     once, and `accepts` compares an actual view with a reference view.
     """
@@ -174,24 +174,21 @@ class ExactRule:
     tiers: tuple[Callable[[Any], Hashable], ...] = (quick, rewritten, canonical)
 
     def view(self, arguments: Any) -> Any:
-        """One call's arguments, made ready to be compared."""
+        """Return one call's arguments in a form for `accepts`."""
         return canonical(arguments)
 
     def accepts(self, actual: Any, reference: Any) -> bool:
-        """Whether an actual view stands for a reference view."""
+        """Return whether an actual view matches a reference view."""
         return actual == reference
 
     def same(self, actual: Any, reference: Any) -> bool:
-        """Whether actual arguments stand for reference arguments."""
-        for key in self.tiers:
-            if key(actual) == key(reference):
-                return True
-        if self.by_key:
-            return False
-        return self.accepts(self.view(actual), self.view(reference))
+        """Return whether actual arguments match reference arguments."""
+        if any(key(actual) == key(reference) for key in self.tiers):
+            return True
+        return not self.by_key and self.accepts(self.view(actual), self.view(reference))
 
     def differences(self, actual: Any, reference: Any) -> tuple[ArgumentDifference, ...]:
-        """The arguments because of which the rule refuses this pair."""
+        """Return the arguments because of which the rule rejects this pair."""
         return tuple(_differences(decoded(actual), decoded(reference)))
 
 
@@ -284,7 +281,7 @@ _MODES: dict[str, type[ExactRule]] = {
 
 
 def read_rule(rule: ArgumentRule | ExactRule, where: str = "arguments") -> ExactRule:
-    """The rule a user wrote: a mode, dotted paths, or a function (actual, reference)."""
+    """Return the rule a user wrote: a mode, dotted paths, or a function (actual, reference)."""
     if isinstance(rule, ExactRule):
         return rule
     if isinstance(rule, str):
@@ -311,7 +308,7 @@ def _tier(rule: ExactRule, tier: int) -> Callable[[Any], Hashable] | None:
 
 
 class ArgumentRules:
-    """Which rule each tool's arguments are compared by: a default, and tools that differ."""
+    """The rule for the arguments of each tool: a default, and exceptions by tool."""
 
     def __init__(
         self,
@@ -324,16 +321,16 @@ class ArgumentRules:
         }
 
     def of(self, tool: str) -> ExactRule:
-        """The rule of one tool."""
+        """Return the rule of one tool."""
         return self.tools.get(tool, self.default) if self.tools else self.default
 
     @property
     def tiers(self) -> int:
-        """How many tiers of keys the rule with the most has."""
+        """The number of tiers of the rule that has the most."""
         return max(len(rule.tiers) for rule in (self.default, *self.tools.values()))
 
     def key_of(self, tier: int) -> Callable[[str], Callable[[Any], Hashable] | None]:
-        """Tool → its key of one tier, or None where its rule has no such tier."""
+        """Return tool → its key of one tier, or None where its rule has no such tier."""
         default = _tier(self.default, tier)
         if not self.tools:
             return lambda _: default
@@ -342,9 +339,9 @@ class ArgumentRules:
 
 
 def look_up(value: Any, path: str) -> Any:
-    """What stands at a dotted path (`filter.city`, `items.0.id`), or `ABSENT`.
+    """Return the value at a dotted path (`filter.city`, `items.0.id`), or `ABSENT`.
 
-    A key that itself contains dots is found by its whole name first.
+    A key that contains dots itself is looked up by its whole name first.
     """
     if isinstance(value, Mapping):
         mapping = cast("Mapping[Any, Any]", value)
@@ -360,7 +357,7 @@ def look_up(value: Any, path: str) -> Any:
     return ABSENT
 
 
-# A report of more differences than this inside one call helps nobody.
+# More differences than this inside one call are of no use in a report.
 _MAX_DIFFERENCES = 50
 _MAX_DEPTH = 20
 

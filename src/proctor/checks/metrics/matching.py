@@ -1,8 +1,8 @@
 """Trajectory matching: were the reference's calls made, and if not, which and where.
 
-Promise: a mode says yes exactly when docs/reference/metrics.md says so, calls are paired as well
-as they can be, and a no comes with the calls that were missing, extra, different or out of order.
-When both sides are written alike a match takes linear time; explaining a no may take longer.
+A mode passes exactly when docs/reference/metrics.md says so. Calls are paired as well as possible,
+and a failure lists the calls that are missing, extra, different or out of order, with their spans.
+A match takes linear time when both sides are written alike; explaining a failure may take longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from proctor.checks.metrics.alignment import (
     Aligned,
@@ -25,12 +25,6 @@ from proctor.errors import ProctorError, hint_among
 from proctor.formatting import and_more, clipped, plural
 from proctor.sanitize import printable
 
-# What a match has to say: a verdict, the calls it is about, and one line a person can act on.
-#
-# Promise: every call that counts against the verdict is listed with its place and span id. The
-# line names the first few; names and values in it are shortened and free of control characters.
-
-
 Item = TypeVar("Item")
 
 # Long enough to recognise a call by, short enough for three of them in a line.
@@ -39,7 +33,7 @@ _SHOWN = 3
 
 
 class MatchedCalls(NamedTuple):
-    """An actual call and the reference call it stands for, by position; the actual's span."""
+    """An actual call and the reference call it matches, by position; the span of the actual."""
 
     actual: int
     reference: int
@@ -47,7 +41,7 @@ class MatchedCalls(NamedTuple):
 
 
 class PositionedCall(NamedTuple):
-    """One call of a sequence: where it stands, what it is, and the span it was seen in."""
+    """One call of a sequence: its position, tool, arguments and span."""
 
     position: int
     name: str
@@ -56,9 +50,9 @@ class PositionedCall(NamedTuple):
 
 
 class Different(NamedTuple):
-    """A call of the right tool whose arguments the rule refuses, and which of them.
+    """A call of the right tool with other arguments, and which of them differ.
 
-    `arguments` is empty when a user's function refused arguments that are equal.
+    `arguments` is empty when a user's function rejected arguments that are equal.
     """
 
     name: str
@@ -81,9 +75,10 @@ class TurnDifference(NamedTuple):
 class Match:
     """The result of matching; true in a condition exactly when it passed.
 
-    `missing` are reference calls no call stands for, `extra` calls that stand for none,
-    `moved` calls that are right but out of order. Under `superset` and `in_order` extra calls
-    are allowed, under `subset` missing ones are: they are listed, and count against nothing.
+    `missing` are reference calls without a match, `extra` calls that match none,
+    `moved` calls that match but are out of order. Under `superset` and `in_order` extra calls
+    are allowed, under `subset` missing ones are: they are listed, and do not count
+    against the match.
     """
 
     mode: str
@@ -116,47 +111,42 @@ _PASSED = {
     "strict": "all {reference} calls are those of the reference, in order",
     "unordered": "all {reference} calls are those of the reference",
     "superset": "every one of {reference} reference calls was made, among {actual} calls",
-    "subset": "every one of {actual} calls stands in the reference of {reference}",
+    "subset": "every one of {actual} calls is in the reference of {reference}",
     "in_order": "all {reference} reference calls were made in order, among {actual} calls",
     "strict_messages": "every message is as in the reference, with its {reference} calls",
 }
 
 
-def passed_reason(mode: str, actual: int, reference: int) -> str:
-    """The line for a match that passed."""
-    return f"{mode}: " + _PASSED[mode].format(actual=actual, reference=reference)
-
-
-def failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
-    """The line for a match that did not pass.
+def _failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
+    """Return what counts against a match, the first few of each kind.
 
     `reference` is the number of reference calls, `names` are the tools of the actual calls.
     """
-    mode, missing, extra = match.mode, match.missing, match.extra
-    different, moved, turns = match.different, match.moved, match.turns
-    parts = [_few(turns, _turn)] if turns else []
-    if missing and mode not in MISSING_ALLOWED:
-        parts.append(
-            f"{len(missing)} of {reference} reference calls missing: {_few(missing, _lacks)}"
-        )
+    missing, extra, different, moved = match.missing, match.extra, match.different, match.moved
+    parts = [_few(match.turns, _turn)] if match.turns else []
+    if missing and match.mode not in MISSING_ALLOWED:
+        listed = _few(missing, lambda c: f"{_call(c)} (reference call {c.position + 1})")
+        parts.append(f"{len(missing)} of {reference} reference calls missing: {listed}")
     if different:
-        parts.append(
-            f"{plural(len(different), 'call')} with other arguments: {_few(different, _differs)}"
-        )
+        listed = _few(different, _differences)
+        parts.append(f"{plural(len(different), 'call')} with other arguments: {listed}")
     if moved:
-
-        def moves(pair: MatchedCalls) -> str:
-            place = _at(pair.actual, pair.span_id)
-            return f"{_name(names[pair.actual])} ({place}, reference call {pair.reference + 1})"
-
-        parts.append(f"{plural(len(moved), 'call')} out of order: {_few(moved, moves)}")
-    if extra and mode not in EXTRA_ALLOWED:
-        parts.append(f"{plural(len(extra), 'call')} not in the reference: {_few(extra, _exceeds)}")
-    return f"{mode}: " + "; ".join(parts)
+        listed = _few(
+            moved,
+            lambda pair: (
+                f"{_name(names[pair.actual])} ({_at(pair.actual, pair.span_id)}, "
+                f"reference call {pair.reference + 1})"
+            ),
+        )
+        parts.append(f"{plural(len(moved), 'call')} out of order: {listed}")
+    if extra and match.mode not in EXTRA_ALLOWED:
+        listed = _few(extra, lambda c: f"{_call(c)} ({_at(c.position, c.span_id)})")
+        parts.append(f"{plural(len(extra), 'call')} not in the reference: {listed}")
+    return f"{match.mode}: " + "; ".join(parts)
 
 
 def shortened(value: Any) -> str:
-    """A value as a reader recognises it: JSON where it has such a form, cut at the end."""
+    """Return a short form of a value: its JSON, cut at the end, without control characters."""
     if value is ABSENT:
         return "absent"
     try:
@@ -170,14 +160,6 @@ def shortened(value: Any) -> str:
 
 def _few(items: Sequence[Item], text: Callable[[Item], str]) -> str:
     return and_more(items, _SHOWN, text)
-
-
-def _lacks(call: PositionedCall) -> str:
-    return f"{_call(call)} (reference call {call.position + 1})"
-
-
-def _exceeds(call: PositionedCall) -> str:
-    return f"{_call(call)} ({_at(call.position, call.span_id)})"
 
 
 def _name(name: str) -> str:
@@ -198,16 +180,16 @@ def _at(position: int, span_id: str | None) -> str:
     return where if span_id is None else f"{where}, span {printable(span_id)}"
 
 
-def _differs(call: Different) -> str:
+def _differences(call: Different) -> str:
     place = f"{_name(call.name)} ({_at(call.actual, call.span_id)})"
     if not call.arguments:
         return f"{place} refused against reference call {call.reference + 1}"
-    return f"{place} {_few(call.arguments, _change)}"
 
+    def change(found: ArgumentDifference) -> str:
+        path = printable(found.path[:_VALUE_CHARS]) or "arguments"
+        return f"{path} is {shortened(found.actual)}, reference {shortened(found.reference)}"
 
-def _change(difference: ArgumentDifference) -> str:
-    path = printable(difference.path[:_VALUE_CHARS]) or "arguments"
-    return f"{path} is {shortened(difference.actual)}, reference {shortened(difference.reference)}"
+    return f"{place} {_few(call.arguments, change)}"
 
 
 def _turn(turn: TurnDifference) -> str:
@@ -221,8 +203,8 @@ def _turn(turn: TurnDifference) -> str:
 
 MatchMode = Literal["strict", "unordered", "superset", "subset", "in_order"]
 
-# A missing call is told as a changed one when the same tool was called otherwise. Of several
-# such calls the one that differs least is named; looking at more costs more than it tells.
+# A missing call is reported as a different one when the same tool was called with other arguments.
+# Of several such calls the one that differs least is named; comparing all would be quadratic.
 _NEAREST_OF = 32
 
 
@@ -238,14 +220,33 @@ def match_calls(
 
     `arguments` is the rule for every tool, `tools` the rules of tools that differ from it.
     """
-    decide = _MODES.get(mode)
-    if decide is None:
+    if mode not in get_args(MatchMode):
         raise ProctorError(
             f"unknown match mode {mode!r}",
             where="match_mode",
-            hint=hint_among(mode, _MODES),
+            hint=hint_among(mode, get_args(MatchMode)),
         )
-    return decide(CallAlignment(actual, reference, _rules(arguments, tools)))
+    here = CallAlignment(actual, reference, _rules(arguments, tools))
+    if mode == "strict":
+        places = range(len(actual))
+        if len(actual) == len(reference) and all(map(here.accepts, places, places)):
+            return _passed(mode, here, [(place, place) for place in places])
+        return _failed(mode, here, here.aligned())
+    if mode == "in_order":
+        # The earliest match of each reference call leaves the most room for the next.
+        pairs: Places = []
+        for place in range(len(actual)):
+            if len(pairs) < len(reference) and here.accepts(place, len(pairs)):
+                pairs.append((place, len(pairs)))
+        if len(pairs) == len(reference):
+            return _passed(mode, here, pairs)
+        return _failed(mode, here, here.aligned())
+    pairs = here.paired()
+    all_made = len(pairs) == len(reference)
+    all_wanted = len(pairs) == len(actual)
+    if {"superset": all_made, "subset": all_wanted}.get(mode, all_made and all_wanted):
+        return _passed(mode, here, pairs)
+    return _failed(mode, here, Aligned(pairs, _nearest(here, *here.unpaired(pairs)), []))
 
 
 def match_messages(
@@ -257,8 +258,8 @@ def match_messages(
 ) -> Match:
     """Match two transcripts message by message: the mode `strict_messages`.
 
-    Both have as many messages, with the same roles in the same order, and each message asks for
-    the same calls, in any order within it. What is said in words is not compared.
+    Both have as many messages, with the same roles in the same order, and each message has the
+    same calls, in any order within it. The text of messages is not compared.
     """
     rules = _rules(arguments, tools)
     ours, theirs = turns_of(actual), turns_of(reference)
@@ -270,7 +271,7 @@ def match_messages(
     pairs: Places = []
     one = other = 0
     for a, r in zip(ours, theirs, strict=False):
-        if len(a.calls) == len(r.calls) == 1:  # most messages ask for one call, if any
+        if len(a.calls) == len(r.calls) == 1:  # most messages have one call, if any
             pairs += [(one, other)] if whole.accepts(one, other) else []
         elif a.calls and r.calls:
             pairs += whole.paired(
@@ -311,76 +312,28 @@ def _rules(
     return arguments
 
 
-# -- the modes ------------------------------------------------------------------------------
-
-
-def _strict(here: CallAlignment) -> Match:
-    places = range(len(here.actual))
-    if len(here.actual) == len(here.reference) and all(map(here.accepts, places, places)):
-        return _passed("strict", here, [(place, place) for place in places])
-    return _failed("strict", here, here.aligned())
-
-
-def _in_order(here: CallAlignment) -> Match:
-    # The earliest match of each reference call leaves the most room for the next.
-    pairs: Places = []
-    wanted = len(here.reference)
-    for place in range(len(here.actual)):
-        if len(pairs) < wanted and here.accepts(place, len(pairs)):
-            pairs.append((place, len(pairs)))
-    if len(pairs) == wanted:
-        return _passed("in_order", here, pairs)
-    return _failed("in_order", here, here.aligned())
-
-
-def _unordered(here: CallAlignment) -> Match:
-    pairs = here.paired()
-    return _verdict("unordered", here, pairs, len(pairs) == len(here.actual) == len(here.reference))
-
-
-def _superset(here: CallAlignment) -> Match:
-    pairs = here.paired()
-    return _verdict("superset", here, pairs, len(pairs) == len(here.reference))
-
-
-def _subset(here: CallAlignment) -> Match:
-    pairs = here.paired()
-    return _verdict("subset", here, pairs, len(pairs) == len(here.actual))
-
-
-_MODES: dict[str, Callable[[CallAlignment], Match]] = {
-    "strict": _strict,
-    "unordered": _unordered,
-    "superset": _superset,
-    "subset": _subset,
-    "in_order": _in_order,
-}
-
-
 # -- results --------------------------------------------------------------------------------
-
-
-def _verdict(mode: str, here: CallAlignment, pairs: Places, passed: bool) -> Match:
-    if passed:
-        return _passed(mode, here, pairs)
-    return _failed(mode, here, Aligned(pairs, _nearest(here, *here.unpaired(pairs)), []))
 
 
 def _passed(mode: str, here: CallAlignment, pairs: Places) -> Match:
     missing, extra = _left(here, pairs)
-    reason = passed_reason(mode, len(here.actual), len(here.reference))
-    return Match(mode, True, reason, _pairs(here, pairs), missing, extra)
+    reason = _PASSED[mode].format(actual=len(here.actual), reference=len(here.reference))
+    return Match(mode, True, f"{mode}: {reason}", _pairs(here, pairs), missing, extra)
 
 
 def _failed(
     mode: str, here: CallAlignment, found: Aligned, turns: tuple[TurnDifference, ...] = ()
 ) -> Match:
     missing, extra = _left(here, [*found.pairs, *found.different, *found.moved])
-    different = tuple(_different(here, *places) for places in found.different)
+    different: list[Different] = []
+    for one, other in found.different:
+        a, r = here.actual[one], here.reference[other]
+        arguments = here.rules.of(a.name).differences(a.arguments, r.arguments)
+        different.append(Different(a.name, one, other, a.span_id, r.span_id, arguments))
     moved, pairs = _pairs(here, found.moved), _pairs(here, found.pairs)
-    match = Match(mode, False, "", pairs, missing, extra, different, moved, turns)
+    match = Match(mode, False, "", pairs, missing, extra, tuple(different), moved, turns)
     names = [call.name for call in here.actual]
-    return replace(match, reason=failed_reason(match, len(here.reference), names))
+    return replace(match, reason=_failed_reason(match, len(here.reference), names))
 
 
 def _pairs(here: CallAlignment, pairs: Places) -> tuple[MatchedCalls, ...]:
@@ -391,7 +344,7 @@ def _pairs(here: CallAlignment, pairs: Places) -> tuple[MatchedCalls, ...]:
 def _left(
     here: CallAlignment, pairs: Places
 ) -> tuple[tuple[PositionedCall, ...], tuple[PositionedCall, ...]]:
-    """The calls no pair holds: missing ones of the reference, extra ones of the actual."""
+    """Return the calls in no pair: missing ones of the reference, extra actual ones."""
     if len(pairs) == len(here.actual) == len(here.reference):
         return (), ()
     ours, theirs = here.unpaired(pairs)
@@ -403,15 +356,8 @@ def _placed(calls: Sequence[CallLike], places: Iterable[int]) -> tuple[Positione
     return tuple(PositionedCall(place, c.name, c.arguments, c.span_id) for place, c in chosen)
 
 
-def _different(here: CallAlignment, one: int, other: int) -> Different:
-    actual, reference = here.actual[one], here.reference[other]
-    rule = here.rules.of(actual.name)
-    arguments = rule.differences(actual.arguments, reference.arguments)
-    return Different(actual.name, one, other, actual.span_id, reference.span_id, arguments)
-
-
 def _nearest(here: CallAlignment, ours: list[int], theirs: list[int]) -> Places:
-    """Pair left-over calls of the same tool, those that differ least first come first served."""
+    """Pair the remaining calls of the same tool: each takes the one that differs least."""
     pairs: Places = []
     for name, (left, right) in here.by_tool(ours, theirs).items():
         rule = here.rules.of(name)

@@ -1,7 +1,7 @@
 """Numbers about which tools were called, how often and in which order.
 
-Promise: the formulas of docs/reference/metrics.md, exactly. A share of nothing is None, never
-0 or 1; two empty sequences are equal, so their similarity is 1.
+The formulas are those of docs/reference/metrics.md. A share of nothing is None, never 0 or 1; two
+empty sequences are equal, so their similarity is 1.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def edit_similarity(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
 
 
 def loops(names: Sequence[str]) -> Loops:
-    """Where a tool follows itself."""
+    """Find the calls of a tool directly after itself."""
     runs: list[ToolStreak] = []
     start = longest = 0
     for position in range(1, len(names) + 1):
@@ -89,7 +89,7 @@ def loops(names: Sequence[str]) -> Loops:
 
 
 def redundancy(calls: Sequence[CallLike]) -> Redundancy:
-    """Which calls repeat an earlier one of the same tool with equal arguments, anywhere before."""
+    """Find the calls that repeat an earlier one: same tool, equal arguments, anywhere before."""
     first: dict[Hashable, int] = {}
     repeats: list[RepeatedToolCall] = []
     for position, call in enumerate(calls):
