@@ -23,20 +23,20 @@ def test_python_says_what_the_commands_say(tmp_path, capsys):
     new = made_run(tmp_path, {"x": suite([(5, 10)] * 4)}, name="new")
     annotations.tag(old, "baseline")
 
-    def told(*args):
+    def as_json(*args):
         command([*args, "--results", str(tmp_path), "--json"])
         return json.loads(capsys.readouterr().out)
 
     found = proctor.compare("baseline", "latest", results=tmp_path)
-    p = told("compare", "baseline", "latest")["pairs"][0]["metrics"][0]["suite"]["p_value"]
+    p = as_json("compare", "baseline", "latest")["pairs"][0]["metrics"][0]["suite"]["p_value"]
     assert found.pass_rate.p == p
     gate = proctor.gate(Run(new), old, results=tmp_path)
-    assert gate.verdict == told("gate", "latest", "--against", "baseline")["verdict"]
+    assert gate.verdict == as_json("gate", "latest", "--against", "baseline")["verdict"]
     board = proctor.api.leaderboard(results=tmp_path)
-    low = told("leaderboard")["rows"][0]["pass_rate"]["low"]
+    low = as_json("leaderboard")["rows"][0]["pass_rate"]["low"]
     assert board.rows[0].pass_rate.low == pytest.approx(low)
     plan = proctor.api.power(0.1, run="latest", results=tmp_path)
-    within = told("power", "--effect", "0.1", "--from", "latest")["within"]["value"]
+    within = as_json("power", "--effect", "0.1", "--from", "latest")["within"]["value"]
     assert plan.within is not None
     assert plan.within.value == pytest.approx(within)
 

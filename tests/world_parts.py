@@ -66,7 +66,7 @@ class Broken(Corridor):
 
 
 class Says:
-    """Says what it was given, one after the other, and keeps what it was shown."""
+    """An agent that answers with the given values in order and records its turns."""
 
     def __init__(self, *said: Any) -> None:
         self.said = list(said)

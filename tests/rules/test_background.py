@@ -49,10 +49,10 @@ def test_the_loop_that_is_set_for_this_thread_stays() -> None:
 
 
 async def test_inside_a_loop_it_is_refused_or_runs_in_a_thread() -> None:
-    """R-R2: a notebook is told to await; stores, tests and diagnosis run beside its loop."""
-    with pytest.raises(ProctorError, match="inside an event loop") as told:
+    """R-R2: in a notebook the error says to await; nested calls run beside its loop."""
+    with pytest.raises(ProctorError, match="inside an event loop") as caught:
         run_sync(asyncio.sleep(0))
-    assert "await proctor.arun" in (told.value.hint or "")
+    assert "await proctor.arun" in (caught.value.hint or "")
     NAME.set("notebook")
     assert run_sync(name_of_the_caller(), nested=True) == ("notebook", False)
     with pytest.raises(ZeroDivisionError):
@@ -74,7 +74,7 @@ async def test_every_sync_function_says_what_to_do_in_a_notebook(tmp_path: Path)
 
 
 def test_a_task_that_resists_is_left_behind() -> None:
-    """R-R1: an agent that swallows its cancellation does not keep the program."""
+    """R-R1: an agent that ignores its cancellation does not keep the process alive."""
 
     async def resisting() -> None:
         while True:
@@ -123,7 +123,7 @@ except KeyboardInterrupt:
 
 
 def test_periodic_work_ends_with_the_call_under_way() -> None:
-    """R-R10: after `stop` nothing is called again, and nothing is cut off."""
+    """R-R10: `stop` prevents further calls and waits for the current one."""
     called, ended = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -141,7 +141,7 @@ def test_periodic_work_ends_with_the_call_under_way() -> None:
 
 
 def test_a_thread_whose_loop_has_gone_serves_the_next() -> None:
-    """R-R1: a function that ends after its run has left does not keep the next run waiting."""
+    """R-R1: a function that outlives its run does not delay the next run."""
     threads, go_on, begun = DaemonThreads(), threading.Event(), threading.Event()
 
     def late() -> None:

@@ -21,7 +21,7 @@ def mode_of(path: Path) -> int:
 
 
 def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    """R-R9: readers find the old content or the new, and nothing stays beside it."""
+    """R-R9: readers find the old or the new content, and no temporary file is left."""
     path = tmp_path / "kept.json"
     path.write_text("old")
 
@@ -42,7 +42,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 @POSIX
 def test_who_may_read_it_stays_as_it_was(tmp_path: Path) -> None:
-    """R-R9: a file that was closed to others is not opened by a new content."""
+    """R-R9: replacing a file keeps its permissions."""
     path = tmp_path / "kept.json"
     path.write_text("old")
     path.chmod(0o640)
@@ -56,7 +56,7 @@ def test_who_may_read_it_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_names_may_be_as_long_as_files_allow(tmp_path: Path) -> None:
-    """R-R9: 255 bytes of a name leave room for its file aside."""
+    """R-R9: a name of 255 bytes can be replaced: the temporary name is cut."""
     for name in ("n" * 255, "ü" * 127, "𝄞" * 63):
         with replacing(tmp_path / name) as aside:
             aside.write_text(name)
@@ -148,7 +148,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_in_use_is_refused(tmp_path: Path) -> None:
-    """R-R9: two writers of one run folder never meet."""
+    """R-R9: a run folder has one writer at a time."""
     folder = RunFolder.create(tmp_path, "x")
     with folder.lock(), pytest.raises(ProctorError, match="another process"), folder.lock():
         pass

@@ -62,8 +62,8 @@ def test_money_has_the_digits_it_needs(amount: float, words: str) -> None:
 @given(st.floats(min_value=1e-6, max_value=1e9))
 def test_no_amount_reads_as_nothing_or_far_from_it(amount: float) -> None:
     """R-Q5: what is written is within half a cent, and of less than a dollar within 0.5 %."""
-    told = float(dollars(amount).removeprefix("$").replace(",", ""))
-    assert abs(told - amount) <= (0.00501 if amount >= 1 else amount * 0.00501)
+    read = float(dollars(amount).removeprefix("$").replace(",", ""))
+    assert abs(read - amount) <= (0.00501 if amount >= 1 else amount * 0.00501)
 
 
 def test_a_cost_known_in_part_is_a_lower_bound() -> None:
@@ -76,7 +76,7 @@ def test_a_cost_known_in_part_is_a_lower_bound() -> None:
 
 
 def test_pages_write_amounts_as_the_rest_does() -> None:
-    """R-Q5: `inMoney` of the report and the viewer says what `dollars` says."""
+    """R-Q5: `inMoney` of the report and the viewer equals `dollars`."""
     core = (files("proctor.report.html") / "core.js").read_text(encoding="utf-8")
     amounts = [amount for amount, _ in AMOUNTS] + [7**power * 1.3e-9 for power in range(20)]
     with browser() as running:
@@ -114,7 +114,7 @@ def test_a_duration_reads_the_same_everywhere(milliseconds: float, words: str) -
 
 
 def test_pages_write_durations_as_the_rest_does() -> None:
-    """R-Q5: `inTime` of the report and the viewer says what `duration_ms` says."""
+    """R-Q5: `inTime` of the report and the viewer equals `duration_ms`."""
     core = (files("proctor.report.html") / "core.js").read_text(encoding="utf-8")
     with browser() as running:
         page = running.new_page()
@@ -161,7 +161,7 @@ def test_shares_read_the_same_everywhere(share: float | None, words: str) -> Non
 
 
 def test_differences_have_their_sign_and_levels_their_digits() -> None:
-    """R-Q1: points say which way; a level reads as it was chosen."""
+    """R-Q1: points have a sign; a level keeps the digits the user chose."""
     assert [points(each) for each in (0.1, -0.2, 1 / 30, -0.00001, None)] == [
         *("+10", "−20", "+3.3", "0", "–")
     ]
@@ -172,7 +172,7 @@ def test_differences_have_their_sign_and_levels_their_digits() -> None:
 
 
 def test_no_p_value_is_nought() -> None:
-    """R-Q1: no test can say 0; small ones have a digit more."""
+    """R-Q1: a p-value is never 0; small ones have one more digit."""
     assert [p_text(each) for each in (None, 0.0, 0.00009, 0.0021, 0.0434, 1.0)] == [
         *("–", "< 0.0001", "< 0.0001", "0.0021", "0.043", "1.000")
     ]
@@ -192,7 +192,7 @@ HEAD = ("case", "agent", "verdict", "passed")
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make standard output a terminal of so many columns."""
+    """Make standard output a terminal with this number of columns."""
 
     def set_width(columns: int) -> None:
         monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -260,7 +260,7 @@ def hints_of(tree: ast.AST) -> Iterator[str]:
 
 
 def test_hints_speak_with_one_voice() -> None:
-    """R-S1: a hint goes on where the error ends: no capital, no full stop, no "try"."""
+    """R-S1: a hint continues the error: no capital, no full stop, no "try"."""
     source = Path(proctor.__file__).parent
     found = [
         (path.name, words)
@@ -278,7 +278,7 @@ def test_hints_speak_with_one_voice() -> None:
 
 
 def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
-    """R-S1: those near it, else all of them, always in the same words."""
+    """R-S1: a hint names similar words, else all of them, in one form."""
     assert hint_among("strikt", ["strict", "subset"]) == "did you mean 'strict'?"
     assert hint_among("zzz", ["strict", "subset"]) == "there are strict, subset"
     assert hint_among("zzz", []) == "there are none"

@@ -43,7 +43,7 @@ def test_every_caller_has_the_same(values: list[float]) -> None:
 
 
 def test_outside_its_range_and_of_nothing() -> None:
-    """R-Q1: a share by mistake is found out at 1.01 only, so the unit is in every name."""
+    """R-Q1: a percentile outside 0 to 100 is an error."""
     assert percentile([], 50) is None
     assert percentile([3.0], 99) == 3.0
     for q in (-1, 101):

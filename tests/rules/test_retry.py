@@ -160,6 +160,6 @@ def test_waits_spread_and_are_bounded() -> None:
 
 
 async def test_a_wait_that_is_too_long_is_an_error() -> None:
-    """R-R3: a judge does not sit out a maintenance window."""
+    """R-R3: a judge does not wait for a Retry-After above its limit."""
     error = ModelError("x", kind=ModelErrorKind.SERVER, status=503, retry_after=31.0)
     assert await attempts_of_a_model(error) == 1

@@ -1,4 +1,4 @@
-"""Untrusted text is made safe by one table of invisible characters, whoever shows it."""
+"""All outputs make untrusted text safe with one table of invisible characters."""
 
 import contextlib
 import dataclasses

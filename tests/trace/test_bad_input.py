@@ -78,7 +78,7 @@ def test_a_bad_file_is_one_line_with_its_place(file, data, place, message):
 
 
 def test_paths_that_lead_nowhere(tmp_path):
-    """R-T7: a missing file, a folder without traces, a glob without matches, a silly name."""
+    """R-T7: a missing file, a folder without traces, a glob without matches, an invalid name."""
     (tmp_path / "readme.md").write_text("x")
     for source, message in [
         (tmp_path / "gone.json", "no such file or folder"),
@@ -94,7 +94,7 @@ def test_paths_that_lead_nowhere(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read(file):
-    """R-T7: permissions are a reason like any other."""
+    """R-T7: a file without read permission is a problem with its reason."""
     path = file(GOOD)
     path.chmod(0)
     assert "Permission denied" in only(problems_of(path)).message
@@ -261,7 +261,7 @@ def test_hostile_ids_and_names_stay_on_one_line(file):
 
 @pytest.mark.slow
 def test_a_file_of_a_hundred_megabytes(tmp_path):
-    """R-T7: size alone is no fault."""
+    """R-T7: a file of 100 MB loads without a problem."""
     path = tmp_path / "large.jsonl"
     filler = "x" * 10_000
     with path.open("w") as out:

@@ -209,17 +209,17 @@ def test_ids_of_other_shapes_keep_the_tree_together(original: Trace) -> None:
 
 
 def shape(of: Trace) -> dict[tuple[Any, ...], int]:
-    """How often each (span, its parent) occurs, told by what the export does not change."""
-    told: dict[tuple[Any, ...], int] = {}
+    """Count each (span, parent), identified by fields that an export does not change."""
+    found: dict[tuple[Any, ...], int] = {}
     known = {s.span_id: s for s in of.spans}
     for one in of.spans:
         parent = known.get(one.parent_id or "")
-        key = (*_told(one), *(_told(parent) if parent else ()))
-        told[key] = told.get(key, 0) + 1
-    return told
+        key = (*_identity(one), *(_identity(parent) if parent else ()))
+        found[key] = found.get(key, 0) + 1
+    return found
 
 
-def _told(one: Span) -> tuple[Any, ...]:
+def _identity(one: Span) -> tuple[Any, ...]:
     return one.name, one.start_ns, one.kind, one.status, repr(one.input)
 
 
@@ -232,7 +232,7 @@ def test_the_original_id_is_kept() -> None:
 
 
 def test_other_tools_find_the_names_of_their_convention() -> None:
-    """R-T8: GenAI and OpenInference attributes stand beside our own."""
+    """R-T8: an export has GenAI or OpenInference attributes next to our own."""
     call = span(
         "t",
         kind=SpanKind.TOOL,
@@ -274,7 +274,7 @@ def load_attributes(of: Trace, name: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_values_without_a_place_in_the_format_do_not_stop_an_export(name: str) -> None:
-    """R-T8: huge integers, NaN, deep nesting and lone surrogates are written somehow."""
+    """R-T8: huge integers, NaN, deep nesting and lone surrogates do not fail an export."""
     deep: Any = "bottom"
     for _ in range(200):
         deep = {"in": [deep]}
@@ -320,7 +320,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_names_that_end_in_gz_or_zst_are_compressed(tmp_path: Path) -> None:
-    """R-T8: compressed files come out as their name says."""
+    """R-T8: the suffix of the file selects the compression."""
     of = trace(span("a"))
     plain = export_traces(of, "jsonl")
     save_traces(of, tmp_path / "a.jsonl.gz", "jsonl")
@@ -331,7 +331,7 @@ def test_names_that_end_in_gz_or_zst_are_compressed(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_to_is_a_clear_error(tmp_path: Path) -> None:
-    """R-T8: what went wrong, and where; folders that are only missing are made."""
+    """R-T8: a write error has its path; missing folders are created."""
     save_traces(trace(span("a")), tmp_path / "new" / "out.jsonl", "jsonl")
     assert (tmp_path / "new" / "out.jsonl").is_file()
     (tmp_path / "file").write_text("")

@@ -85,7 +85,7 @@ def test_folders_are_read_through_and_globs_expanded(tmp_path):
 
 
 def test_a_path_with_glob_characters_is_itself(tmp_path):
-    """R-T7: a file that exists is meant, whatever its name looks like."""
+    """R-T7: an existing file is loaded even if its name looks like a glob."""
     path = tmp_path / "run[1].json"
     path.write_bytes(encoded("aa"))
     assert ids(load_traces(str(path))) == ["aa"]
@@ -118,7 +118,7 @@ def test_compression_is_found_by_content_over_many_members(tmp_path, pack):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_is_refused(tmp_path, pack):
-    """R-T7: what unpacks to more than the limit is refused with a clear word, the rest loads."""
+    """R-T7: a file that unpacks to more than the limit is refused, the others load."""
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(pack(b" " * 50_000_000))
     loaded = load_traces([bomb, encoded("aa")], max_bytes=10_000_000)
@@ -185,7 +185,7 @@ def test_a_format_can_be_named():
 
 
 def test_lines_of_several_formats_in_one_file():
-    """R-T7: each line is looked at for itself."""
+    """R-T7: the format is detected for each line."""
     native = encode_trace(
         Trace(trace_id="own", spans=[Span(span_id="1", trace_id="own", name="x")])
     )

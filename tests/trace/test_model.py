@@ -217,7 +217,7 @@ def test_calls_without_a_price_are_counted_beside_the_cost():
 
 
 def test_derived_values_follow_late_spans():
-    """R-T3: nothing derived is left behind when spans arrive late."""
+    """R-T3: derived values are computed again when spans arrive late."""
     late = trace(used("a", None, LLM, (1, 1)), span("t", kind=TOOL, tool_name="x"))
     assert (late.total_tokens, late.tool_sequence) == (2, ["x"])
     late.add([used("b", None, LLM, (10, 10)), span("u", start=1, kind=TOOL, tool_name="y")])

@@ -125,7 +125,7 @@ def test_an_empty_trace_has_all_and_none_but_nothing_else():
     ],
 )
 def test_a_mistake_is_an_error_with_its_place(quantifiers, where, says, hint):
-    """R-T4: what cannot be understood is refused, with the path and a suggestion."""
+    """R-T4: an invalid query is an error with the path and a suggestion."""
     with pytest.raises(QueryError) as caught:
         TraceQuery.parse(quantifiers)
     assert caught.value.where == where
@@ -141,7 +141,7 @@ def test_the_place_begins_where_the_caller_says():
 
 
 def test_parse_query_tells_span_queries_from_trace_queries():
-    """R-T4: one place for both, and mixing them up is said."""
+    """R-T4: one parser for span and trace queries; mixing them is an error."""
     assert parse_query({"any": SEARCH}) == TraceQuery.parse({"any": SEARCH})
     assert parse_query(SEARCH) == SpanQuery(name_equals="search")
     assert parse_query({}) == SpanQuery()

@@ -107,7 +107,7 @@ def test_each_key_matches_what_it_says(query, found):
 
 
 def test_every_key_is_tried_above():
-    """R-T4: no key of the language goes without a test of what it matches and what not."""
+    """R-T4: every key has a test of a match and of a mismatch."""
     mark = next(m for m in test_each_key_matches_what_it_says.pytestmark if m.name == "parametrize")
     answers: dict[str, set[str]] = {}
     for query, found in mark.args[1]:
@@ -232,7 +232,7 @@ def test_a_near_miss_of_a_value_gets_a_suggestion_too():
 
 
 def test_finding_with_something_that_is_no_query_is_an_error():
-    """R-T4: a slip in Python is told like one in YAML."""
+    """R-T4: a mistake in Python gets the same error as in YAML."""
     with pytest.raises(QueryError, match="expected a span query or a predicate, got a string"):
         TREE.find("name")  # pyright: ignore[reportArgumentType]
 

@@ -41,14 +41,14 @@ def test_handoff_span_of_openai_agents(shared: Path):
 
 
 def test_handoff_between_sibling_agents(shared: Path):
-    """R-T7: without a handoff span, the agent that stopped says who went on."""
+    """R-T7: without a handoff span, the agent that stopped names the next one."""
     trace = load(shared, "produced/otel_genai_official_agents.otlp.json")
     handed = [(s.agent_name, s.handoff_to) for s in trace.index.spans if s.kind == "agent"]
     assert handed == [("Triage", "Weather specialist"), ("Weather specialist", None)]
 
 
 def test_agents_called_as_tools_are_no_handoff(shared: Path):
-    """R-T7: specialists that ran while the coordinator waited were not handed over to."""
+    """R-T7: specialists that ran while the coordinator waited are no handoffs."""
     trace = load(shared, "openllmetry/strands_openai_agents_genai_live_spans.json")
     agents = [s.agent_name for s in trace.index.spans if s.kind == "agent"]
     assert agents == ["coordinator", "research_specialist", "math_specialist"]
@@ -271,7 +271,7 @@ def plain_chatml(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_sparse_message_indexes(shared: Path):
-    """R-T7: the Responses API's first message has index 1, and is not lost for it."""
+    """R-T7: the first message of the Responses API, which has index 1, is not lost."""
     trace = load(shared, "produced/openinference_openai.otlp.json")
     (span,) = named(trace, "Response")
     assert span.input_messages == (Message("user", "Weather?"),)

@@ -51,7 +51,7 @@ def test_an_aws_secret_beside_its_key_id_goes_as_well(redactor: Redactor) -> Non
 
 
 def test_names_say_what_holds_a_secret(redactor: Redactor) -> None:
-    """R-T9: whatever stands under a secret name goes, at any depth; counts and schemas stay."""
+    """R-T9: values under secret names are redacted at any depth; counts and schemas stay."""
     given = {
         "user": "bob",
         "Password": "x",
@@ -162,7 +162,7 @@ def test_configured_patterns_are_redacted_under_their_name() -> None:
     ],
 )
 def test_a_bad_pattern_is_named(name: str, pattern: str, message: str) -> None:
-    """R-T9: a mistake in the configuration is said at once, with the pattern's name."""
+    """R-T9: an invalid pattern is an error at once, with its name."""
     with pytest.raises(ProctorError, match=message) as caught:
         Redactor({name: pattern}, environ={})
     assert repr(name) in str(caught.value)
@@ -296,7 +296,7 @@ def test_names_are_judged_by_how_they_end(name: str, kind: str | None) -> None:
 
 
 def test_the_folder_a_shell_stands_in_is_no_secret() -> None:
-    """R-T9: PWD is not a password, however it is called."""
+    """R-T9: the variable PWD is not a password."""
     redactor = Redactor(environ={"PWD": "/home/someone/project", "DB_PWD": "hunter2-hunter2"})
     assert redactor.text("in /home/someone/project") == "in /home/someone/project"
     assert "hunter2" not in redactor.text("with hunter2-hunter2")

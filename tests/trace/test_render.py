@@ -86,7 +86,7 @@ def test_spans_left_out_are_counted() -> None:
 
 
 def test_problems_of_a_trace_are_shown() -> None:
-    """R-T3: a parent cycle that was broken is said in the header."""
+    """R-T3: the header names a broken parent cycle."""
     assert "problem  parent cycle" in tree_text(trace(span("a"), problems=["parent cycle a → b"]))
 
 

@@ -68,7 +68,7 @@ def test_late_spans_are_sorted_among_their_siblings():
 
 
 def test_a_late_span_with_a_known_id_replaces_the_earlier_one():
-    """R-T3: (trace id, span id) is the identity; the newest word counts."""
+    """R-T3: (trace id, span id) is the identity; the newest version wins."""
     late = trace(span("root"), span("a", "root", name="open", end=None))
     assert late.count({"name_equals": "open"}) == 1
     late.add([span("a", "root", name="closed")])
@@ -177,7 +177,7 @@ def test_a_ring_of_100_000_spans_is_broken_once():
 
 
 def test_an_empty_trace_has_an_empty_tree():
-    """R-T5: nothing to find is an answer."""
+    """R-T5: a query without matches returns an empty result."""
     empty = trace()
     assert (empty.roots, empty.nodes(), empty.find({}), empty.first({})) == ([], [], [], None)
     assert (empty.any({}), empty.all({"name_equals": "x"}), empty.count({})) == (False, True, 0)
@@ -207,7 +207,7 @@ def tangled(draw):
 
 @given(tangled(), st.randoms(use_true_random=False))
 def test_no_shape_loses_a_span(spans, chance):
-    """R-T3: every span stands in the tree once, below at most one parent, in start order."""
+    """R-T3: every span is in the tree once, below at most one parent, in start order."""
     chance.shuffle(spans)
     tree = SpanTree(spans)
     roots = [i for i, parent in enumerate(tree.parent) if parent < 0]

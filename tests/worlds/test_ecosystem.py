@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ async def scores_of(name: str, agent, seeds: range) -> list[float]:
     found = []
     for seed in seeds:
         built = build(name, seed, catalog=CATALOG)
+        assert built.solution is not None
         config = agent_config(built.solution["agent"] if agent == "solution" else agent)
         found.append((await built.arun(agent=config)).score)
     return found
@@ -65,27 +67,28 @@ async def test_scores_spread_with_difficulty(name):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 async def test_an_agent_sees_no_truth(name):
-    """R-S5: nothing an agent is shown says who does what, before the episode is over."""
+    """R-S5: no observation reveals the roles of the species before the episode ends."""
     for seed in range(10):
         built = build(f"{name}@medium", seed)
         agent = Says(
             call("measure"), call("wait", days=3), call("measure"), call("declare", species="s1")
         )
         agent.said[-1]["arguments"]["species"] = built.truth["cause"]
+        assert built.world_spec is not None
         outcome = await played(
             ECOSYSTEM, agent, built.world_spec["options"], seed=seed, task=built.scenario
         )
         assert outcome.scores["named"] == 1.0
         for turn in agent.turns:
-            told = json.dumps(turn.input)
-            assert not {"decoy", "cause", "species_", "relation"} & set(told.split('"'))
+            shown = json.dumps(turn.input)
+            assert not {"decoy", "cause", "species_", "relation"} & set(shown.split('"'))
             # Every species but the endangered one is mentioned as often as every other.
             others = [n for n in built.scenario["species"] if n != built.scenario["endangered"]]
-            assert len({told.count(f'"{name}"') for name in others}) == 1
+            assert len({shown.count(f'"{name}"') for name in others}) == 1
 
 
 def test_names_and_places_give_nothing_away():
-    """R-S4: over many seeds every place in the list is the cause about as often."""
+    """R-S4: over many seeds every position in the list is the cause equally often."""
     places = Counter()
     for seed in range(120):
         built = build("mutualism.hidden_dependency@easy", seed)
@@ -101,7 +104,10 @@ async def test_parameters_reach_the_world(params):
     built = build("mutualism.competition@hard", 3, **params)
     assert len(built.scenario["species"]) == params["species"]
     assert len(built.truth["decoys"]) == params["decoys"]
-    assert (await built.arun(agent=agent_config(built.solution["agent"]))).score >= 0.9
+    assert built.solution is not None
+    score = (await built.arun(agent=agent_config(built.solution["agent"]))).score
+    assert score is not None
+    assert score >= 0.9
 
 
 # -- dynamics ------------------------------------------------------------------------------------
@@ -145,9 +151,11 @@ def test_only_the_right_measure_saves(relation):
 
 
 def test_decoys_look_like_the_cause():
-    """R-S5: the cause cannot be told by watching: decoys change just as it does."""
-    for relation, sign in (("dependency", -1), ("competition", 1)):
-        world = Ecosystem(relation=relation, species=6, decoys=2)
+    """R-S5: observation alone does not reveal the cause: decoys change in the same way."""
+    for world, sign in (
+        (Ecosystem(relation="dependency", species=6, decoys=2), -1),
+        (Ecosystem(relation="competition", species=6, decoys=2), 1),
+    ):
         for seed in range(20):
             first = world.reset(seed=seed)[0]["counts"]
             world.step(call("wait", days=10))
@@ -161,7 +169,7 @@ def test_decoys_look_like_the_cause():
 
 
 def test_the_same_seed_is_the_same_world_on_every_machine():
-    """R-R5: counts of a seed are written down here; they change only with the world itself."""
+    """R-R5: the counts of a seed are fixed; they change only with the world itself."""
     world = Ecosystem(relation="dependency", species=5, decoys=2, levers=HARD)
     seen = [world.reset(seed=2026)[0]["counts"]]
     seen += [world.step(call("wait", days=9)) and world.step(call("measure"))[0]["counts"]]
@@ -180,7 +188,7 @@ PINNED = [[783, 1406, 685, 396, 1046], [1159, 529, 99, 126, 172]]
 
 def test_what_runs_out_is_no_longer_offered():
     """R-S5: valid actions follow the state: interventions run out, the measure is placed once."""
-    world = make_world(ECOSYSTEM, {"interventions": 2})
+    world: Any = make_world(ECOSYSTEM, {"interventions": 2})
     world.reset(seed=1)
 
     def names() -> list[str]:
@@ -242,14 +250,14 @@ def test_the_days_end_and_so_does_the_episode():
     ],
 )
 def test_options_that_make_no_world(options, message):
-    """R-S5: a bad option is refused when the world is made, with the nearest name."""
+    """R-S5: an invalid option raises an error with a suggestion when the world is created."""
     with pytest.raises(WorldError) as raised:
         make_world(ECOSYSTEM, options)
     assert message in f"{raised.value} {raised.value.hint}"
 
 
 def test_roles_must_differ():
-    """R-S5: a template that casts one species twice is told."""
+    """R-S5: a template that gives one species two roles is an error."""
     world = Ecosystem(species=4, endangered="s1", cause="s1")
     with pytest.raises(WorldError, match="must differ"):
         world.reset(seed=0)

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ RIGHT = ["right", "right", "right", "open"]
 
 
 async def test_every_step_is_a_tool_span():
-    """R-S5: an action is a tool call, with what came of it, under one span for the episode."""
+    """R-S5: an action is a tool call with its result, below the span of the episode."""
     with capture("q") as trace:
         outcome = await played(Corridor, Says(*RIGHT))
     assert trace.tool_sequence == RIGHT
@@ -62,7 +63,7 @@ def _play(agent):
 
 
 async def test_an_agent_sees_the_task_the_state_and_the_past():
-    """R-S5: each turn stands by itself, for kinds that remember nothing."""
+    """R-S5: each turn is self-contained, for agents without memory."""
     agent = Says(*RIGHT)
     await played(Corridor, agent, task={"task": "leave"})
     first, *_, last = (turn.input for turn in agent.turns)
@@ -77,7 +78,7 @@ async def test_an_agent_sees_the_task_the_state_and_the_past():
 
 
 async def test_the_past_told_is_bounded():
-    """R-S5: a long episode does not make turns without end."""
+    """R-S5: the history in a turn is bounded, however long the episode is."""
     agent = Says(*["right", "left"] * 40)
     outcome = await played(Corridor, agent, max_steps=80)
     assert outcome.ended == "truncated"
@@ -89,7 +90,7 @@ async def test_what_an_agent_does_to_its_turn_changes_nothing():
     """R-S5: the record is the world's, not the agent's."""
 
     class Vandal(Says):
-        async def run(self, request):
+        async def run(self, request: Any):
             request.observation["at"] = 99
             request.actions.clear()
             for past in request.history:
@@ -104,22 +105,22 @@ async def test_what_an_agent_does_to_its_turn_changes_nothing():
 
 
 async def test_an_invalid_action_is_told_counted_and_asked_again():
-    """R-S5: not understood, not offered or refused by the world: each is told with its reason."""
+    """R-S5: an action that is unreadable, not offered or refused is reported with the reason."""
     agent = Says("fly", "open", "left", *RIGHT)
     with capture("q") as trace:
         outcome = await played(Corridor, agent)
     assert (outcome.score, outcome.steps) == (1.0, 4)
     assert outcome.trajectory.invalid_actions == 3
-    told = [turn.error for turn in agent.turns[1:4]]
-    assert told[0] == "fly is not one of left, right"
-    assert told[2] == "there is a wall on the left"
+    reported = [turn.error for turn in agent.turns[1:4]]
+    assert reported[0] == "fly is not one of left, right"
+    assert reported[2] == "there is a wall on the left"
     failed = [span for span in trace.spans if span.status == SpanStatus.ERROR]
     assert [span.tool_name for span in failed] == ["invalid_action", "invalid_action", "left"]
     assert {span.error_type for span in failed} == {"InvalidAction"}
 
 
 async def test_an_agent_without_a_valid_action_ends_the_episode():
-    """R-S5: an episode always ends, and is scored as it stands: that is a result, not an error."""
+    """R-S5: an episode without a valid action ends and is scored: a result, not an error."""
     agent = Says("right", *["fly"] * 10)
     outcome = await played(Corridor, agent)
     assert (outcome.ended, outcome.score, outcome.steps) == ("no_valid_action", 0.0, 1)
@@ -127,7 +128,7 @@ async def test_an_agent_without_a_valid_action_ends_the_episode():
 
 
 async def test_a_flood_is_not_kept():
-    """R-S5: an answer of megabytes is refused without filling the trace with it."""
+    """R-S5: an invalid answer of megabytes is cut in the trace."""
     agent = Says("x" * 5_000_000, *RIGHT)
     with capture("q") as trace:
         outcome = await played(Corridor, agent)
@@ -138,7 +139,7 @@ async def test_a_flood_is_not_kept():
 
 @pytest.mark.parametrize("limit", ["play", "make"])
 async def test_max_steps(limit):
-    """R-S5: an episode ends at its limit, whoever sets it."""
+    """R-S5: an episode ends at the limit of the suite, the world or Proctor."""
     agent = Says(*["right"] * 9)
     request = AgentRequest("q")
     world = make_world(Corridor, {"length": 100}, 5 if limit == "make" else None)
@@ -204,7 +205,7 @@ async def test_a_rule_that_cannot_be_is_refused_before_anything_is_played(scorin
 
 
 async def test_a_world_that_fails_is_not_the_agents_fault():
-    """R-S5: its failure is an error with what was done so far, and the world is closed."""
+    """R-S5: a failing world is an error with the steps so far, and the world is closed."""
     made = []
 
     def factory():
@@ -222,7 +223,7 @@ async def test_a_world_that_fails_is_not_the_agents_fault():
 
 
 async def test_a_slow_world_holds_up_nobody():
-    """R-S5: a world works in a thread, so other trials go on and a time limit bites."""
+    """R-S5: a world runs in a thread, so other trials continue and timeouts apply."""
     import threading
 
     go_on = threading.Event()
@@ -240,7 +241,7 @@ async def test_a_slow_world_holds_up_nobody():
 
 
 async def test_every_kind_of_agent_can_act(tmp_path: Path):
-    """R-A2: a program that is started anew for each turn plays from what the turn tells it."""
+    """R-A2: a program that is started for each turn plays from the content of the turn."""
     program = tmp_path / "walk.py"
     program.write_text(
         "import json, sys\n"
@@ -266,7 +267,7 @@ async def test_one_agent_and_one_folder_for_the_whole_episode():
 
 
 async def test_a_recording_cannot_act():
-    """R-A2: an agent that brings a trace is told that a world is not for it."""
+    """R-A2: an agent that returns a recorded trace gets an error in a world."""
 
     class Recorded(Says):
         async def run(self, request):
@@ -289,7 +290,7 @@ async def test_a_recording_cannot_act():
     ],
 )
 def test_a_world_that_cannot_be_made(use, options, message):
-    """R-S5: what is wrong with a world is said, with the nearest name."""
+    """R-S5: an invalid world is an error with a suggestion."""
     with pytest.raises(ProctorError) as raised:
         make_world(use, options)
     assert message in f"{raised.value} {raised.value.hint}"

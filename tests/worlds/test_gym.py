@@ -45,7 +45,7 @@ def by_hand(name: str, actions: list[Any], seed: int, **options: Any) -> list[tu
     ],
 )
 async def test_real_environments_run_unchanged(name, ends):
-    """R-S5: an episode of random is step for step what the environment itself gives."""
+    """R-S5: an episode of the random agent equals the environment's own steps."""
     outcome = await played(f"gym:{name}", RANDOM, seed=11, scoring={"total_reward": [-2000, 500]})
     again = await played(f"gym:{name}", RANDOM, seed=11, scoring={"total_reward": [-2000, 500]})
     steps = outcome.trajectory.steps
@@ -81,7 +81,7 @@ def _agent(function):
 
 
 async def test_words_for_actions_and_text_for_observations():
-    """R-S5: actions by name and the state as drawn, for agents that read."""
+    """R-S5: agents that read text get actions by name and the rendered state."""
     options = {
         "observe": "text",
         "action_names": ["left", "down", "right", "up"],
@@ -114,7 +114,7 @@ class Walled(gymnasium.Env):
 
 
 async def test_a_mask_says_what_is_valid_now():
-    """R-S5: a class of one's own works by import path or as it is, and its mask is honoured."""
+    """R-S5: a user's class works by import path or as an object, and its mask is applied."""
     for seed in range(5):
         outcome = await played(Walled, RANDOM, seed=seed, scoring={"total_reward": [0, 1]})
         assert (outcome.score, outcome.trajectory.actions) == (1.0, [7])
@@ -146,7 +146,7 @@ SPACES = [
 @pytest.mark.parametrize("space", SPACES, ids=str)
 @given(seed=st.integers(0, 2**32))
 def test_actions_of_every_space_survive_the_way_through_text(space, seed):
-    """R-S5: what is drawn from a description is a member of the space, also after JSON."""
+    """R-S5: an action sampled from a description belongs to the space, also after JSON."""
     offered = json.loads(json.dumps(described(space)))
     drawn = sample(offered, Random(seed))
     assert converted(drawn, space) in space
@@ -154,7 +154,7 @@ def test_actions_of_every_space_survive_the_way_through_text(space, seed):
 
 
 def test_a_space_that_cannot_be_described_is_refused():
-    """R-S5: no action space is half supported."""
+    """R-S5: an action space is supported completely or rejected."""
 
     class Odd(Walled):
         action_space = spaces.Graph(spaces.Box(0, 1, (1,)), None)
@@ -164,7 +164,7 @@ def test_a_space_that_cannot_be_described_is_refused():
 
 
 def test_nothing_is_unbounded():
-    """R-S5: a number that is none is never sent to an environment."""
+    """R-S5: NaN and infinity are never sent to an environment."""
     world = GymWorld(Walled())
     assert world.max_steps is None
     offered = described(spaces.Box(-1.0, 1.0, ()))

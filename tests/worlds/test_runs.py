@@ -50,7 +50,7 @@ async def test_a_chat_model_acts():
 
 
 async def test_quality_and_diagnosis_see_what_went_wrong_in_a_world():
-    """R-S5: a model that insists on what is not valid is diagnosed at the step, and scored."""
+    """R-S5: a model that repeats an invalid action is diagnosed at that step, and scored."""
     with MockLLM(["open the door"] * 4) as server, capture("q") as trace:
         agent = {"kind": "chat", "model": "openai:gpt-4o-mini", "base_url": f"{server.url}/v1"}
         outcome = await played(Corridor, agent)
@@ -68,7 +68,7 @@ async def test_quality_and_diagnosis_see_what_went_wrong_in_a_world():
 
 
 def test_a_person_quits_a_run_and_goes_on(home):
-    """R-A2: the trial a person left is not judged, and resuming the run takes it up again."""
+    """R-A2: a trial that a person left is not scored, and resuming the run repeats it."""
     built = build("mutualism.hidden_dependency@easy", 0)
     cause = built.truth["cause"]
     left = proctor(

@@ -503,7 +503,7 @@ def test_what_a_file_says(shared: Path, facts: Facts):
 
 
 def test_every_sample_has_its_facts(shared: Path):
-    """R-T7: no sample is left untested, and none has a trace nobody looked at."""
+    """R-T7: every sample, and every trace in it, is tested."""
     samples = {
         path.relative_to(shared / "traces").as_posix()
         for path in (shared / "traces").rglob("*.json")

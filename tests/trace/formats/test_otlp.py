@@ -232,7 +232,7 @@ def test_log_records_join_their_span_in_one_file_or_across_files(tmp_path):
 
 
 def test_log_records_as_protobuf(tmp_path):
-    """R-T7: a protobuf log request is told from a trace request and joined the same way."""
+    """R-T7: a protobuf log request is distinguished from a trace request and joined."""
     message = ExportLogsServiceRequest()
     raw = message.resource_logs.add().scope_logs.add().log_records.add()
     raw.trace_id, raw.span_id = bytes.fromhex(TRACE), bytes.fromhex(SPAN)
@@ -252,7 +252,7 @@ def test_log_records_without_their_span_are_counted():
 
 
 def test_logfire_placeholders_give_way_and_tell_of_what_never_ended():
-    """R-T7: a pending placeholder goes when its span came, and stands for it when it did not."""
+    """R-T7: a pending placeholder is dropped, or kept if its span never arrived."""
 
     def placeholder(span_id, announced, parent):
         attributes = {"logfire.span_type": "pending_span", "logfire.pending_parent_id": parent}
