@@ -51,7 +51,7 @@ def test_a_path_that_is_no_file_gets_a_hint(tmp_path: Path) -> None:
         "  hint: did you mean 'suite.yaml'?",
         ".: cannot be read: Is a directory",
         "  hint: name a file of it: other.yaml, suite.yaml",
-        "other.yaml:1:1: there is nothing in it",
+        "other.yaml:1:1: the file is empty",
         "  hint: `proctor init` writes a suite to start from",
         "3 problems in 3 files",
     ]

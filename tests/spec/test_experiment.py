@@ -204,7 +204,7 @@ def test_python_files_give_the_same_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("x = 1", "the file gives no experiment"),
+        ("x = 1", "the file defines no experiment"),
         ("experiment = 3", "not an experiment"),
         ("def experiment(): return [{'cases': 'x', 'seeds': 0}]", "at least one seed"),
         ("import no_such_module_anywhere", "No module named"),

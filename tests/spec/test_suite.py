@@ -198,7 +198,7 @@ REFUSED = [
         "2:63: there is no judge 'j'",
     ),
     ("- a", "1:1: expected a mapping, got a list"),
-    ("", "1:1: there is nothing in it"),
+    ("", "1:1: the file is empty"),
 ]
 
 

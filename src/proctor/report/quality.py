@@ -1,7 +1,7 @@
-"""Quality for people and as averages over many traces.
+"""Quality of traces as text, and averages over many traces.
 
-Promise: every average says over how many traces it was taken; names out of traces are made safe
-to print; nothing is dropped without saying how much.
+Guarantees: every average has its number of traces; names from traces are safe to print; a list that
+is cut says how much is missing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Average(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def averages(scored: Sequence[Quality]) -> tuple[Average, ...]:
-    """The mean of each dimension and of the overall score over the traces that have one."""
+    """Return the mean of each dimension and of the overall score over traces that have one."""
     return tuple(_average(name, scored) for name in (*DIMENSIONS, "overall"))
 
 
@@ -55,37 +55,37 @@ def _average(name: str, scored: Sequence[Quality]) -> Average:
     if not known:
         return Average(name=name, mean=None, figure=None, level=None, traces=0)
     mean = sum(each.score or 0.0 for each in known) / len(known)
-    figure = sum(_figure(each) for each in known) / len(known)
+    # The level is decided by the figure where a dimension has one, else by its score.
+    figures = [each.score if each.figure is None else each.figure for each in known]
+    figure = sum(each or 0.0 for each in figures) / len(known)
     level = LEVELS.get(name, AVERAGE).of(figure)
     return Average(name=name, mean=mean, figure=figure, level=level, traces=len(known))
 
 
-def _figure(dimension: Dimension) -> float:
-    return (dimension.score or 0.0) if dimension.figure is None else dimension.figure
-
-
 def quality_lines(quality: Quality) -> Iterator[str]:
-    """The quality of one trace, line by line."""
+    """Yield the quality of one trace as lines."""
     overall = "no score" if quality.overall is None else f"{quality.overall:.2f}"
     level = "" if quality.level is None else f"  {_MARKS[quality.level]}"
     yield f"trace {line(quality.trace_id, 80)}  overall {overall}{level}"
     for each in quality.dimensions:
         yield f"  {_row(each, quality.weights.get(each.name))}"
     yield from _listed("issues", quality.issues)
-    yield from _listed("recommendations", _distinct(quality.dimensions))
+    # Several dimensions may recommend the same.
+    advice = dict.fromkeys(r for each in quality.dimensions for r in each.recommendations)
+    yield from _listed("recommendations", list(advice))
     yield from _times(quality.latency_breakdown)
 
 
 def average_lines(found: Iterable[Average], traces: int) -> Iterator[str]:
-    """The averages over several traces, line by line."""
+    """Yield the averages over several traces as lines."""
     yield f"average of {traces} traces"
     for each in found:
         if each.mean is None or each.level is None:
             yield f"  {each.name:<15} no score in any of {traces} traces"
         else:
             of = f"{each.traces} of {plural(traces, 'trace')}"
-            told = _told_figure(each.name, each.figure)
-            yield f"  {each.name:<15} {each.mean:.2f}  {_MARKS[each.level]:<9}  {told}{of}"
+            basis = _level_figure(each.name, each.figure)
+            yield f"  {each.name:<15} {each.mean:.2f}  {_MARKS[each.level]:<9}  {basis}{of}"
 
 
 def _row(each: Dimension, weight: float | None) -> str:
@@ -94,12 +94,12 @@ def _row(each: Dimension, weight: float | None) -> str:
     level = _MARKS[each.level] if each.level is not None else ""
     share = f"weight {weight:.2f}" if weight else "not in overall"
     method = f"  by {line(each.method, 80)}" if each.method else ""
-    told = _told_figure(each.name, each.figure)
-    return f"{each.name:<15} {each.score:.2f}  {level:<9}  {told}{share}{method}"
+    basis = _level_figure(each.name, each.figure)
+    return f"{each.name:<15} {each.score:.2f}  {level:<9}  {basis}{share}{method}"
 
 
-def _told_figure(name: str, figure: float | None) -> str:
-    """What the level of a dimension looks at, where that is not its score."""
+def _level_figure(name: str, figure: float | None) -> str:
+    """Return the figure behind the level of a dimension, where it is not the score."""
     if figure is None:
         return ""
     if name == "redundancy":
@@ -115,10 +115,6 @@ def _listed(title: str, items: Sequence[str]) -> Iterator[str]:
         yield f"    - {line(item, 300)}"
     if len(items) > SHOWN_ISSUES:
         yield f"    … and {len(items) - SHOWN_ISSUES} more"
-
-
-def _distinct(dimensions: Iterable[Dimension]) -> list[str]:
-    return list(dict.fromkeys(r for each in dimensions for r in each.recommendations))
 
 
 def _times(breakdown: Sequence[SpanLatency]) -> Iterator[str]:

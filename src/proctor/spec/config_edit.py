@@ -52,6 +52,7 @@ def refuse_secrets(options: Mapping[str, Any]) -> None:
     """Raise when a value looks like a key; references such as `${NAME}` are not keys."""
     redactor = Redactor()
     for where, key, value in _texts(options, ""):
+        # `Bearer ${NAME}` holds no secret: what is left is the scheme.
         rest = _REFERENCE.sub("", value).strip()
         if rest != value.strip() and rest.lower() in _SCHEMES:
             continue
@@ -113,6 +114,7 @@ def _edit(path: Path, text: str, name: str, options: dict[str, Any] | None) -> N
         found = _settings(edited, path)
     except ProctorError:
         found = {}
+    # Parsed and compared before anything is written: the edit must change this entry only.
     if {**found, KEY: found.get(KEY) or {}} != {**_settings(text, path), KEY: agents}:
         lines = yaml.safe_dump({KEY: agents}, sort_keys=False, allow_unicode=True)
         raise ProctorError(
@@ -147,11 +149,8 @@ def _edited_text(
     entry = "" if options is None else _block({name: options}, value.value[0][0].start_mark.column)
     for entry_key, content in value.value:
         if entry_key.value == name:
-            start, end = (
-                _line_start(text, entry_key),
-                max(_end(text, entry_key), _end(text, content)),
-            )
-            return text[:start] + entry + text[end:]
+            start = _line_start(text, entry_key)
+            return text[:start] + entry + text[max(_end(text, entry_key), _end(text, content)) :]
     return text[:end] + entry + text[end:]
 
 

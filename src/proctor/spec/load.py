@@ -82,9 +82,7 @@ def _checked(document: YamlDocument, *, need_agent: bool) -> tuple[Suite, Tree]:
         raise SpecError(problems)
     if document.tree.value is None:
         hint = "`proctor init` writes a suite to start from"
-        raise SpecError(
-            [*problems, SpecProblem(document.tree.place, "there is nothing in it", hint)]
-        )
+        raise SpecError([*problems, SpecProblem(document.tree.place, "the file is empty", hint)])
     tree = prepared(document.tree)
     suite = validated(tree, Suite, problems)
     problems.extend(_across(tree, need_agent=need_agent))
@@ -244,9 +242,12 @@ def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
         return []
     many = tree.value.get(MANY)
     if many is None:
-        return [_named(tree, path.stem)]
+        return [tree if "name" in tree.value else _with_name(tree, path.stem)]
     rest = {key: part for key, part in tree.value.items() if key != MANY}
     keys = {key: place for key, place in tree.keys.items() if key != MANY}
+    # The file's name is the prefix of its experiments' names, and not one of their keys.
+    own = rest.pop("name", None)
+    prefix = str(own.value) if own is not None and own.value else path.stem
     shared = replace(tree, value=rest, keys=keys)
     bodies: list[Tree] = []
     seen: dict[str, SourceLocation] = {}
@@ -262,13 +263,9 @@ def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
             problems.append(
                 SpecProblem(body.place, f"the experiment {name!r} is there twice", hint)
             )
-        # The file's name is the prefix of its experiments' names.
-        own = shared.child("name")
-        prefix = str(own.value) if own is not None and own.value else path.stem
-        base = replace(shared, value={k: v for k, v in rest.items() if k != "name"})
-        bodies.append(_with_name(merged(base, body), f"{prefix}.{name}"))
+        bodies.append(_with_name(merged(shared, body), f"{prefix}.{name}"))
     if not bodies and not problems:
-        problems.append(SpecProblem(many.place, "there is no experiment here"))
+        problems.append(SpecProblem(many.place, "no experiments here"))
     return bodies
 
 
@@ -287,10 +284,6 @@ def _members(many: Tree, problems: list[SpecProblem]) -> list[tuple[str, Tree]]:
         else:
             named.append((name.value, item))
     return named
-
-
-def _named(tree: Tree, name: str) -> Tree:
-    return tree if tree.child("name") is not None else _with_name(tree, name)
 
 
 def _with_name(tree: Tree, name: str) -> Tree:
@@ -318,7 +311,7 @@ def _from_python(path: Path) -> list[Experiment]:
         raise ProctorError(f"not an experiment: {_first(error)}", where=str(path)) from None
     if not found:
         raise ProctorError(
-            "the file gives no experiment",
+            "the file defines no experiment",
             where=str(path),
             hint="define `experiment`: an Experiment, or a function that returns one",
         )

@@ -128,9 +128,10 @@ def select_cases(
         options = [f"--tags {','.join(sorted(wanted))}"] if wanted else []
         options += [f"--filter {filter!r}"] if filter else []
         known = sorted({tag for case in cases for tag in case.tags})
+        hints = (did_you_mean(tag, known) for tag in sorted(wanted))
         raise ProctorError(
             f"none of {len(cases)} {called} is selected by {' '.join(options)}",
-            hint=_near(wanted, known)
+            hint=next((hint for hint in hints if hint), None)
             or _suggestion(parsed, cases)
             or (f"tags are {', '.join(known)}" if wanted and known else None),
         )
@@ -149,10 +150,6 @@ def _suggestion(parsed: Filter, cases: Sequence[Selectable]) -> str | None:
             return near
         return f"the {term.key} of a case is {some(known)}" if known else None
     return None
-
-
-def _near(words: Iterable[str], known: Sequence[str]) -> str | None:
-    return next((hint for word in sorted(words) if (hint := did_you_mean(word, known))), None)
 
 
 def _refuse_unknown(parsed: Filter, cases: Sequence[Selectable]) -> None:

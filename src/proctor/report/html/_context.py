@@ -83,7 +83,9 @@ def report_context(
         "agents": facts.names,
         "top": _top(facts),
         "since": None if facts.since is None else _since(facts.since),
-        "research": _research(facts),
+        "research": None
+        if not facts.research
+        else {"kind": facts.research[0], "lines": [text.strip() for text in facts.research[1:]]},
         "leaderboard": _leaderboard(facts),
         "failures": _failures(facts, rows),
         "notes": _notes(facts, rows),
@@ -92,7 +94,7 @@ def report_context(
         "histogram": _histogram(facts),
         "cost": _cost(facts),
         "timeline": _timeline(facts),
-        "trials": _trials(facts, listed),
+        "trials": {"note": _trials_note(facts, listed)},
         "about": {"contents": contents, "provenance": _provenance(facts)},
     }
 
@@ -231,13 +233,6 @@ def _changed_agent(arm: ArmGate) -> dict[str, Any]:
         ],
         "notes": " ".join(notes),
     }
-
-
-def _research(facts: ReportFacts) -> dict[str, Any] | None:
-    if not facts.research:
-        return None
-    kind, *lines = facts.research
-    return {"kind": kind, "lines": [line.strip() for line in lines]}
 
 
 def _leaderboard(facts: ReportFacts) -> dict[str, Any]:
@@ -452,7 +447,7 @@ def _timeline(facts: ReportFacts) -> dict[str, Any]:
     return {"note": note, "rows": rows}
 
 
-def _trials(facts: ReportFacts, listed: int) -> dict[str, Any]:
+def _trials_note(facts: ReportFacts, listed: int) -> str:
     counts = Counter(row.status for row in facts.rows)
     statuses = ", ".join(
         f"{counts[status]} {STATUS_WORDS[TrialStatus(status)]}"
@@ -462,7 +457,7 @@ def _trials(facts: ReportFacts, listed: int) -> dict[str, Any]:
     note = f"{plural(len(facts.rows), 'trial')}: {statuses}."
     if listed < len(facts.rows):
         note += f" This page lists {listed:,}, failing ones first; results.parquet has all."
-    return {"note": note}
+    return note
 
 
 def _provenance(facts: ReportFacts) -> list[tuple[str, str]]:

@@ -105,11 +105,17 @@ def render_page(
         f"Redaction was applied again and {removed}.",
     )
     context = report_context(facts, rows=trials.rows, listed=trials.listed, contents=contents)
+    hashes = [_digest(_script()), *([vega().digest] if drawn else [])]
+    scripts = " ".join(f"'{each}'" for each in hashes)
     text = (
         environment()
         .get_template("page.html")
         .render(
-            policy=_policy(drawn),
+            # Only our style and scripts run, by their hashes; nothing is fetched.
+            policy=(
+                f"default-src 'none'; script-src {scripts}; style-src '{_digest(_style())}'; "
+                "img-src data: blob:; base-uri 'none'; form-action 'none'"
+            ),
             title=f"{facts.verdict}: {facts.name}",
             style=_style(),
             links=section_links(context),
@@ -184,7 +190,10 @@ def _trial_blocks(run: Run, facts: ReportFacts, texts: PageTexts, budget: int) -
         rows,
         {"start_ms": 1, "duration_ms": 1, "latency_ms": 1, "cost_usd": 9},
     )
-    cases = _block("cases", deflated(msgspec.json.encode(_cases(facts))))
+    # Many cases share the space, but each keeps enough text to be recognised.
+    share = max(200, MAX_CASE_TEXT // max(1, len(facts.cases)))
+    about = [msgspec.structs.replace(c, input=cut(c.input, share)) for c in facts.cases.values()]
+    cases = _block("cases", deflated(msgspec.json.encode(about)))
     spent = len(data_block("trials", table)) + len(cases)
     # The places of details become two more columns: at most 12 characters a row.
     packed = pack_trials(trials, run.trace, texts, budget - spent - 12 * len(rows))
@@ -229,21 +238,6 @@ def _packed_contents(
     if packed.unreadable:
         lines.append(f"{plural(packed.unreadable, 'trace')} could not be read back.")
     return lines
-
-
-def _cases(facts: ReportFacts) -> list[dict[str, Any]]:
-    share = max(200, MAX_CASE_TEXT // max(1, len(facts.cases)))
-    return [
-        {
-            "case": about.case,
-            "input": cut(about.input, share),
-            "description": about.description,
-            "difficulty": about.difficulty,
-            "type": about.type,
-            "tags": about.tags,
-        }
-        for about in facts.cases.values()
-    ]
 
 
 def _chart_blocks(facts: ReportFacts) -> str:
@@ -331,16 +325,6 @@ def vega() -> Vega:
             cached.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(cached, zlib.compress(code.encode(), 9))
     return Vega(deflated(code.encode()), _digest(code))
-
-
-def _policy(drawn: bool) -> str:
-    """Return the policy: only our style and scripts run, by their hashes; nothing is fetched."""
-    hashes = [_digest(_script()), *([vega().digest] if drawn else [])]
-    scripts = " ".join(f"'{each}'" for each in hashes)
-    return (
-        f"default-src 'none'; script-src {scripts}; style-src '{_digest(_style())}'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _digest(code: str) -> str:
