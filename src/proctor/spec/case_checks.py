@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from proctor.spec.suite import Case, CustomCheck
     from proctor.trace import Trace
 
+# 1 is for the judges of correctness: they run after the checks that need no model.
 _ORDER = {Layer.CORRECTNESS: 0, Layer.PATH: 2, Layer.COST: 3}
 
 
@@ -50,6 +51,7 @@ def checks_of(case: Case) -> tuple[Check, ...]:
     for check, check_id in zip(checks, check_ids(case), strict=True):
         blocking, weight = check.blocking, check.counted
         if check_id in case.required:
+            # A check that blocks also counts, even one of weight 0 such as path and cost.
             blocking, weight = True, weight or 1.0
         weight = case.weights.get(check_id, case.weights.get(check.layer.value, weight))
         settled.append(check.with_(id=check_id, weight=weight, required=blocking))
@@ -71,8 +73,6 @@ def check_ids(case: Case) -> list[str]:
 
 def unknown_names(case: Case) -> list[Fault]:
     """Return a fault for each name in `weights` and `required` that is no check of the case."""
-    if not case.weights and not case.required:
-        return []
     checks = check_ids(case)
     known = [*checks, *Layer]
     written = [
@@ -108,6 +108,7 @@ async def check_trace(
         from proctor.agents.base import as_reply
 
         answer = as_reply(response).answer
+    # Checks of structured output need the value, not its text.
     value = None if response is None or isinstance(response, str) else response
     ctx = CheckContext[Any](case, trace, answer, baseline, judges or {}, value)
     return await evaluate(checks_of(case), ctx)

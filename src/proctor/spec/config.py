@@ -87,6 +87,7 @@ def _patterns(value: dict[str, str]) -> dict[str, str]:
 
     for name, pattern in value.items():
         try:
+            # The redactor's own rules decide: a valid expression may still be refused.
             Redactor({name: pattern}, environ={})
         except ProctorError as error:
             raise ValueError(str(error)) from None
@@ -193,6 +194,7 @@ class Configuration(NamedTuple):
         """Return the local folder of runs, also when they are uploaded elsewhere."""
         written = str(Settings.model_fields["results"].default)
         written = written if self.ships_to else self.settings.results
+        # Without a project, `latest` is searched in the working directory.
         if self.project is None:
             return Path(written).expanduser()
         return self._at("results", written)
@@ -201,6 +203,7 @@ class Configuration(NamedTuple):
     def ships_to(self) -> str | None:
         """Return the address to which runs are uploaded, if any."""
         results = self.settings.results
+        # The first test is cheap, and most results are plain folders.
         return results if ":/" in results and is_address(results) else None
 
     @property
@@ -224,6 +227,7 @@ class Configuration(NamedTuple):
     def _at(self, key: str, written: str) -> Path:
         """Resolve a folder: flags and variables are relative to the working directory."""
         setting = self.tree.child(key)
+        # Values of files have a line; those of flags and variables do not.
         here = setting is not None and setting.place.line is None
         return (Path() if here else self.folder) / Path(written).expanduser()
 
@@ -255,6 +259,7 @@ def load_configuration(
         tree = merged(tree, found) if found is not None else tree
     _log.debug("settings from %s", ", ".join(map(str, files)) or "no file")
     tree = merged(tree, _variables(environ, problems))
+    # Last, so that flags override everything else.
     for name, value in (flags or {}).items():
         if value is not None:
             option = SourceLocation("--" + name.rpartition(".")[2].replace("_", "-"))
@@ -336,6 +341,7 @@ def _variables(environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree:
         if variable in known:
             found = merged(found, _nested(known[variable], environ[variable], place))
             continue
+        # Without the common prefix: with it, every name would look similar.
         rest = {name.removeprefix(PREFIX): name for name in known}
         if hint := did_you_mean(variable.removeprefix(PREFIX), rest):
             for short in sorted(rest, key=len, reverse=True):

@@ -66,8 +66,10 @@ def read_seeds(value: Any) -> tuple[int, ...]:
         if last < first:
             raise ValueError(f"the range {value.strip()} is empty: write {last}..{first}")
         return _enough(range(first, last + 1))
+    # Texts come from flags and from `${NAME}`.
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
+    # In Python, True is an integer.
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError(f"at least one seed is needed, got {value}")
@@ -244,6 +246,7 @@ def check_output(text: str) -> str:
             known = ", ".join(f"{{{each}}}" for each in OUTPUT_TOKENS)
             near = did_you_mean(token, OUTPUT_TOKENS)
             raise ValueError(f"there is no token {{{token}}}: {near or f'there are {known}'}")
+    # What tokens become is safe; the rest is checked as if it were a path on any system.
     rest = _TOKEN.sub("x", text)
     parts = rest.split("/")
     if rest.startswith("/") or "\\" in rest or re.match(r"[A-Za-z]:", rest) or ".." in parts:
@@ -425,9 +428,11 @@ class Experiment(Strict):
 
     def changed(self, **changes: Any) -> Experiment:
         """Return a validated copy with some fields replaced; other positions are preserved."""
-        kept = {name: getattr(self, name) for name in self.model_fields_set}
-        made = type(self).model_validate({**kept, **changes})
+        # Validated again: a change may contradict other fields.
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        made = type(self).model_validate({**given, **changes})
         tree = self._tree
+        # A changed field has no position in the file any more.
         if tree is not None and isinstance(tree.value, dict):
             rest = {key: part for key, part in tree.value.items() if key not in changes}
             tree = replace(tree, value=rest)

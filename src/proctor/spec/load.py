@@ -85,6 +85,7 @@ def _checked(document: YamlDocument, *, need_agent: bool) -> tuple[Suite, Tree]:
         raise SpecError([*problems, SpecProblem(document.tree.place, "the file is empty", hint)])
     tree = prepared(document.tree)
     suite = validated(tree, Suite, problems)
+    # Also where validation failed: all problems are reported at once.
     problems.extend(_across(tree, need_agent=need_agent))
     if problems or suite is None:
         raise SpecError(problems)
@@ -159,6 +160,7 @@ def agent_problems(agent: Tree) -> list[SpecProblem]:
     kind = agent.child("kind")
     if kind is None or kind.broken or not isinstance(kind.value, str):
         return []
+    # The same model that creates the agent later, so the two cannot disagree.
     try:
         options = kind_class(kind.value)
     except UnknownAgentError as error:
@@ -203,6 +205,7 @@ def is_experiment(tree: Tree) -> bool:
             or (isinstance(item.value, dict) and not {"input", "query"} & set(item.value))
             for item in cases.value
         ) and any(isinstance(i.value, str) or i.child("suite") is not None for i in cases.value)
+    # Without usable cases, the keys decide: most are allowed in one kind of file only.
     return len(keys & _OF_EXPERIMENTS) > len(keys & _OF_SUITES)
 
 

@@ -72,6 +72,7 @@ class SpecError(ProctorError):
             where=str(first.place),
             hint=first.hint or (see_all if more else None),
         )
+        # In a traceback, notes show the other problems below the message.
         for problem in self.problems[1:MOST_NOTES]:
             self.add_note(f"{problem}\n  hint: {problem.hint}" if problem.hint else str(problem))
 
@@ -168,6 +169,7 @@ def merged(base: Tree, over: Tree) -> Tree:
     """Merge `over` into `base`: mappings key by key, anything else (lists too) replaces."""
     if not (isinstance(base.value, dict) and isinstance(over.value, dict)):
         return over
+    # A new mapping: trees are shared between cases.
     value: dict[str, Tree] = dict(base.value)
     for key, item in over.value.items():
         value[key] = merged(value[key], item) if key in value else item
@@ -324,6 +326,7 @@ def read_toml(path: Path, environ: Mapping[str, str]) -> YamlDocument:
         return YamlDocument(
             None, [SpecProblem(SourceLocation(name, 1, 1), f"cannot be read: {error}")]
         )
+    # Any part of the path may be missing, or be something other than a table.
     for part in _TABLE:
         data = cast("dict[str, Any]", data).get(part) if isinstance(data, dict) else None
     if data is None:
@@ -350,6 +353,7 @@ def _places(text: str, name: str) -> dict[tuple[str, ...], SourceLocation]:
             found, path = key, (*table, *_parts(key["name"]))
         else:
             continue
+        # `[tool.proctor.limits]` also defines its parents, unless they have a header of their own.
         for length in range(1, len(path) + 1):
             places.setdefault(path[:length], SourceLocation(name, number, found.start("name") + 1))
     return places

@@ -124,6 +124,7 @@ def select_cases(
         for case in cases
         if (not wanted or any(tag.casefold() in wanted for tag in case.tags)) and parsed.holds(case)
     ]
+    # A gate over no cases would pass.
     if cases and not chosen:
         options = [f"--tags {','.join(sorted(wanted))}"] if wanted else []
         options += [f"--filter {filter!r}"] if filter else []
@@ -142,8 +143,10 @@ def _suggestion(parsed: Filter, cases: Sequence[Selectable]) -> str | None:
     """Return a suggestion for a term that no case matches."""
     for term in (term for group in parsed.groups for term in group):
         known = list(dict.fromkeys(text for case in cases for text in _values(case, term.key)))
+        # A term that some case matches is not the one that is wrong.
         if term.negated or any(term.holds(case) for case in cases):
             continue
+        # `difficulty=hard` is read as a glob for the id.
         if term.key == "id" and "=" in term.glob:
             return "write key:value, such as difficulty:hard"
         if near := did_you_mean(term.glob, known):

