@@ -149,7 +149,7 @@ def effective_n(rows: Sequence[CaseCounts], groups: Sequence[Hashable], level: f
     drawn = len(totals)
     # With one case to a cluster this is sd²/S.
     variance = drawn / (drawn - 1) * math.fsum(gap * gap for gap in totals.values()) / cases**2
-    # All cases have the same rate (up to rounding): they still are only so many draws of a case.
+    # All cases have the same rate (up to rounding), yet each is one draw from the population.
     if variance < 1e-18:
         return float(drawn)
     tail = 0.5 + level / 2
