@@ -18,8 +18,15 @@ from hypothesis import strategies as st
 
 from proctor.errors import ProctorError
 from proctor.llm import ChatRequest, MockLLM, ModelError, get_model
-from proctor.llm._cassette_file import read_entries, recorded_request, recorded_response
-from proctor.llm.cassette import Cassette, CassetteMiss, cassette_trial, hand_over
+from proctor.llm.cassette import (
+    Cassette,
+    CassetteMiss,
+    cassette_trial,
+    hand_over,
+    read_entries,
+    recorded_request,
+    recorded_response,
+)
 from proctor.llm.retry import transient
 from proctor.trace.redact import Redactor
 

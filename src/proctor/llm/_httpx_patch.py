@@ -11,9 +11,11 @@ import importlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from proctor.llm._cassette_file import RecordedRequest, RecordedResponse
+if TYPE_CHECKING:
+    from proctor.llm.cassette import Cassette, RecordedResponse
+
 
 LIBRARIES = ("httpx", "httpx2")
 """Both packages are patched: client libraries moved from the first to the second."""
@@ -30,25 +32,7 @@ class ReceivedResponse(NamedTuple):
     content: bytes
 
 
-class Deck(Protocol):
-    """Interface between the patch and a cassette."""
-
-    mode: Any
-
-    def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
-        """Return a request in the form that is stored and compared."""
-        ...
-
-    def play(self, request: RecordedRequest) -> RecordedResponse:
-        """Return the recorded response."""
-        ...
-
-    def listener(self, request: RecordedRequest) -> Callable[[ReceivedResponse], None]:
-        """Return the callback for the complete response."""
-        ...
-
-
-InUse = Callable[[], Deck | None]
+InUse = Callable[[], "Cassette | None"]
 
 _originals: list[tuple[Any, Any]] = []
 
