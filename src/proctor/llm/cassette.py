@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 ZSTD = ".zst"
+# A local server gets another port on every start, so its port is not part of a request.
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 SECRET_QUERY = frozenset({"key", "api_key", "api-key", "apikey", "token", "access_token", "sig"})
@@ -70,6 +71,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def key(self) -> str:
         """Return the matching key of a request."""
+        # Sorted: clients write the fields of an object in any order.
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content).hexdigest()[:32]
 
@@ -124,6 +126,7 @@ def recorded_request(method: str, url: str, body: bytes, redactor: Redactor) -> 
 def _plain_url(url: str) -> str:
     """Return a URL without user, keys and, for loopback, the port, which changes each time."""
     parts = urlsplit(url)
+    # `hostname` and not `netloc`, which may contain a user and a password.
     host = parts.hostname or ""
     port = f":{parts.port}" if parts.port and host not in LOOPBACK else ""
     query = urlencode(
@@ -276,10 +279,9 @@ class Writer:
         os.close(self._file)
 
 
-# Placeholder keys for replayed calls: clients require a key even if nothing is sent.  Guarantees:
-# existing keys are left alone, and placeholders are removed when the replay ends. Their text says
-# that they are placeholders, because a program started during the replay may send one to a
-# provider.
+# Placeholder keys for replayed calls: clients require a key even if nothing is sent. Existing keys
+# are left alone, and placeholders are removed when the replay ends. Their text says that they are
+# placeholders, because a program started during the replay may send one to a provider.
 
 
 STAND_IN = "replayed-without-a-key"
@@ -428,11 +430,9 @@ class Cassette:
 
     # -- trials -----------------------------------------------------------------------------
 
-    @contextmanager
-    def trial(self, key: str) -> Generator[None]:
+    def trial(self, key: str) -> AbstractContextManager[None]:
         """Assign the requests inside the block to this trial; entering again is another attempt."""
-        with self.attempt(key, self._next_attempt(key)):
-            yield
+        return self.attempt(key, self._next_attempt(key))
 
     def _next_attempt(self, key: str) -> int:
         """Return a number above every earlier attempt of a trial, including those in the file."""
@@ -505,11 +505,6 @@ class Cassette:
         return keep
 
 
-def cassette_in_use() -> bool:
-    """Return whether a cassette is active."""
-    return _active is not None
-
-
 def replaying() -> bool:
     """Return whether requests are replayed from a cassette."""
     return _active is not None and _active.mode == "replay"
@@ -549,7 +544,7 @@ def taken_over(handed: HandedOver | None) -> Generator[None]:
     if handed is None:
         yield
         return
-    # Appended: the parent writes to the same file.
+    # Appended: the parent writes to the same file, and truncating it would lose its responses.
     cassette = Cassette(handed.path, handed.mode, append=True)
     if handed.trial is None:
         with cassette:

@@ -141,15 +141,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
 
     def flat(self) -> dict[str, Any]:
         """Flatten the row to one level of names and values, for tables."""
-        return {
-            **self.key,
-            "cases": self.cases,
-            "trials": self.trials,
-            "judged": self.judged,
-            "passed": self.passed,
-            "infra_error": self.infra_error,
-            "cancelled": self.cancelled,
-            "after_stop": self.after_stop,
+        values = {
+            **msgspec.structs.asdict(self),
             "pass_rate": self.pass_rate.value,
             "pass_rate_low": self.pass_rate.low,
             "pass_rate_high": self.pass_rate.high,
@@ -157,10 +150,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
             "score_mean": self.score.value,
             "score_n": self.score.trials,
             "score_reason": self.score.reason,
-            "cost_usd": self.cost_usd,
-            "cost_of": self.cost_of,
-            "unpriced_calls": self.unpriced_calls,
         }
+        return {**self.key, **{name: values[name] for name in FLAT}}
 
 
 FLAT = (

@@ -89,8 +89,9 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
             # A run tagged or named `latest` wins over the newest one.
             matches.append(max(below.runs, key=lambda run: (run.facts.run_id, run.name)))
         if globs and not matches and not result.runs:
-            if (unreadable := _unreadable(globs, below, root)) is not None:
-                raise unreadable
+            for path, why in below.skipped:
+                if any(fnmatch.fnmatchcase(_name(path, root), g.rstrip("/")) for g in globs):
+                    raise ProctorError(why, where=str(path))  # it exists, but cannot be read
             names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
             listed = ", ".join(sorted(names)[:5]) or "none"
             hint = did_you_mean(globs[0], names) or f"there are {listed}"
@@ -100,14 +101,6 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
     # Two patterns may match one run.
     by_path = {str(run.path): run for run in result.runs}
     return Discovery(sorted(by_path.values(), key=lambda run: run.name), result.skipped)
-
-
-def _unreadable(globs: Sequence[str], below: Discovery, root: Path) -> ProctorError | None:
-    """Return why the named run could not be read, if it exists."""
-    for each in below.skipped:
-        if any(fnmatch.fnmatchcase(_name(each.path, root), glob.rstrip("/")) for glob in globs):
-            return ProctorError(each.why, where=str(each.path))
-    return None
 
 
 def _matches(run: DiscoveredRun, globs: Sequence[str]) -> bool:

@@ -202,26 +202,27 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
 
 def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
     """Return every planned case with its author's metadata."""
-    written: dict[str, Mapping[str, Any]] = {}
-    for case in cast("list[Any]", as_mapping(spec.get("suite")).get("cases") or ()):
-        values = as_mapping(case)
-        written[str(values.get("id"))] = values
-    planned: dict[str, Mapping[str, Any]] = {}
-    for cell in cast("list[Any]", spec.get("cells") or ()):
-        values = as_mapping(cell)
-        planned.setdefault(str(values.get("case")), values)
-    return [
-        CaseMetadata(
-            id=case,
-            tags=tuple(str(tag) for tag in written.get(case, {}).get("tags") or ()),
-            difficulty=as_text(written.get(case, {}).get("difficulty")),
-            type=as_text(written.get(case, {}).get("type")),
-            properties=dict(as_mapping(written.get(case, {}).get("properties"))),
-            threshold=cell.get("threshold"),
-            asked=cell.get("trials"),
-        )
-        for case, cell in planned.items()
-    ]
+    suite = as_mapping(spec.get("suite"))
+    written = {
+        str(case.get("id")): case
+        for case in map(as_mapping, cast("list[Any]", suite.get("cases") or ()))
+    }
+    cases: dict[str, CaseMetadata] = {}
+    for cell in map(as_mapping, cast("list[Any]", spec.get("cells") or ())):
+        name = str(cell.get("case"))
+        about = written.get(name, {})
+        # A case has one cell for each agent and set of parameters; the first is as good as any.
+        if name not in cases:
+            cases[name] = CaseMetadata(
+                id=name,
+                tags=tuple(str(tag) for tag in about.get("tags") or ()),
+                difficulty=as_text(about.get("difficulty")),
+                type=as_text(about.get("type")),
+                properties=dict(as_mapping(about.get("properties"))),
+                threshold=cell.get("threshold"),
+                asked=cell.get("trials"),
+            )
+    return list(cases.values())
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -279,10 +280,7 @@ def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
 
 def as_glob(path: Path | str) -> str:
     """Escape a path for DuckDB, which reads paths as patterns."""
-    text = str(path)
-    if not any(character in text for character in "[*?"):
-        return text
-    return "".join(f"[{c}]" if c in "[*?" else c for c in text)
+    return "".join(f"[{c}]" if c in "[*?" else c for c in str(path))
 
 
 def finalise(

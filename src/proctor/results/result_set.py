@@ -236,7 +236,10 @@ class ResultSet:
 
     def _listing(self, names: Sequence[str], limit: int | None) -> tuple[str, set[str]]:
         columns = [named(name) for name in names]
-        picked = ", ".join(f"{_plain(c)} AS {quoted(c.name)}" for c in columns)
+        # JSON as text, which every program can read.
+        picked = ", ".join(
+            f"{c.sql}{'::VARCHAR' if c.kind == 'JSON' else ''} AS {quoted(c.name)}" for c in columns
+        )
         order = 'run, "case", agent, params::VARCHAR, axis_seed, "index"'
         top = "" if limit is None else f" LIMIT {int(limit)}"
         sql = f"SELECT {picked} FROM trials ORDER BY {order}{top}"  # noqa: S608 (from the table of columns)
@@ -289,17 +292,19 @@ class ResultSet:
     def number(column: str) -> Named:
         """Return a column as numbers; other values are left out."""
         source = named(column)
-        if source.kind in ("DOUBLE", "BIGINT", "INTEGER"):
-            return source
-        if source.kind not in ("VARCHAR", "BOOLEAN"):
-            raise ProctorError(
-                f"{column} is not numeric ({source.kind})",
-                hint="such as score, latency_ms, cost_usd or properties.NAME",
-            )
-        if source.kind == "BOOLEAN":
-            return source._replace(sql=f"({source.sql})::INT")
-        # TRY_CAST: a property may be a number in one case and text in another.
-        return source._replace(sql=f"TRY_CAST({source.sql} AS DOUBLE)")
+        match source.kind:
+            case "DOUBLE" | "BIGINT" | "INTEGER":
+                return source
+            case "BOOLEAN":
+                return source._replace(sql=f"({source.sql})::INT")
+            case "VARCHAR":
+                # TRY_CAST: a property may be a number in one case and text in another.
+                return source._replace(sql=f"TRY_CAST({source.sql} AS DOUBLE)")
+            case _:
+                raise ProctorError(
+                    f"{column} is not numeric ({source.kind})",
+                    hint="such as score, latency_ms, cost_usd or properties.NAME",
+                )
 
     def _condition(self) -> SqlCondition:
         sql = " AND ".join(one.sql for one in self._selected)
@@ -359,11 +364,6 @@ def _order(value: Any) -> tuple[int, float, str]:
     if isinstance(value, int | float):
         return (0, float(value), "")
     return (1, 0.0, str(value))
-
-
-def _plain(column: Named) -> str:
-    """Return a column for other programs: JSON as text."""
-    return f"{column.sql}::VARCHAR" if column.kind == "JSON" else column.sql
 
 
 def need(package: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.database import COLUMNS, ColumnSource, literal_list
+from proctor.results.database import COLUMNS, ColumnSource, literal_list, quoted
 from proctor.results.filters import SqlCondition
 from proctor.results.metadata import as_glob
 
@@ -23,27 +23,21 @@ if TYPE_CHECKING:
 
     from proctor.results.database import View
 
+TRIAL_KEYS = ("run", "case", "agent", "params", "axis_seed", "index", "counted")
+"""Columns of `trials` that the view `checks` repeats, to join on."""
+
 CHECKS = {
-    "run": "run",
-    '"case"': '"case"',
-    "agent": "agent",
-    "params": "params",
-    "axis_seed": "axis_seed",
-    '"index"': '"index"',
-    "counted": "counted",
     "id": "k->>'id'",
-    '"check"': "k->>'check'",
+    "check": "k->>'check'",
     "layer": "k->>'layer'",
     "status": "k->>'status'",
     "score": "(k->>'score')::DOUBLE",
+    # Defaults are left out of the stored results.
     "weight": "coalesce((k->>'weight')::DOUBLE, 1)",
     "blocking": "coalesce((k->>'blocking')::BOOLEAN, FALSE)",
     "reason": "k->>'reason'",
 }
-"""Columns of the view `checks`: one row for each check of each trial."""
-
-CHECK_COLUMNS = {"run", "case", "agent", "params", "axis_seed", "index", "counted", "checks"}
-"""Columns of `trials` that these are computed from."""
+"""Further columns of the view `checks`: one row for each check of each trial."""
 
 RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "run_stopped")
 """Columns of the view `runs`, besides `read_from`: results.parquet, or the journal."""
@@ -175,15 +169,16 @@ def _guard(
     """Create the views in a connection and revoke everything else."""
     condition = selected or SqlCondition("", frozenset())
     columns = set(COLUMNS) if used.columns is None else set(COLUMNS) & used.columns
-    columns |= CHECK_COLUMNS if "checks" in used.tables else set()
+    columns |= {*TRIAL_KEYS, "checks"} if "checks" in used.tables else set()
     columns |= condition.columns | {"status"}
     sources = {COLUMNS[name].source for name in columns}
     view.load_into(connection, sources | ({ColumnSource.CASE} if "cases" in used.tables else set()))
     connection.execute(f"CREATE VIEW trials AS {view.relation(columns, condition.sql)}")
     if "checks" in used.tables:
-        picked = ", ".join(f"{sql} AS {name}" for name, sql in CHECKS.items())
+        picked = [quoted(name) for name in TRIAL_KEYS]
+        picked += [f"{sql} AS {quoted(name)}" for name, sql in CHECKS.items()]
         connection.execute(
-            f"CREATE VIEW checks AS SELECT {picked} FROM"
+            f"CREATE VIEW checks AS SELECT {', '.join(picked)} FROM"
             " (SELECT *, unnest(json_extract(checks, '$[*]')) AS k FROM trials)"
         )
     if "runs" in used.tables:
