@@ -640,5 +640,5 @@ def power(
         alpha=alpha,
         power=power,
         outcomes=() if run is None else outcomes_of(open_run(run, results=results)),
-        asked=PowerOptions(cases, trials, sigma2, omega2),
+        options=PowerOptions(cases, trials, sigma2, omega2),
     )

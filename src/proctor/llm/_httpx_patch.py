@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from proctor.llm.cassette import Cassette, RecordedResponse
 
 
-LIBRARIES = ("httpx", "httpx2")
-"""Both packages are patched: client libraries moved from the first to the second."""
+# Both packages are patched: client libraries moved from the first to the second.
+_LIBRARIES = ("httpx", "httpx2")
 
 MISS_STATUS = 400
 """Status returned on a miss: one that no client library retries."""
@@ -39,7 +39,7 @@ _originals: list[tuple[Any, Any]] = []
 
 def patch(in_use: InUse) -> None:
     """Patch the method that all requests pass through."""
-    for name in LIBRARIES:
+    for name in _LIBRARIES:
         try:
             library = importlib.import_module(name)
         except ImportError:

@@ -20,8 +20,8 @@ from proctor.user_dirs import user_folder
 
 Thing = TypeVar("Thing")
 
-PRIVATE = 0o600
-"""Prompts and answers are readable by this user only."""
+# Prompts and answers are readable by this user only.
+_PRIVATE = 0o600
 
 
 class DiskCache(Generic[Thing]):
@@ -48,7 +48,7 @@ class DiskCache(Generic[Thing]):
         path = self._path(key)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path, mode=PRIVATE) as aside:
+            with replacing(path, mode=_PRIVATE) as aside:
                 aside.write_bytes(msgspec.json.encode(thing))
 
     def _path(self, key: str) -> Path:

@@ -51,13 +51,13 @@ ZSTD = ".zst"
 # A local server gets another port on every start, so its port is not part of a request.
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
-SECRET_QUERY = frozenset({"key", "api_key", "api-key", "apikey", "token", "access_token", "sig"})
-"""Query parameters that carry keys; the others (such as api-version) distinguish requests."""
+# Query parameters that carry keys; the others (such as api-version) distinguish requests.
+_SECRET_QUERY = frozenset({"key", "api_key", "api-key", "apikey", "token", "access_token", "sig"})
 
 EVENT_STREAM = "text/event-stream"
 
-CHUNK = 16 * 1024
-"""Chunk size for compressed files; most responses are smaller."""
+# Chunk size for compressed files; most responses are smaller.
+_CHUNK = 16 * 1024
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,7 +130,7 @@ def _plain_url(url: str) -> str:
     host = parts.hostname or ""
     port = f":{parts.port}" if parts.port and host not in LOOPBACK else ""
     query = urlencode(
-        [(k, v) for k, v in parse_qsl(parts.query, True) if k.lower() not in SECRET_QUERY]
+        [(k, v) for k, v in parse_qsl(parts.query, True) if k.lower() not in _SECRET_QUERY]
     )
     return f"{parts.scheme}://{host}{port}{parts.path}" + (f"?{query}" if query else "")
 
@@ -225,8 +225,8 @@ def _whole_frames(raw: bytes) -> tuple[bytes, int]:
         content, at = bytearray(), end
         try:
             while at < len(raw) and not frame.eof:
-                content += frame.decompress(raw[at : at + CHUNK])
-                at += CHUNK
+                content += frame.decompress(raw[at : at + _CHUNK])
+                at += _CHUNK
         except zstandard.ZstdError:
             break
         if not frame.eof:
@@ -326,8 +326,8 @@ class StandInKeys:
         self._put.clear()
 
 
-CONFLICT = 409
-"""Status that client libraries retry like the transient ones."""
+# Status that client libraries retry like the transient ones.
+_CONFLICT = 409
 
 Mode = Literal["record", "replay"]
 
@@ -494,7 +494,7 @@ class Cassette:
 
         def keep(answer: ReceivedResponse) -> None:
             # Not recorded: the client retries these, and a replay would repeat the failure.
-            if is_transient_status(answer.status) or answer.status == CONFLICT:
+            if is_transient_status(answer.status) or answer.status == _CONFLICT:
                 return
             stored = recorded_response(*answer, self._redactor)
             entry = RecordedCall(request.key, request, stored, scope.trial, scope.attempt)

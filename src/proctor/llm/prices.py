@@ -19,8 +19,8 @@ from proctor.errors import ProctorError, refuse_unknown
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import count, first
 
-PER_TOKENS = 1_000_000
-"""Prices are per million tokens, as providers publish them."""
+# Prices are per million tokens, as providers publish them.
+_PER_TOKENS = 1_000_000
 
 
 LINEAR_TOKENS = 30_000
@@ -196,7 +196,7 @@ def _own_cost(price: ModelPrice, counts: tuple[int, int, int, int]) -> float | N
         if tokens and dollars is None:
             return None
         total += tokens * (dollars or 0.0)
-    return total / PER_TOKENS
+    return total / _PER_TOKENS
 
 
 def _published_cost(

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 WINDOW = 60.0
 """Seconds; providers state their limits per minute."""
 
-CHARS_PER_TOKEN = 4
-"""Characters per token of English text; close enough for a reservation."""
+# Characters per token of English text; close enough for a reservation.
+_CHARS_PER_TOKEN = 4
 
-REPLY_TOKENS = 500
-"""Tokens reserved for a reply when the request sets no maximum."""
+# Tokens reserved for a reply when the request sets no maximum.
+_REPLY_TOKENS = 500
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Coroutine[Any, Any, None]]
@@ -198,8 +198,8 @@ def estimate_tokens(request: ChatRequest) -> int:
         len(str(call.arguments)) for message in request.messages for call in message.tool_calls
     )
     characters += sum(len(tool.description) + len(str(tool.schema)) for tool in request.tools)
-    reply = REPLY_TOKENS if request.max_tokens is None else request.max_tokens
-    return characters // CHARS_PER_TOKEN + reply
+    reply = _REPLY_TOKENS if request.max_tokens is None else request.max_tokens
+    return characters // _CHARS_PER_TOKEN + reply
 
 
 def provider_of(model: str) -> str | None:

@@ -14,24 +14,24 @@ from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs.baselines import spec_hash
 
-UNGRADED_KEYS = frozenset(
+# Parts of a case that affect neither the agent's input nor its grading.
+_UNGRADED_KEYS = frozenset(
     {"id", "description", "tags", "difficulty", "type", "properties", "trials"}
 )
-"""Parts of a case that affect neither the agent's input nor its grading."""
 
-JUDGE_KEYS = frozenset({"llm_judge", "safety_check", "hallucination_check", "quality"})
-"""Keys of a case that use the default judge unless they name another."""
+# Keys of a case that use the default judge unless they name another.
+_JUDGE_KEYS = frozenset({"llm_judge", "safety_check", "hallucination_check", "quality"})
 
-JUDGE_ACCESS_KEYS = frozenset({"cache", "api_key_env"})
-"""Parts of a judge's configuration that do not affect its verdicts."""
+# Parts of a judge's configuration that do not affect its verdicts.
+_JUDGE_ACCESS_KEYS = frozenset({"cache", "api_key_env"})
 
 DEFAULT_JUDGE = "default"
 
-HASH_CHARS = 8
-"""Displayed length of a hash: enough to distinguish two at a glance."""
+# Displayed length of a hash: enough to distinguish two at a glance.
+_HASH_CHARS = 8
 
-MAX_SEEDS_SHOWN = 5
-"""Maximum number of seeds listed individually."""
+# Maximum number of seeds listed individually.
+_MAX_SEEDS_SHOWN = 5
 
 
 class CaseFingerprint(NamedTuple):
@@ -45,7 +45,7 @@ class CaseFingerprint(NamedTuple):
     def hashes(self) -> dict[str, str]:
         """Return a short hash of each part that is present."""
         parts = {"case": self.case, "judge": self.judges, "fixtures": self.fixtures}
-        return {name: spec_hash(part)[:HASH_CHARS] for name, part in parts.items() if part}
+        return {name: spec_hash(part)[:_HASH_CHARS] for name, part in parts.items() if part}
 
 
 def fingerprints(spec: Mapping[str, Any]) -> dict[str, CaseFingerprint]:
@@ -55,7 +55,7 @@ def fingerprints(spec: Mapping[str, Any]) -> dict[str, CaseFingerprint]:
     scenarios = _scenarios(as_mapping(spec.get("experiment")))
     by_case: dict[str, CaseFingerprint] = {}
     for name, written in case_properties(spec).items():
-        graded = {key: value for key, value in written.items() if key not in UNGRADED_KEYS}
+        graded = {key: value for key, value in written.items() if key not in _UNGRADED_KEYS}
         if "query" in graded:  # an older name of `input`: renaming it is no change of the case
             graded["input"] = graded.pop("query")
         # Custom checks may call any judge, and their code is not visible here.
@@ -127,8 +127,8 @@ def _seeds(seeds: Any) -> str:
     listed = sorted(cast("list[int]", seeds))
     if listed == list(range(listed[0], listed[-1] + 1)) and len(listed) > 1:
         return f"{listed[0]}..{listed[-1]}"
-    shown = ", ".join(map(str, listed[:MAX_SEEDS_SHOWN]))
-    return shown if len(listed) <= MAX_SEEDS_SHOWN else f"{shown}, …"
+    shown = ", ".join(map(str, listed[:_MAX_SEEDS_SHOWN]))
+    return shown if len(listed) <= _MAX_SEEDS_SHOWN else f"{shown}, …"
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -165,7 +165,7 @@ def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
             judges[name] = {"model": config}
         elif isinstance(config, dict):
             options = cast("dict[str, Any]", config)
-            judges[name] = {k: v for k, v in options.items() if k not in JUDGE_ACCESS_KEYS}
+            judges[name] = {k: v for k, v in options.items() if k not in _JUDGE_ACCESS_KEYS}
     return judges
 
 
@@ -177,7 +177,7 @@ def _judges_named_in(value: Any) -> Iterator[str]:
         for key, part in options.items():
             if key == "judge" and isinstance(part, str):
                 yield part
-            elif key in JUDGE_KEYS and part not in (None, False, []):
+            elif key in _JUDGE_KEYS and part not in (None, False, []):
                 yield DEFAULT_JUDGE
                 yield from _judges_named_in(part)
             else:

@@ -144,16 +144,16 @@ COLUMNS: dict[str, TrialColumn] = {
 }
 """Columns of the view `trials`, in its order."""
 
-STORED = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
-"""Columns read unchanged from results.parquet."""
+# Columns read unchanged from results.parquet.
+_STORED = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
 
 _READ = re.compile(r'\bt\."?(\w+)"?')
 
-READS = {
-    name: frozenset(part for part in _READ.findall(column.sql) if part in STORED)
+# The stored columns that each column is computed from.
+_READS = {
+    name: frozenset(part for part in _READ.findall(column.sql) if part in _STORED)
     for name, column in COLUMNS.items()
 }
-"""The stored columns that each column is computed from."""
 
 NUMBERS = frozenset(
     name
@@ -243,7 +243,7 @@ class View:
 
     def _usable(self, run: DiscoveredRun) -> DiscoveredRun | None:
         """Return the run with a readable source; None (and a problem) if there is none."""
-        if run.live or set(STORED) <= set(run.facts.columns or _columns_in(run)):
+        if run.live or set(_STORED) <= set(run.facts.columns or _columns_in(run)):
             return run
         if (run.path / JOURNAL).is_file():  # columns of another version, or unreadable
             return run._replace(live=True)
@@ -280,6 +280,7 @@ class View:
         self, connection: duckdb.DuckDBPyConnection, sources: Iterable[ColumnSource]
     ) -> None:
         """Load the data behind columns of these sources into another connection."""
+        # Once only: the first connection has already reported these problems.
         self._load_trials(connection, self.problems if self._connection is None else [])
         for source in sources:
             self._load_dimension(connection, source)
@@ -290,7 +291,7 @@ class View:
 
         live = [(number, run) for number, run in enumerate(self.runs) if run.live]
         if live:
-            columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in STORED)
+            columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in _STORED)
             connection.execute(f"CREATE TABLE live (run_no BIGINT, counted BOOLEAN, {columns})")
         for number, run in live:
             # One unreadable run must not hide the others.
@@ -348,6 +349,7 @@ class View:
         for source in {COLUMNS[name].source for name in columns} - self._loaded:
             self._load_dimension(connection, source)
             self._loaded.add(source)
+        # A WITH clause and not a view: each query names only the columns it needs.
         return f"WITH trials AS ({self.relation(columns, where)}) {select}"
 
     def bypass_damaged_files(self) -> bool:
@@ -404,12 +406,13 @@ class View:
 
     def _base(self, names: Collection[str], needs: set[ColumnSource]) -> str:
         """Return SQL for the stored trials: Parquet files, then journals."""
-        stored = {part for name in names for part in READS[name]}
+        stored = {part for name in names for part in _READS[name]}
         stored |= {"case"} if ColumnSource.CASE in needs else set()  # the join needs the key
         stored |= {"agent"} if ColumnSource.AGENT in needs else set()
-        listed = "".join(f', "{name}"' for name in STORED if name in stored)
+        listed = "".join(f', "{name}"' for name in _STORED if name in stored)
         if not self.runs:
-            empty = "".join(f', NULL::{COLUMNS[n].kind} AS "{n}"' for n in STORED if n in stored)
+            # A scan of no files is an error; an empty relation has the same columns.
+            empty = "".join(f', NULL::{COLUMNS[n].kind} AS "{n}"' for n in _STORED if n in stored)
             return f"SELECT 0::BIGINT AS run_no, TRUE AS counted{empty} WHERE FALSE"
         live = f"SELECT run_no, counted{listed} FROM live"
         if not self.columnar:
@@ -511,6 +514,7 @@ def started_at(created: str | None) -> str | None:
     except ValueError:
         return None
     aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    # TIMESTAMP has no zone; all times in the views are UTC.
     return aware.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
 
@@ -519,8 +523,8 @@ def started_at(created: str | None) -> str | None:
 # file is only read, up to its current end: a run in progress is neither blocked nor waited for.
 
 
-MIN_OBJECT = 1 << 20
-"""Lower bound for the maximum line length given to DuckDB, whose own minimum is smaller."""
+# Lower bound for the maximum line length given to DuckDB, whose own minimum is smaller.
+_MIN_OBJECT = 1 << 20
 
 # Counts that a journal omits at their default and results.parquet does not.
 _NEVER_NULL = {"attempt": 1, "llm_calls": 0, "unpriced_calls": 0, "tool_calls": 0, "retries": 0}
@@ -551,9 +555,9 @@ def _load_journal(
     """Insert the trials of one live run into the table `live`."""
     journal = run.path / JOURNAL
     spec = RunFolder(run.path).read_spec()
-    kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in STORED)
+    kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in _STORED)
     picked = ", ".join(
-        f'coalesce("{n}", {_NEVER_NULL[n]})' if n in _NEVER_NULL else f'"{n}"' for n in STORED
+        f'coalesce("{n}", {_NEVER_NULL[n]})' if n in _NEVER_NULL else f'"{n}"' for n in _STORED
     )
     with tempfile.TemporaryDirectory(prefix="proctor-") as folder:
         lines = Path(folder) / "lines.jsonl"
@@ -565,7 +569,7 @@ def _load_journal(
             INSERT INTO live SELECT {number}, coalesce(counted, TRUE), {picked}
             FROM read_json({literal(as_glob(lines))}, format = 'newline_delimited',
                  columns = {{{kinds}, 'counted': 'BOOLEAN'}},
-                 maximum_object_size = {max(MIN_OBJECT, longest + 32)})
+                 maximum_object_size = {max(_MIN_OBJECT, longest + 32)})
             """
         )
 
@@ -584,6 +588,7 @@ def _write_counted(
             f"cannot read the journal: {error.strerror}", where=str(journal)
         ) from None
     with file, target.open("wb") as out:
+        # A trial that was rerun has several lines; the last one counts.
         last: dict[tuple[Any, ...], JournalRow] = {}
         for line in _lines(file, journal, problems):
             last[line.cell, line.axis_seed, line.index] = line

@@ -22,8 +22,8 @@ NOTES = "notes.jsonl"
 
 LATEST = "latest"
 
-MAX_DEPTH = 8
-"""Search depth below the root: an output path has two or three parts."""
+# Search depth below the root: an output path has two or three parts.
+_MAX_DEPTH = 8
 
 FORMAT = 1
 """Newest run folder layout this version reads; `runs.folder` has the same number."""
@@ -98,7 +98,7 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
             raise ProctorError(f"no run matches {' '.join(globs)}", where=str(root), hint=hint)
         result.runs.extend(matches)
         result.skipped.extend(below.skipped)
-    # Two patterns may match one run.
+    # Two patterns may match one run, which must not be counted twice.
     by_path = {str(run.path): run for run in result.runs}
     return Discovery(sorted(by_path.values(), key=lambda run: run.name), result.skipped)
 
@@ -117,6 +117,7 @@ def _collect(result: Discovery, folder: Path, root: Path, *, strict: bool = True
 
     With `strict`, a folder that is itself an unreadable run is an error: the user named it.
     """
+    # One damaged run among many must not stop a query, but one that was named must not be ignored.
     requested = strict and (folder / SPEC).is_file()
     before = len(result.runs) + len(result.skipped)
     for path, annotated in run_folders(folder, result.skipped):
@@ -157,8 +158,9 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool
         if JOURNAL in entries or PARQUET in entries:
             skipped.append(Skipped(Path(folder), f"not a run folder: it has no {SPEC}"))
             continue
-        if depth < MAX_DEPTH:
+        if depth < _MAX_DEPTH:
             below = [e.path for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
+            # Reversed, because the last one is visited first.
             waiting.extend((path, depth + 1) for path in sorted(below, reverse=True))
 
 
@@ -192,6 +194,7 @@ def read_run(folder: Path, root: Path, *, annotated: bool = True) -> DiscoveredR
             f"the spec is not a run spec: {type(error).__name__} {error}",
             where=str(folder / SPEC),
         ) from None
+    # Without facts nothing says that the Parquet file is complete; the journal always is.
     live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
     return DiscoveredRun(folder, name, facts, live, tags)
 

@@ -135,6 +135,7 @@ def moment(value: When, now: datetime, *, end: bool = False) -> datetime:
         return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     if isinstance(value, date):
         day = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        # `until` is exclusive, so the whole day ends where the next one begins.
         return day + timedelta(days=1) if end else day
     text = value.strip()
     if age := _AGE.fullmatch(text):
@@ -183,9 +184,11 @@ def _same(column: Named, value: Any) -> str:
     if value is None:
         return f"{column.sql} IS NULL"
     if isinstance(value, bool):
+        # Properties are stored as JSON, where a boolean is the text `true` or `false`.
         text = literal("true" if value else "false")
         return f"lower({column.sql}::VARCHAR) = {text}"
     if isinstance(value, int | float):
+        # A property may be text in some cases, and a plain cast would fail the whole query.
         return f"TRY_CAST({column.sql} AS DOUBLE) = {literal(value)}"
     if column.kind.endswith("[]"):
         return f"list_contains({column.sql}, {literal(value)})"

@@ -51,8 +51,8 @@ VERSION = 1
 CLUSTER = "cluster"
 """Case property that names its cluster (a shared fixture, a document)."""
 
-TAIL = 4096
-"""Bytes hashed at the end of a journal to distinguish journals of equal length."""
+# Bytes hashed at the end of a journal to distinguish journals of equal length.
+_TAIL = 4096
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -159,8 +159,9 @@ def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:
 def _digest(path: Path, tail: bool) -> str | None:
     try:
         with path.open("rb") as file:
+            # A journal may have gigabytes, but it only grows: its length and its end identify it.
             if tail:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None
@@ -196,6 +197,7 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
             )
             for name, given in agents.items()
         },
+        # `str` for values of YAML that JSON does not have, such as dates.
         cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),
     )
 
@@ -300,7 +302,9 @@ def finalise(
 
     run = Run(folder.path, spec=spec, finished=finished)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
+    # The Parquet file takes longest, so the summaries are written at the same time.
     with parquet_meanwhile(folder, in_order=in_order):
         write_summaries(folder, run.cells, about)
+    # Last: its stamps are of the files written before.
     write_facts(run)
     return run

@@ -26,20 +26,20 @@ from proctor.stats.power import (
     within_variance,
 )
 
-TYPICAL_NOISE = 0.10
-"""Typical within-case variance of one trial in suites where some cases always pass or fail."""
+# Typical within-case variance of one trial in suites where some cases always pass or fail.
+_TYPICAL_NOISE = 0.10
 
-LARGEST_NOISE = 0.25
-"""Largest possible variance of pass/fail: a case that passes half the time."""
+# Largest possible variance of pass/fail: a case that passes half the time.
+_LARGEST_NOISE = 0.25
 
-CASES = (10, 20, 30, 50, 100, 200)
-"""Default suite sizes of a plan."""
+# Default suite sizes of a plan.
+_CASES = (10, 20, 30, 50, 100, 200)
 
-TRIALS = (1, 3, 5, 10)
-"""Default trials per case of a plan."""
+# Default trials per case of a plan.
+_TRIALS = (1, 3, 5, 10)
 
-CLAIMS = (0.8, 0.9, 0.95, 0.99)
-"""Pass rates to verify."""
+# Pass rates to verify.
+_CLAIMS = (0.8, 0.9, 0.95, 0.99)
 
 
 class Noise(NamedTuple):
@@ -89,23 +89,23 @@ def plan_experiment(
     alpha: float = 0.05,
     power: float = 0.8,
     outcomes: Sequence[AgentOutcomes] = (),
-    asked: PowerOptions | None = None,
+    options: PowerOptions | None = None,
 ) -> Planning:
     """Return sizes that detect a difference of `effect` (0.1 is 10 points) with the given power."""
-    asked = asked or PowerOptions()
+    options = options or PowerOptions()
     counts = [row for arm in outcomes for row in arm.counts]
     within = within_variance(counts) if outcomes else None
     between = _between(outcomes)
-    noises = list(_noises(asked, within))
+    noises = list(_noises(options, within))
     costs = [cost for arm in outcomes for case in arm.cases for cost in case.costs_usd]
     cost = math.fsum(costs) / len(costs) if costs else None
-    sizes = _sizes(asked.cases, _cases_of(outcomes), CASES)
+    sizes = _sizes(options.cases, _cases_of(outcomes), _CASES)
     suite = [
         _row(plan_suite(effect, cases=n, sigma2=noise.value, alpha=alpha, power=power), noise, cost)
         for noise in noises
         for n in sizes
     ]
-    omega2 = asked.omega2 if asked.omega2 is not None else (between.value if between else None)
+    omega2 = options.omega2 if options.omega2 is not None else (between.value if between else None)
     population = [
         _row(
             plan_population(
@@ -120,7 +120,7 @@ def plan_experiment(
             cost,
         )
         for noise in noises
-        for k in _sizes(asked.trials, None, TRIALS)
+        for k in _sizes(options.trials, None, _TRIALS)
         if omega2 is not None
     ]
     return Planning(
@@ -132,9 +132,9 @@ def plan_experiment(
         within=within,
         between=between,
         as_it_is=tuple(_as_it_is(outcomes, noises, (alpha, power), cost)),
-        claims=tuple(passes_to_claim(rate) for rate in CLAIMS),
+        claims=tuple(passes_to_claim(rate) for rate in _CLAIMS),
         cost_mean_usd=cost,
-        reasons=tuple(_reasons(asked, outcomes, within, between)),
+        reasons=tuple(_reasons(options, outcomes, within, between)),
     )
 
 
@@ -142,17 +142,17 @@ def _row(plan: SampleSize, noise: Noise, cost: float | None) -> PlanRow:
     return PlanRow(plan=plan, noise=noise, cost_usd=None if cost is None else cost * plan.n)
 
 
-def _noises(asked: PowerOptions, within: Variance | None) -> Iterator[Noise]:
+def _noises(options: PowerOptions, within: Variance | None) -> Iterator[Noise]:
     """Return the noise to plan for: given, observed or assumed."""
-    if asked.sigma2 is not None:
-        yield Noise(asked.sigma2, "as given")
+    if options.sigma2 is not None:
+        yield Noise(options.sigma2, "as given")
     elif within is not None and within.value:
         yield Noise(
             within.value, f"seen in {plural(within.cases, 'case')}, {plural(within.n, 'trial')}"
         )
     else:
-        yield Noise(TYPICAL_NOISE, "assumed: typical")
-        yield Noise(LARGEST_NOISE, "assumed: the largest possible")
+        yield Noise(_TYPICAL_NOISE, "assumed: typical")
+        yield Noise(_LARGEST_NOISE, "assumed: the largest possible")
 
 
 def _between(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
@@ -191,24 +191,24 @@ def _cases_of(outcomes: Sequence[AgentOutcomes]) -> int | None:
     return most or None
 
 
-def _sizes(asked: int | None, seen: int | None, usual: Sequence[int]) -> list[int]:
-    if asked is not None:
-        return [asked]
+def _sizes(requested: int | None, seen: int | None, usual: Sequence[int]) -> list[int]:
+    if requested is not None:
+        return [requested]
     return sorted({*usual, *([] if seen is None else [seen])})
 
 
 def _reasons(
-    asked: PowerOptions,
+    options: PowerOptions,
     outcomes: Sequence[AgentOutcomes],
     within: Variance | None,
     between: Variance | None,
 ) -> Iterator[str]:
-    if asked.sigma2 is None and within is not None and not within.value:
+    if options.sigma2 is None and within is not None and not within.value:
         why = within.reason or "no case varied"
         yield f"the noise of a trial is assumed: the run does not show it ({why})"
-    if asked.sigma2 is None and within is None:
+    if options.sigma2 is None and within is None:
         yield "the noise of a trial is assumed (no --from)"
-    if asked.omega2 is None and (between is None or between.value is None):
+    if options.omega2 is None and (between is None or between.value is None):
         why = "run two agents on the same cases, or set --omega2"
         if between is not None and between.reason:
             why = f"{between.reason}; set --omega2"

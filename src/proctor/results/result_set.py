@@ -227,6 +227,7 @@ class ResultSet:
         names = tuple(columns or COLUMNS)
         cursor = self._run(*self._listing(names, limit))
         decoded = [at for at, name in enumerate(names) if name in JSON_COLUMNS]
+        # In batches: all rows of a large set, with answers and checks, may not fit in memory.
         while batch := cursor.fetchmany(1000):
             for row in batch:
                 values = list(row)
@@ -351,6 +352,7 @@ def _left_out(column: str, total: TrialTally, used: int) -> tuple[Excluded, ...]
     if column in OF_JUDGED:
         excluded, missing = total.left_out, total.judged - used
     else:
+        # Errored and cancelled trials have a cost, too.
         excluded = tuple(part for part in total.left_out if "early stop" in part.why)
         missing = total.trials - total.after_stop - used
     gap = Excluded("trials", missing, f"no {column}")

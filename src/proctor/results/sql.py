@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
     from proctor.results.database import View
 
-TRIAL_KEYS = ("run", "case", "agent", "params", "axis_seed", "index", "counted")
-"""Columns of `trials` that the view `checks` repeats, to join on."""
+# Columns of `trials` that the view `checks` repeats, to join on.
+_TRIAL_KEYS = ("run", "case", "agent", "params", "axis_seed", "index", "counted")
 
-CHECKS = {
+# Further columns of the view `checks`: one row for each check of each trial.
+_CHECKS = {
     "id": "k->>'id'",
     "check": "k->>'check'",
     "layer": "k->>'layer'",
@@ -37,10 +38,9 @@ CHECKS = {
     "blocking": "coalesce((k->>'blocking')::BOOLEAN, FALSE)",
     "reason": "k->>'reason'",
 }
-"""Further columns of the view `checks`: one row for each check of each trial."""
 
-RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "run_stopped")
-"""Columns of the view `runs`, besides `read_from`: results.parquet, or the journal."""
+# Columns of the view `runs`, besides `read_from`: results.parquet, or the journal.
+_RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "run_stopped")
 
 
 class SqlResult(NamedTuple):
@@ -111,11 +111,11 @@ class ReferencedTables(NamedTuple):
 
 EVERYTHING = ReferencedTables(frozenset({"trials", "runs", "cases", "checks"}), None)
 
-READING_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
-"""Query node types that read; any other is a statement."""
+# Query node types that read; any other is a statement.
+_READING_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 
-WHOLE_ROW_NODES = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
-"""Expression types that may refer to columns without naming them."""
+# Expression types that may refer to columns without naming them.
+_WHOLE_ROW_NODES = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
 
 
 class _Seen(NamedTuple):
@@ -132,13 +132,13 @@ def _referenced(connection: duckdb.DuckDBPyConnection, query: str) -> Referenced
         raise _rejected(f"the query cannot be parsed: {tree.get('error_message')}")
     seen = _Seen(set(), set(), set())
     _walk(tree.get("statements"), seen)
-    foreign = {kind for kind in seen.kinds if kind.endswith("_NODE")} - READING_NODES
+    foreign = {kind for kind in seen.kinds if kind.endswith("_NODE")} - _READING_NODES
     if foreign:
         what = sorted(foreign)[0].removesuffix("_QUERY_NODE").removesuffix("_NODE")
         raise _rejected(f"only one SELECT is accepted, this one contains: {what}")
     tables = frozenset(seen.tables)
     # `select t from trials t` reads a whole row; so does a natural join.
-    whole = seen.kinds & WHOLE_ROW_NODES or seen.names & tables or "NATURAL" in seen.kinds
+    whole = seen.kinds & _WHOLE_ROW_NODES or seen.names & tables or "NATURAL" in seen.kinds
     return ReferencedTables(tables, None if whole else frozenset(seen.names))
 
 
@@ -169,20 +169,20 @@ def _guard(
     """Create the views in a connection and revoke everything else."""
     condition = selected or SqlCondition("", frozenset())
     columns = set(COLUMNS) if used.columns is None else set(COLUMNS) & used.columns
-    columns |= {*TRIAL_KEYS, "checks"} if "checks" in used.tables else set()
+    columns |= {*_TRIAL_KEYS, "checks"} if "checks" in used.tables else set()
     columns |= condition.columns | {"status"}
     sources = {COLUMNS[name].source for name in columns}
     view.load_into(connection, sources | ({ColumnSource.CASE} if "cases" in used.tables else set()))
     connection.execute(f"CREATE VIEW trials AS {view.relation(columns, condition.sql)}")
     if "checks" in used.tables:
-        picked = [quoted(name) for name in TRIAL_KEYS]
-        picked += [f"{sql} AS {quoted(name)}" for name, sql in CHECKS.items()]
+        picked = [quoted(name) for name in _TRIAL_KEYS]
+        picked += [f"{sql} AS {quoted(name)}" for name, sql in _CHECKS.items()]
         connection.execute(
             f"CREATE VIEW checks AS SELECT {', '.join(picked)} FROM"
             " (SELECT *, unnest(json_extract(checks, '$[*]')) AS k FROM trials)"
         )
     if "runs" in used.tables:
-        connection.execute(f"CREATE VIEW runs AS {view.run_rows(RUNS)}")
+        connection.execute(f"CREATE VIEW runs AS {view.run_rows(_RUNS)}")
     if "cases" in used.tables:
         connection.execute(
             f"CREATE VIEW cases AS SELECT {view.run_list('run')}[c.run_no + 1] AS run,"

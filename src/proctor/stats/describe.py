@@ -127,8 +127,8 @@ def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
 # independent. A permutation makes no assumption on the distribution and handles ties.
 
 
-ENUMERATE_UP_TO = 7
-"""Up to 7 values all 7! = 5,040 orders are enumerated; beyond it they are sampled."""
+# Up to 7 values all 7! = 5,040 orders are enumerated; beyond it they are sampled.
+_ENUMERATE_UP_TO = 7
 
 # Permuted values held in memory at a time: about 32 MB.
 _CELLS_AT_ONCE = 4_000_000
@@ -164,7 +164,7 @@ def correlate(
     x = np.asarray(finite(values, "property"), dtype=np.float64)
     y = np.asarray(finite(scores, "scores"), dtype=np.float64)
     n = len(x)
-    exact = n <= ENUMERATE_UP_TO
+    exact = n <= _ENUMERATE_UP_TO
     label = f"{method}, permutation p, " + ("exact" if exact else f"seed {seed}")
     if n < 3:
         why = "a correlation needs three cases"

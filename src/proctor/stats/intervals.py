@@ -224,8 +224,8 @@ def bootstrap_over_cases(
 # after early stopping; scores must arrive one after another from the same source.
 
 
-GRID = 1_000
-"""Grid size of candidate means; ends are rounded outwards to the next one, 0.1 % of the range."""
+# Grid size of candidate means; ends are rounded outwards to the next one, 0.1 % of the range.
+_GRID = 1_000
 
 # Maximum share of the stake in one bet, as in the paper: no bet can ruin.
 _BOLDNESS = 0.5
@@ -251,12 +251,12 @@ def confidence_sequence(
     if not n:
         return Interval(None, None, None, level, method, "suite", 0, 0, reason="no value")
     span = most - least
-    means = np.linspace(0.0, 1.0, GRID + 1)
+    means = np.linspace(0.0, 1.0, _GRID + 1)
     # A bet of a share of 1/m (or 1/(1−m)); at the ends any bet of the kind is safe.
-    cap_up = _BOLDNESS / np.maximum(means, 1 / GRID)
-    cap_down = _BOLDNESS / np.maximum(1 - means, 1 / GRID)
-    up, down = np.zeros(GRID + 1), np.zeros(GRID + 1)
-    ruled_out = np.zeros(GRID + 1, dtype=bool)
+    cap_up = _BOLDNESS / np.maximum(means, 1 / _GRID)
+    cap_down = _BOLDNESS / np.maximum(1 - means, 1 / _GRID)
+    up, down = np.zeros(_GRID + 1), np.zeros(_GRID + 1)
+    ruled_out = np.zeros(_GRID + 1, dtype=bool)
     # Half of alpha for each direction: the hedge bets on both sides of every mean.
     threshold = math.log(2 / (1 - level))
     # One imagined value of ½ with variance ¼ before the first, so that the first bet is defined.
@@ -275,8 +275,8 @@ def confidence_sequence(
         why = "every mean is ruled out: the values do not come from one unchanging source"
         return Interval(mean, None, None, level, method, "suite", n, 1, reason=why)
     # Outwards to the next point of the grid: the true end lies between two of them.
-    low = max(0.0, float(left.min()) - 1 / GRID)
-    high = min(1.0, float(left.max()) + 1 / GRID)
+    low = max(0.0, float(left.min()) - 1 / _GRID)
+    high = min(1.0, float(left.max()) + 1 / _GRID)
     return Interval(mean, least + span * low, least + span * high, level, method, "suite", n, 1)
 
 

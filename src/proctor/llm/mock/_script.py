@@ -21,8 +21,8 @@ FOREVER = "forever"
 MALFORMED = ("bad_json", "truncated", "cut", "wrong_shape")
 PROTOCOLS = ("openai-chat", "openai-responses", "anthropic")
 
-MAX_SCRIPT_BYTES = 10_000_000
-"""Maximum size; scripts are written by hand, so a larger file is the wrong file."""
+# Maximum size; scripts are written by hand, so a larger file is the wrong file.
+_MAX_SCRIPT_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +182,8 @@ def _load_file(path: Path) -> Script:
     import yaml
 
     try:
-        if path.stat().st_size > MAX_SCRIPT_BYTES:
-            raise ProctorError(f"larger than {MAX_SCRIPT_BYTES} bytes", where=str(path))
+        if path.stat().st_size > _MAX_SCRIPT_BYTES:
+            raise ProctorError(f"larger than {_MAX_SCRIPT_BYTES} bytes", where=str(path))
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from error

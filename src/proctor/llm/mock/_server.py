@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 
-MAX_BODY_BYTES = 64_000_000
-"""Larger than any real request; a faulty client must not fill the memory of a test run."""
+# Larger than any real request; a faulty client must not fill the memory of a test run.
+_MAX_BODY_BYTES = 64_000_000
 
-EMBEDDING_DIMENSIONS = 64
-"""Short enough to read, long enough to distinguish texts."""
+# Short enough to read, long enough to distinguish texts.
+_EMBEDDING_DIMENSIONS = 64
 
-UNSCRIPTED_STATUS = 400
-"""Not 429 or 5xx, which client libraries retry: an exhausted script should be visible."""
+# Not 429 or 5xx, which client libraries retry: an exhausted script should be visible.
+_UNSCRIPTED_STATUS = 400
 
 WIRES: dict[str, Wire] = {
     "/chat/completions": ChatCompletions(),
@@ -172,7 +172,7 @@ class MockLLM:
 
 
 def _unscripted(message: str) -> Reply:
-    return Reply(error=Failure(status=UNSCRIPTED_STATUS, message=message))
+    return Reply(error=Failure(status=_UNSCRIPTED_STATUS, message=message))
 
 
 class _Server(ThreadingHTTPServer):
@@ -261,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
             length = int(self.headers.get("Content-Length") or 0)
         except ValueError:
             length = -1
-        if not 0 <= length <= MAX_BODY_BYTES:
+        if not 0 <= length <= _MAX_BODY_BYTES:
             self.close_connection = True
             # The rest of the body was not read, so the connection cannot be used again.
             self._fail(413, "the request's length is missing or too large")
@@ -361,7 +361,7 @@ def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
     )
     dimensions = body.get("dimensions")
     if not isinstance(dimensions, int) or not 0 < dimensions <= 4096:
-        dimensions = EMBEDDING_DIMENSIONS
+        dimensions = _EMBEDDING_DIMENSIONS
     data: list[dict[str, Any]] = []
     for index, text in enumerate(texts):
         vector: Any = _shared.embedding(str(text), dimensions)

@@ -23,16 +23,16 @@ from proctor.results.exchange._tables import started_ns
 from proctor.results.exchange.importing import Imported, Record
 from proctor.results.metadata import as_list, as_mapping, as_text
 
-ZSTANDARD = 93
-"""Zip compression method of Zstandard; Python's zipfile supports it from 3.14 on."""
+# Zip compression method of Zstandard; Python's zipfile supports it from 3.14 on.
+_ZSTANDARD = 93
 
-MAX_SAMPLE_BYTES = 1 << 30
-"""Maximum bytes of one unpacked sample: a larger one is treated as a zip bomb."""
+# Maximum bytes of one unpacked sample: a larger one is treated as a zip bomb.
+_MAX_SAMPLE_BYTES = 1 << 30
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 
-GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-"""Inspect's grades: correct, partially correct, incorrect, no answer."""
+# Inspect's grades: correct, partially correct, incorrect, no answer.
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 _TRUTH = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
@@ -88,11 +88,11 @@ def _parts(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
     where = f"{path}!{info.filename}"
-    if info.file_size > MAX_SAMPLE_BYTES:
+    if info.file_size > _MAX_SAMPLE_BYTES:
         raise ProctorError(
             f"{info.file_size:,} bytes exceed the size limit of a sample", where=where
         )
-    if info.compress_type != ZSTANDARD:
+    if info.compress_type != _ZSTANDARD:
         return archive.read(info)
     with path.open("rb") as file:
         file.seek(info.header_offset)
@@ -205,7 +205,7 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     word = str(value).strip()
-    known = GRADES.get(word, _TRUTH.get(word.lower()))
+    known = _GRADES.get(word, _TRUTH.get(word.lower()))
     try:
         return float(word) if known is None else known
     except ValueError:

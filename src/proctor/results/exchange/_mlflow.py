@@ -21,14 +21,14 @@ from proctor.results.outcomes import AgentOutcomes
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
 
-METRICS_PER_REQUEST = 900
-"""Metrics per request; the server accepts 1,000 entities."""
+# Metrics per request; the server accepts 1,000 entities.
+_METRICS_PER_REQUEST = 900
 
-MAX_PARAM_CHARS = 6000
-"""Maximum characters of a param; the server rejects longer ones."""
+# Maximum characters of a param; the server rejects longer ones.
+_MAX_PARAM_CHARS = 6000
 
-TIMEOUT = 30.0
-"""Timeout of a request in seconds: enough for a distant server, short of a hang."""
+# Timeout of a request in seconds: enough for a distant server, short of a hang.
+_TIMEOUT = 30.0
 
 NOT_FOUND = 404
 
@@ -63,7 +63,7 @@ class TrackingServer:
         extra: dict[str, Any] = {"params": body} if method == "GET" else {"json": body}
         try:
             response = httpx.request(
-                method, url, headers=self._headers, auth=self._auth, timeout=TIMEOUT, **extra
+                method, url, headers=self._headers, auth=self._auth, timeout=_TIMEOUT, **extra
             )
         except httpx.HTTPError as error:
             raise ProctorError(
@@ -109,7 +109,7 @@ def _send_run(
     columns = ["run_id", "run_started", "git_commit", "model"]
     row = part.where(where={"agent": [outcomes.agent]}).rows(columns, limit=1)[0]
     # MLflow's filter syntax has no escape for quotes.
-    cell = f"{row['run_id']} {outcomes.name}".replace("'", "")[:MAX_PARAM_CHARS]
+    cell = f"{row['run_id']} {outcomes.name}".replace("'", "")[:_MAX_PARAM_CHARS]
     search = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
     result = server.request("POST", "runs/search", {**search, "max_results": 1})
     runs = cast("list[Any]", result.get("runs") or [])
@@ -140,15 +140,15 @@ def _send_run(
         {"key": key, "value": value, "timestamp": now, "step": 0}
         for key, value in _metrics(outcomes).items()
     ]
-    for at in range(0, len(metrics), METRICS_PER_REQUEST):
-        batch = {"run_id": run_id, "metrics": metrics[at : at + METRICS_PER_REQUEST]}
+    for at in range(0, len(metrics), _METRICS_PER_REQUEST):
+        batch = {"run_id": run_id, "metrics": metrics[at : at + _METRICS_PER_REQUEST]}
         server.request("POST", "runs/log-batch", batch)
     server.request("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
 
 
 def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return tags or params in MLflow's form, without empty ones."""
-    return [{"key": k, "value": str(v)[:MAX_PARAM_CHARS]} for k, v in values.items() if v]
+    return [{"key": k, "value": str(v)[:_MAX_PARAM_CHARS]} for k, v in values.items() if v]
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:

@@ -20,8 +20,8 @@ from proctor.results.exchange._tables import parse_json, read_text
 from proctor.results.exchange.importing import Imported, Record
 from proctor.results.metadata import as_mapping, as_text
 
-ERRORED = 2
-"""promptfoo's `failureReason` of a test whose provider failed; 1 is a failed assertion."""
+# promptfoo's `failureReason` of a test whose provider failed; 1 is a failed assertion.
+_ERRORED = 2
 
 MAX_ID_CHARS = 80
 
@@ -39,6 +39,7 @@ def read_promptfoo(path: Path) -> Imported:
         )
     rows = [as_mapping(row) for row in cast("list[Any]", results)]
     names = _case_names(rows)
+    # With a single prompt it is no parameter, and cells need no name for it.
     prompts = len({_prompt(row) for row in rows}) > 1
     config = as_mapping(whole.get("config"))
     return Imported(
@@ -89,7 +90,7 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
     response = as_mapping(row.get("response"))
     usage = as_mapping(row.get("tokenUsage") or response.get("tokenUsage"))
     metadata = dict(as_mapping(test.get("metadata")))
-    errored = row.get("failureReason") == ERRORED or (not grading and bool(row.get("error")))
+    errored = row.get("failureReason") == _ERRORED or (not grading and bool(row.get("error")))
     output = response.get("output")
     cost = row.get("cost", response.get("cost"))
     return Record(

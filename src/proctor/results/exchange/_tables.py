@@ -23,10 +23,11 @@ from proctor.results.exchange.importing import Imported, Record
 from proctor.results.metadata import as_glob
 from proctor.runs.trial import TrialStatus
 
-MAX_CELL_CHARS = 100_000_000
-"""Maximum characters of a cell: a trace in a column exceeds Python's default of 131,072."""
+# Maximum characters of a cell: a trace in a column exceeds Python's default of 131,072.
+_MAX_CELL_CHARS = 100_000_000
 
-SYNONYMS = {
+# Names of a field in other programs, the likeliest first.
+_SYNONYMS = {
     "case": ("case_id", "test", "test_id", "question_id", "sample_id", "id", "name"),
     "agent": ("model", "provider", "system"),
     "passed": ("pass", "success", "correct", "ok"),
@@ -41,7 +42,6 @@ SYNONYMS = {
     "latency_ms": ("latency",),
     "started": ("timestamp", "time", "date", "created"),
 }
-"""Names of a field in other programs, the likeliest first."""
 
 STATUS_WORDS = {
     "pass": "passed",
@@ -64,7 +64,7 @@ NESTED = ("params", "properties")
 def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a CSV file (comma, semicolon or tab; UTF-8 with or without BOM)."""
     text = read_text(path)
-    csv.field_size_limit(MAX_CELL_CHARS)
+    csv.field_size_limit(_MAX_CELL_CHARS)
     header = text.partition("\n")[0]
     # csv.Sniffer also accepts letters as delimiters; the header decides more reliably.
     delimiter = max(",;\t", key=header.count)
@@ -198,8 +198,9 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
         if name not in fields and own and name not in taken:
             fields[name] = name
             taken.add(name)
+    # Reversed: of two columns with the same spelling the first one wins.
     lowered = {name.strip().lower().replace(" ", "_"): name for name in reversed(names)}
-    for field, words in SYNONYMS.items():
+    for field, words in _SYNONYMS.items():
         found = next((lowered[w] for w in (field, *words) if w in lowered), None)
         if field not in taken and found is not None and found not in fields:
             fields[found] = field

@@ -33,8 +33,8 @@ from proctor.trace.redact import default_redactor
 # agent.
 
 
-THRESHOLD = 0.8
-"""Minimum passing score where the source has none: the default of cases."""
+# Minimum passing score where the source has none: the default of cases.
+_THRESHOLD = 0.8
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -95,7 +95,7 @@ class Imported(msgspec.Struct, kw_only=True):
 
 
 def write_import(
-    found: Imported, root: Path, *, file: Path, threshold: float = THRESHOLD, scale: float = 1.0
+    found: Imported, root: Path, *, file: Path, threshold: float = _THRESHOLD, scale: float = 1.0
 ) -> Run:
     """Write the parsed results as a new run folder below `root`."""
     if not found.records:
@@ -147,6 +147,7 @@ def _number_trials(records: Sequence[Record]) -> None:
             record.index = seen[cell]
         seen[cell] += 1
         key = (*cell, record.index)
+        # Silently keeping one of them would change the figures.
         if key in first_seen:
             raise ProctorError(
                 f"trial {record.index} of {record.cell} is a duplicate (first: {first_seen[key]})",
@@ -161,6 +162,7 @@ def _trial(record: Record, threshold: float, scale: float) -> Trial:
     status = _status(record, score, record.threshold or threshold)
     if score is None and status.judged:
         score = float(status == TrialStatus.PASSED)
+    # An imported run is shared and stored like any other, so secrets are removed here, too.
     clean = default_redactor()
     error = None
     if status == TrialStatus.INFRA_ERROR:
@@ -288,10 +290,10 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
     }
 
 
-TABLES = ("csv", "jsonl", "json", "parquet")
-"""Formats with one trial per row, whose columns can be mapped to fields."""
+# Formats with one trial per row, whose columns can be mapped to fields.
+_TABLES = ("csv", "jsonl", "json", "parquet")
 
-SOURCES = (*TABLES, "inspect", "promptfoo")
+SOURCES = (*_TABLES, "inspect", "promptfoo")
 
 
 def import_results(
@@ -301,7 +303,7 @@ def import_results(
     root: str | Path = "results",
     columns: Mapping[str, str] | None = None,
     name: str | None = None,
-    threshold: float = THRESHOLD,
+    threshold: float = _THRESHOLD,
     scale: float = 1.0,
 ) -> Run:
     """Import the results in a file as a run folder below `root`.
@@ -322,7 +324,7 @@ def read_results(
     if not file.is_file():
         raise ProctorError("the file does not exist", where=str(file))
     form = source or detect_format(file)
-    if form in TABLES:
+    if form in _TABLES:
         from proctor.results.exchange import _tables as tables
 
         readers = {
@@ -334,7 +336,7 @@ def read_results(
         return readers[form](file, columns or {})
     if columns:
         raise ProctorError(
-            f"--map applies to {', '.join(TABLES)}; this is {form}",
+            f"--map applies to {', '.join(_TABLES)}; this is {form}",
             where=str(file),
             hint="remove --map: the fields of this format are known",
         )
@@ -363,6 +365,7 @@ def detect_format(file: Path) -> str:
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
     if suffix == ".json":
+        # The keys that tell the formats apart are at the beginning.
         top = file.read_bytes()[:4096]
         if top.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" or b'"trials"' in top[:64]:
             return "json"
