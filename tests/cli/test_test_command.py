@@ -235,7 +235,7 @@ def test_a_case_without_checks_is_named(place, proctor):
     """R-C1: it passes whatever is answered, and the report says so."""
     said = proctor(suite(place, GOOD, "\n  - {id: bare, input: Hello}\n"))
     assert said.code == 0
-    assert "note: 1 of 2 cases without a check, passed whatever is answered: bare" in said.out
+    assert "note: no checks in 1 of 2 cases, so any answer passes: bare" in said.out
     assert "note" not in proctor(suite(place, GOOD)).out
 
 
@@ -541,7 +541,7 @@ def test_a_case_without_a_trace_is_infrastructure(place, proctor):
     assert said.code == 2
     assert said.statuses == {"capital": "passed", "wrong": "infra_error"}
     assert "no recorded trace for case 'wrong'" in said.document["cases"][1]["error"]
-    assert said.document["notes"] == ["1 of 2 traces belong to no chosen case"]
+    assert said.document["notes"] == ["1 of 2 traces belong to no selected case"]
 
 
 def test_every_trace_of_a_case_is_judged(place, proctor):

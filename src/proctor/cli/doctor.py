@@ -80,6 +80,7 @@ class DoctorFinding(NamedTuple):
     todo: str | None = None
 
 
+# The marks alone tell the states apart, for terminals without colour.
 MARKS = {"ok": ("✓", "green"), "note": ("·", None), "problem": ("✗", "red")}
 
 
@@ -133,6 +134,7 @@ def examine(
 ) -> Iterator[DoctorFinding]:
     """Yield all findings in the order of the output."""
     environ = os.environ if environ is None else environ
+    # From the most basic to the most specific: the first problem is often the cause of the rest.
     yield from versions()
     yield from extras()
     yield from settings()
@@ -161,6 +163,7 @@ def versions() -> Iterator[DoctorFinding]:
         f"{platform.platform(terse=True)} {platform.machine()}",
         "Proctor needs Python 3.11 or newer" if old else None,
     )
+    # The place shows which of several installations answers.
     home = Path(__file__).resolve().parents[1]
     yield DoctorFinding("versions", "Proctor", "ok", f"{__version__} at {home}")
     required = _requirements()
@@ -218,6 +221,7 @@ def _requirements() -> dict[str, dict[str, str]]:
     except metadata.PackageNotFoundError:
         return {}
     found: dict[str, dict[str, str]] = {}
+    # Lines such as `duckdb>=1.1; extra == "frames"`. `packaging` is not required.
     for line in lines:
         named = re.match(r"([\w.-]+)(?:\[[^\]]*\])?>=([\w.]+)", line)
         extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
@@ -238,6 +242,7 @@ def _version(name: str) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     import re
 
+    # Three numbers suffice to compare releases; a local version (`+cpu`) says nothing about age.
     return tuple(int(part) for part in re.findall(r"\d+", version.split("+", maxsplit=1)[0])[:3])
 
 
@@ -252,7 +257,7 @@ def settings() -> Iterator[DoctorFinding]:
 
     try:
         configuration = load_configuration()
-    except SpecError as error:
+    except SpecError as error:  # every problem of the files, each with its place
         for problem in error.problems:
             name = Path(problem.file).name
             todo = problem.hint or "`proctor config schema config` lists all keys"
@@ -272,6 +277,7 @@ def settings() -> Iterator[DoctorFinding]:
             yield DoctorFinding("settings", name, "note", f"no file{where}; defaults apply")
     from proctor.agents.registry import named_agents, resolve_agent
 
+    # Resolving imports the user's code, which is where most problems are.
     known = configuration.settings.agents
     broken = 0
     for name in known:
@@ -317,13 +323,14 @@ def _existing(folder: Path) -> Path:
 def _writable(name: str, folder: Path) -> DoctorFinding:
     import tempfile
 
+    # A folder that does not exist yet is not created here: `doctor` changes nothing.
     there = _existing(folder)
     created = "" if there == folder.absolute() else ", created on first use"
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".proctor-doctor-") as file:
             file.write(b"x")
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # a full disk may accept the write and fail only here
     except OSError as error:
         what = f"{folder}: cannot write to {there}: {error.strerror}"
         todo = (
@@ -342,7 +349,7 @@ def _locks(results: Path) -> DoctorFinding:
     there = _existing(results)
     try:
         import fcntl
-    except ImportError:
+    except ImportError:  # Windows
         return DoctorFinding("folders", "locks", "note", "not checked on this system")
     try:
         with (
@@ -350,6 +357,7 @@ def _locks(results: Path) -> DoctorFinding:
             Path(first.name).open("rb") as second,
         ):
             fcntl.flock(first.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The second lock must fail: on some network disks both succeed.
             try:
                 fcntl.flock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -413,6 +421,7 @@ def keys(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     absent = [name for name, state in known.items() if state != "set"]
     for name in there:
         yield DoctorFinding("keys", name, "ok", "set")
+    # One line for all that are missing: most users have one provider.
     if absent:
         none = "" if there else "; suites, traces and offline diagnosis need no key"
         yield DoctorFinding("keys", "not set", "note", ", ".join(absent) + none)
@@ -427,6 +436,7 @@ def reachable(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     for key, (variable, usual) in ENDPOINTS.items():
         address = (environ.get(variable) if variable else None) or usual
         if environ.get(key) and address:
+            # By address: Gemini's two keys have one endpoint, which is contacted once.
             endpoints[address] = (
                 key.removesuffix("_KEY").removesuffix("_API").removesuffix("_SECRET")
             )

@@ -62,6 +62,7 @@ def export(
     """
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is only for CSV")
+    # The options have the names of the filters; one that is not given must not be passed.
     given = {key: value for key, value in filters.items() if value is not None}
     found = query_trials(runs, api.results_root(results), given)
     if output == "-":
@@ -75,6 +76,7 @@ def export(
         place = found.export(output, format=form, bom=bom)
         summary = f"{plural(len(found), 'trial')} of {plural(len(found.runs), 'run')}: {place}"
         click.echo(summary, err=True)
+    # Last, so that warnings about unreadable runs are not scrolled away.
     echo_problems(found)
 
 
@@ -152,6 +154,7 @@ def import_(
     from proctor.results.exchange.importing import read_results, write_import
 
     root = api.results_root(results)
+    # One run per file: each file is an evaluation of its own.
     for file in files:
         found = read_results(file, source, columns)
         found.name = name or found.name
@@ -162,6 +165,7 @@ def import_(
             f"{total.passed} of {total.judged} judged passed, "
             f"{total.infra_error} could not be judged"
         )
+        # Not an error: files of other tools have many columns that Proctor has no field for.
         if found.ignored:
             skipped = ", ".join(printable(column) for column in found.ignored)
             click.echo(f"columns ignored: {skipped} (use --map COLUMN=FIELD)", err=True)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--alpha",
+    # A one-sided test: from 0.5 on, a coin would do as well.
     type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
     default=0.05,
     metavar="X",
@@ -114,6 +115,7 @@ def gate(
     if extend_by is not None and inconclusive != "extend":
         raise click.UsageError("--extend-by needs --inconclusive extend")
     root = api.results_root(results)
+    # Both are opened first, so that a wrong name is reported before any trial is added.
     tested, reference = read_run(run, root), read_run(against, root)
     signal: int | None = None
     if inconclusive != "extend":
@@ -141,25 +143,28 @@ def gate(
         allow_local_imports()
         ended: list[EndedRun] = []
 
-        def carry(ready: RunContext, folder: RunFolder) -> Run:
-            ended.append(execute_run(ready, folder, quiet=quiet, events=as_json))
+        # The gate says which trials to add; the command runs them, with progress and Ctrl-C.
+        def add_trials(context: RunContext, folder: RunFolder) -> Run:
+            ended.append(execute_run(context, folder, quiet=quiet, events=as_json))
             return ended[-1].run
 
         facts = judge_extending(
             tested,
             reference,
-            carry,
+            add_trials,
             rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_errors),
             extending=Extending(extend_rounds, extend_by),
             must_pass=must_pass,
         )
         signal = ended[-1].signal if ended else None
+    # An interrupted extension has no verdict of its own.
     code = facts.exit_code(inconclusive) if signal is None else 128 + signal
     if as_json:
         more = {"exit_code": code, "policy": inconclusive, "error_rate": facts.error_rate}
         echo_report(document("gate", facts, **more))
     else:
         echo_report(render_gate(facts))
+    # A remote run is only a cached copy here: its gate is logged in the local results folder.
     far = address_of(tested.path)
     record_audit(
         "gate",

@@ -95,12 +95,14 @@ def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
 
     weights = None if options["weights"] == "none" else options["weights"]
     measure = Measure(weights, options["seed"], options["resamples"])
+    # Verdicts in the file are compared as they are: no model, no cost.
     if not options["models"]:
         if not any(row.judge for row in rows):
             raise click.UsageError("name a judge with --model, or add a column `judge` to the file")
         return given_verdicts(rows, measure)
     from proctor.background import run_sync
 
+    # In one event loop, because connections of a model belong to the loop that opened them.
     async def run() -> Audit:
         async with _OpenJudge(options) as judge:
             return await judged_verdicts(rows, judge, measure, concurrency=options["concurrency"])
@@ -139,6 +141,7 @@ def _rubric(name: str) -> Any:
     from proctor.checks.rubrics import rubric_from
     from proctor.errors import ProctorError
 
+    # By the suffix: a built-in rubric is found even if a file has its name.
     if not name.endswith((".yaml", ".yml", ".json")):
         return rubric_from(name)
     import yaml
@@ -196,6 +199,7 @@ def _figures(found: Audit) -> list[str]:
         return ["nothing to compare: no agreement, no kappa"]
     lines = [f"agreement: {result.agreed} of {result.n} = {result.raw:.3f}"]
     name = f"kappa ({result.weights} weights)" if result.weights else "kappa"
+    # Chance agreement is 1 if there is only one label, and kappa would be 0 / 0.
     if result.kappa is None:
         return [*lines, f"{name}: undefined, all labels are the same"]
     line = f"{name}: {result.kappa:.3f}"
@@ -211,6 +215,7 @@ def _figures(found: Audit) -> list[str]:
 
 def _table(found: Audit) -> list[str]:
     result = found.agreement
+    # People in rows, the judge in columns, totals at the edges.
     names = [printable(str(category)) for category in result.categories]
     corner = "people \\ judge"
     totals = [sum(row) for row in result.table]
@@ -239,4 +244,5 @@ def _listed(title: str, lines: list[str]) -> list[str]:
 
 
 def _known(count: int | None) -> str:
+    # Not 0: some providers report no tokens.
     return "unknown" if count is None else str(count)

@@ -58,6 +58,7 @@ def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json
     if not suites:
         templates, broken = readable(catalog_for(load_configuration()))
         found.extend(templates)
+    # A broken template must not hide the others; it is still an error at the end.
     for each in broken:
         click.echo(printable(f"error: {each.case} {each.problems[0]}"), err=True)
     chosen = select_cases(found, filter=expression)
@@ -94,7 +95,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
     from proctor.spec.load import find_experiments
     from proctor.trials.target import listed_experiments
 
-    allow_local_imports()
+    allow_local_imports()  # experiments in Python may import modules of the project
     configuration = load_configuration()
     rows: list[dict[str, Any]] = []
     broken = False
@@ -105,6 +106,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
             broken = True
             click.echo(printable(f"error: {error}"), err=True)
             continue
+        # A file with several experiments is run by `file.experiment`.
         several = len(found) > 1
         for each in found:
             own = f"{name}.{each.name.rpartition('.')[2]}" if several else name
@@ -129,6 +131,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
 class FilterableRow:
     """A table row for `select_cases`: a bare word matches `name`, KEY:VALUE another column."""
 
+    # `select_cases` expects the attributes of a case.
     tags: tuple[str, ...] = ()
     difficulty: str | None = None
     type: str | None = None
@@ -145,6 +148,7 @@ def echo_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json
         echo_json(rows)
         return
     if not rows:
+        # To stderr: a script that counts lines must find none.
         click.echo("none", err=True)
         return
     cells = [[_text(row[name]) for name in columns] for row in rows]

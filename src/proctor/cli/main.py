@@ -174,6 +174,7 @@ def run(args: Sequence[str]) -> int:
         # A character that the terminal cannot show must not end the program.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Before anything else: the shell waits for completions at every tab.
     if COMPLETE_VARIABLE in os.environ:
         cli.main(list(args), prog_name="proctor")  # answers the shell and exits
     try:
@@ -214,7 +215,7 @@ def _exit_code(args: list[str]) -> int:
         _print_error(f"error: {message.replace('valid integer range', 'valid integer')}", hint)
         # Not click's own code: it returns 1 for a file that it cannot open.
         return EXIT_CANNOT_JUDGE
-    except BrokenPipeError:
+    except BrokenPipeError:  # an OSError, but handled by `run`: it is no bug
         raise
     except ProctorError as error:
         _print_traceback(debug)
@@ -222,6 +223,7 @@ def _exit_code(args: list[str]) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the last guard: a bug must not look like a failed gate
         _print_traceback(debug)
+        # With --debug the traceback is on the screen: no file is needed.
         path = None if debug else write_error_report(error, args)
         hint = None
         if path is not None:
@@ -246,6 +248,7 @@ def _print_traceback(debug: bool) -> None:
         click.echo(printable(_redacted(traceback.format_exc()), keep="\n"), err=True, nl=False)
 
 
+# Messages and command lines may contain keys, and users paste them into public bug reports.
 def _redacted(text: str) -> str:
     from proctor.trace.redact import default_redactor
 
@@ -269,6 +272,7 @@ def start_debug_log(args: Sequence[str]) -> "logging.Logger":
     handler.setFormatter(
         RedactingFormatter("debug: %(relativeCreated)6.0f ms %(name)s: %(message)s")
     )
+    # `force` replaces handlers that an imported package may have installed.
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logger = logging.getLogger("proctor")
     logger.setLevel(logging.DEBUG)
@@ -297,6 +301,7 @@ def write_error_report(error: BaseException, args: Sequence[str]) -> "Path | Non
             "".join(traceback.format_exception(error)),
         )
     )
+    # Not in the results folder: the error may be about that folder.
     folder = user_folder("state", "errors")
     path = folder / f"{now:%Y-%m-%d_%H%M%S}_{os.getpid()}.txt"
     try:

@@ -50,19 +50,21 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
 def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) -> None:
     from proctor.llm.mock import MockLLM, load_script
 
+    # Both may fail, and must do so before the port is open.
     loaded = load_script(script)
     recorder = None if record is None else _Recorder(record)
     try:
         with MockLLM(loaded, port=port, on_request=recorder) as server:
+            # A comment and `export` lines, so that a shell can evaluate the output.
             click.echo(f"# answering at {server.url} from {printable(str(script))}; Ctrl-C stops")
             for name, value in server.environment.items():
                 click.echo(f"export {name}={value}")
-            sys.stdout.flush()
+            sys.stdout.flush()  # a script that reads the address from a pipe waits for it
             while not stop.wait(1):  # polls: a signal may arrive as it goes to sleep
                 pass
-        left = server.unmatched
+        unanswered = len(server.unmatched)
         click.echo(
-            f"# {plural(len(server.requests), 'request')}, {len(left)} without a reply", err=True
+            f"# {plural(len(server.requests), 'request')}, {unanswered} without a reply", err=True
         )
     finally:
         if recorder is not None:
@@ -78,16 +80,16 @@ class _Recorder:
         except OSError as error:
             raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
 
-    def __call__(self, asked: ScriptRequest) -> None:
+    def __call__(self, request: ScriptRequest) -> None:
         import json
 
         line: dict[str, Any] = {
-            "protocol": asked.protocol,
-            "path": asked.path,
-            "model": asked.model,
-            "stream": asked.stream,
-            "reply": asked.reply,
-            "body": asked.body,
+            "protocol": request.protocol,
+            "path": request.path,
+            "model": request.model,
+            "stream": request.stream,
+            "reply": request.reply,
+            "body": request.body,
         }
         # ASCII, so that lone surrogates from a client are preserved.
         self._file.write(json.dumps(line) + "\n")

@@ -83,16 +83,19 @@ def report(
         raise click.UsageError("--chart-format needs --charts DIR")
     if as_markdown:
         formats = ("markdown", *formats)
+    # Without GitHub's variables: a report of an old run is not a result of this job.
     planned = plan_outputs(formats, outputs, {}) if formats or outputs else []
     root = api.results_root(results)
     found = open_run(run, root)
     before = tagged_baseline(found) if against is None else open_run(against, root)
     facts = ReportFacts(found, baseline=before)
+    # `--html` without a file has the value "", which means the run folder.
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
     if charts is not None:
         from proctor.report.charts import Format, write_charts
 
+        # `--chart-format png --chart-format png` draws each chart once.
         for form in dict.fromkeys(forms or ("png",)):
             for path in write_charts(facts, charts, cast("Format", form)):
                 click.echo(str(path), err=True)
@@ -113,6 +116,7 @@ def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
     made = render_page(run, facts)
     write_atomic(with_folder(target), made.text.encode())
     click.echo(f"{target}: {made.size / 1e6:.1f} MB, self-contained", err=True)
+    # The page is complete without the package: tables take the place of charts.
     if not charts.available():
         click.echo(f"for interactive charts: {charts.INSTALL}", err=True)
     if show and click.launch(str(target)) != 0:

@@ -58,16 +58,18 @@ def rerun(
     from proctor.trials.rerun import compared, prepare_rerun
 
     allow_local_imports()
+    # Concurrency does not change results, so it is the only option.
     options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-    first, ready, folder = prepare_rerun(
+    first, context, folder = prepare_rerun(
         find_run(run, api.results_root()), results=results, **options
     )
-    ended = execute_run(ready, folder, quiet=quiet, events=as_json)
+    ended = execute_run(context, folder, quiet=quiet, events=as_json)
     done = compared(first, ended.run)
     if as_json:
         click.echo(_document(done))
     else:
         _echo(done)
+    # An interrupted repetition differs in any case, which says nothing.
     if ended.signal is not None:
         ctx.exit(ended.exit_code)
     ctx.exit(0 if done.sameness.identical else 1)
@@ -75,6 +77,7 @@ def rerun(
 
 def _echo(done: Rerun) -> None:
     same = done.sameness
+    # First what changed around the run (versions, code): it may explain the differences.
     for line in done.changed:
         click.echo(printable(f"changed since: {line}"))
     for each in same.differences[:MAX_DIFFERENCES]:
@@ -82,9 +85,9 @@ def _echo(done: Rerun) -> None:
         click.echo(printable(f"  {each.trial}: {each.field} was {was}, is {now}"))
     if len(same.differences) > MAX_DIFFERENCES:
         click.echo("  and more")
-    for words, names in (("only before", same.only_first), ("only now", same.only_second)):
+    for label, names in (("only before", same.only_first), ("only now", same.only_second)):
         if names:
-            click.echo(printable(f"{words}: {plural(len(names), 'trial')}, e.g. {names[0]}"))
+            click.echo(printable(f"{label}: {plural(len(names), 'trial')}, e.g. {names[0]}"))
     if same.identical:
         click.echo(
             f"identical: {same.compared} of {plural(same.compared, 'trial')}, "
@@ -106,5 +109,6 @@ def _document(done: Rerun) -> str:
         "changed": done.changed,
         **msgspec.structs.asdict(done.sameness),
     }
+    # msgspec writes NaN as null: JSON has no NaN, and results may.
     encoded = msgspec.json.encode(document, enc_hook=str)
     return msgspec.json.format(encoded, indent=2).decode()

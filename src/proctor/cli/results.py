@@ -55,6 +55,7 @@ def query_trials(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -
             known = [str(row.key[column]) for row in everything.group_by(column)]
             for name in str(filters.get(column) or "").split(","):
                 glob = name.strip()
+                # Without any trial there is nothing to compare the name with.
                 if glob and known and not any(fnmatchcase(each, glob) for each in known):
                     hint = did_you_mean(glob, known) or f"there are {some(known)}"
                     raise ProctorError(f"no trial has the {column} {glob!r}", hint=hint)
@@ -121,8 +122,10 @@ def results(
       # runs in an object store
       proctor results --results s3://bucket/results
     """
+    # The options have the names of the filters; one that is not given must not be passed.
     given = {key: value for key, value in filters.items() if value not in (None, ())}
     found = query_trials(patterns, api.results_root(results), given)
+    # `--limit` is about single trials, so it implies `--trials`.
     if trials or limit is not None:
         _echo_trials(found, form, limit)
     else:
@@ -140,6 +143,7 @@ def _echo_groups(found: ResultSet, form: str, group_by: str) -> None:
         click.echo(groups_json(groups.rows, found.problems))
     elif form == "csv":
         flat = [row.flat() for row in groups.rows]
+        # An empty result still has a header, so that programs can read the file.
         head = list(flat[0]) if flat else [*names, *FLAT]
         click.echo(as_csv(head, [list(row.values()) for row in flat]))
     else:
@@ -152,6 +156,7 @@ def _echo_trials(found: ResultSet, form: str, limit: int | None) -> None:
     if form == "json":
         click.echo(rows_json(found.rows(limit=limit), found.problems))
         return
+    # Only a table is shortened by default: a file must be complete.
     most = limit if limit is not None else MAX_TRIALS if form == "table" else None
     rows = found.rows(LISTED, limit=most)
     values = [list(row.values()) for row in rows]
@@ -185,6 +190,7 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
     from proctor.api import query as select
     from proctor.report.console_results import answer_json, as_csv, render_rows
 
+    # From a file or a pipe: long queries do not fit well into shell quotes.
     text = sys.stdin.read() if query == "-" else query
     found = select(*runs, results=api.results_root(results))
     answer = found.sql(text)

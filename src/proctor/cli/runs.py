@@ -41,6 +41,7 @@ _EXCHANGE = "proctor.cli.exchange"
         "note": Entry(_HERE, "note", "Add a note to a run or trial."),
         "audit": Entry(_HERE, "audit", "Show the log of commands that changed or judged runs."),
         "share": Entry(_HERE, "share", "Write a run to one file to send."),
+        # In other modules, which are imported only when they are used.
         "sync": Entry("proctor.cli.sync", "sync", "Copy runs to or from an object store."),
         "export": Entry(_EXCHANGE, "export", "Export trials to CSV, JSON, Parquet or MLflow."),
         "import": Entry(_EXCHANGE, "import_", "Import results of other tools as runs."),
@@ -93,6 +94,7 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
         signs = {found: look_at(found)}
     else:
         every = {path: look_at(path) for path in all_runs(root)}
+        # A run that ended or was stopped by a limit needs no attention.
         over = (Life.ENDED, Life.STOPPED)
         signs = {path: sign for path, sign in every.items() if sign.life not in over}
     if as_json:
@@ -130,6 +132,7 @@ def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
             click.echo(printable(f"{process}, last heartbeat {_ago(sign.beat.at, now)} ago"))
         if sign.life in (Life.DEAD, Life.FAILED):
             resume = f"proctor run --resume {path}"
+            # A remote run is only a copy here: it must be downloaded before it can be resumed.
             if (address := address_of(path)) is not None:
                 here = api.results_root()
                 resume = (
@@ -142,8 +145,10 @@ def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
 def _counts(beat: Beat) -> list[str]:
     from proctor.formatting import money, rough_duration
 
+    # Trials that early stopping made unnecessary will never be done.
     parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
     parts += [f"{beat.running} running"] if beat.running else []
+    # Rates are over judged trials; the others are counted separately.
     judged = beat.passed + beat.failed
     parts += [f"{beat.passed}/{judged} passed"] if judged else []
     parts += [f"{beat.errors} could not be judged"] if beat.errors else []
@@ -156,6 +161,7 @@ def _counts(beat: Beat) -> list[str]:
 def _ago(moment: datetime, now: datetime) -> str:
     from proctor.formatting import rough_duration
 
+    # The clocks of two machines may differ: never less than 0.
     return rough_duration(max(0.0, (now - moment).total_seconds()))
 
 
@@ -201,6 +207,7 @@ def tag(
         notes.tag(found.path, name, remove=remove)
         what = f"{'removed ' if remove else ''}{name}"
         record_audit("tag", root, run=found.path, run_id=found.run_id, outcome=what)
+    # The tags after the change, so that the user sees the result.
     tags = notes.tags_of(found.path)
     click.echo(json.dumps({"tags": list(tags)}) if as_json else ", ".join(tags) or "no tags")
 
@@ -243,6 +250,7 @@ def note(run: str, texts: tuple[str, ...], results: Path | None, as_json: bool) 
     """
     from proctor.runs import annotations as notes
 
+    # Most often a text without quotes, of which the shell made several words.
     if len(texts) > 2:
         raise click.UsageError("put the text in quotes: proctor runs note RUN [TRIAL] TEXT")
     root = api.results_root(results)
@@ -301,7 +309,7 @@ def audit(
         for entry in every
         if (command is None or entry.command == command)
         and (run is None or run in (entry.run or ""))
-    ][-(last or 0) :]
+    ][-(last or 0) :]  # -0 is 0: without --last, all of them
     for problem in problems:
         warn(f"{problem}; skipped")
     if as_json:
@@ -318,6 +326,7 @@ def audit(
             f"{code}{outcome}: {entry.line}"
         )
         click.echo(printable(line))
+    # A name that no entry has is probably a typing error.
     if not found and every and command is not None:
         click.echo(printable(f"no entries for the command {command!r} in {root}"))
         known = list(dict.fromkeys(entry.command for entry in every))
@@ -358,6 +367,7 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
 
     root = api.results_root(results)
     found = open_run(run, root)
+    # Secrets are redacted when a run is stored, but patterns may have been added since.
     redactor = Redactor(load_configuration().settings.redaction.patterns)
     if output is None:
         output = Path(f"{found.path.resolve().parent.name}-{found.path.resolve().name}.zip")

@@ -77,9 +77,11 @@ def build(
     from proctor.scenarios.builder import default_cache_folder
     from proctor.scenarios.params import params_from_text
 
+    # The result would be lost: it would be in no folder and in no cache.
     if no_cache and out is None:
         raise click.UsageError("--no-cache needs a folder to write: add -o DIR")
     template = find_template(name)
+    # The template knows the types, so that `species=9` becomes a number.
     given = params_from_text(template.params, params)
     built = build_template(template, seed, given, out=out, cache=not no_cache)
     if not built.is_kept:
@@ -132,6 +134,7 @@ def check(
     except ValueError as error:
         raise ProctorError(str(error), where="--seeds") from None
     templates, unreadable, configuration = _templates(catalog, expression)
+    # Worlds and agents of users may print, which would break the JSON document.
     with stdout_reserved():
         checked = run_sync(acheck(templates, wanted, configuration))
     found = [*checked, *unreadable]
@@ -151,11 +154,13 @@ def _templates(
     from proctor.spec import load_configuration, select_cases
     from proctor.trials.scenario_check import readable
 
+    # A folder wins over a scope of the same name: it is what the user sees.
     folder = Path(name) if name is not None and Path(name).is_dir() else None
     if folder is None:
         configuration = load_configuration()
         templates, unreadable = readable(catalog_for(configuration), name)
     else:
+        # As if the folder were the project's catalog, so that its templates are found by name.
         configuration = load_configuration(folder, flags={"catalog": str(folder)})
         templates, unreadable = readable(Catalog([folder]))
         if not templates and not unreadable:
@@ -221,6 +226,7 @@ def fetch(*, name: str, out: Path | None) -> None:
     from proctor.scenarios.scenario import fetch as fetch_scenario
     from proctor.spec.suite import problem_with_id
 
+    # A bad name is left to `fetch`, whose error explains names; it must not become a path here.
     if out is None and problem_with_id(name) is None:
         out = Path(name)
     click.echo(printable(str(fetch_scenario(name, out))))

@@ -79,20 +79,24 @@ def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -
     from proctor.ops.schedule import Schedule, default_name, utc_now
 
     _check_run_options(options)
+    # The variable that passes the URLs to the run separates them by spaces.
     if any(len(address.split()) != 1 for address in given["notify"]):
         raise click.UsageError("a --notify URL must not contain spaces")
     book = _open_book()
+    # Relative to the project, so that the project can be moved.
     where = Path(os.path.relpath(Path.cwd().resolve(), book.project)).as_posix()
-    made = Schedule(target=target, options=options, folder=where, added=utc_now(), **given)
-    times = made.times()
+    new = Schedule(target=target, options=options, folder=where, added=utc_now(), **given)
+    times = new.times()  # checks the cron expression and the zone
+    # Other targets (experiments, scopes) are resolved when they run: they may not exist yet.
     if not Path(target).exists() and target.endswith((".yaml", ".yml", ".py")):
         raise ProctorError("no such file", where=target)
-    called = name or default_name(target)
-    book.add(called, made)
-    click.echo(f"added {called}; next:")
-    coming = times.after(made.added)
+    name = name or default_name(target)
+    book.add(name, new)
+    click.echo(f"added {name}; next:")
+    upcoming = times.after(new.added)
+    # Three, so that the user can see whether the expression means what was intended.
     for _ in range(3):
-        at = next(coming)
+        at = next(upcoming)
         click.echo(f"  {at.astimezone(times.zone):%a %Y-%m-%d %H:%M %Z} ({at:%Y-%m-%d %H:%M} UTC)")
     click.echo("hint: `proctor schedule serve` runs what is due", err=True)
 
@@ -103,6 +107,7 @@ def _check_run_options(options: tuple[str, ...]) -> None:
 
     if any(word == "--notify" or word.startswith("--notify=") for word in options):
         raise click.UsageError("put --notify before the `--`, so that its URL is stored separately")
+    # A strict context: with resilient parsing, click would ignore mistakes.
     with run.make_context("proctor run", ["TARGET", *options], resilient_parsing=False) as found:
         wrong = [key for key in ("resume", "retry_failed", "retry_infra") if found.params.get(key)]
     if wrong:
@@ -142,6 +147,7 @@ def list_all(as_json: bool) -> None:
 def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[str, Any]:
     from proctor.ops.notify import masked
 
+    # The lock decides: after a crash of the scheduler, the file may still have a process id.
     running = state.pid is not None and book.running(name)
     last = "never"
     if running:
@@ -199,6 +205,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
 
     book = _open_book()
     found = book.named(name)
+    # With a log, the scheduler's own code runs it, so that the file is limited in size.
     if to_log:
         server = Scheduler(book, RealClock(), lambda line: None)
         process = server.start(name, found).process
@@ -210,6 +217,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     with handle_signals(lambda number, _frame: process.send_signal(number)):
         code = process.wait() if server is None else server.wait_for(process)
     book.note(name, found, finished=utc_now(), exit_code=code, pid=None)
+    # A negative code is a signal; shells report it as 128 + its number.
     ctx.exit(code if code >= 0 else 128 - code)
 
 

@@ -81,12 +81,13 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
       # for other machines; the token comes from PROCTOR_TOKEN
       proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces
     """
-    require_server_extra()
+    require_server_extra()  # before the imports below, which would fail without a hint
     from proctor.errors import ProctorError
     from proctor.server.auth import check_host
     from proctor.server.decoder_process import started
 
     check_host(host, token)
+    # Silently ignored, they would look as if traces were being scored.
     flags = {"checks": "--checks", "judge": "--judge", "webhook": "--alert"}
     flags["langfuse"] = "--langfuse"
     unused = [flag for name, flag in flags.items() if options[name] is not None]
@@ -123,6 +124,7 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
         from proctor.llm import get_model
 
         judge = Judge(get_model(options["judge"]))
+    # One case for all traces: live traces do not say which case they belong to.
     case, checks = planned_checks(options["checks"]) if options["checks"] else (None, ())
     how = WatchOptions(
         quiet_seconds=options["quiet_after"],
@@ -137,6 +139,7 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
 
 
 def _announce(address: str) -> None:
+    # To stderr and to the log file, which a service manager may be the only one to read.
     logging.getLogger("proctor.serve").info("receiving and showing traces at %s", address)
     click.echo(f"receiving and showing traces at {address}", err=True)
     click.echo(f"  OTEL_EXPORTER_OTLP_ENDPOINT={address} python your_agent.py", err=True)
@@ -177,9 +180,11 @@ def view(
         )
     check_host(host, token)
     prices = api.settings().settings.price_table()
+    # An existing store only: a wrong name must not create an empty one.
     service = Service(store=existing_store(url, prices=prices) if url else None, results=root)
 
-    def ready(address: str) -> None:
+    def announce(address: str) -> None:
+        # The token is passed to the browser only and never printed.
         place = f"{address}/runs" + (f"?token={token}" if token else "")
         click.echo(f"showing {root} at {address}/runs (Ctrl-C to stop)", err=True)
         if not no_open:
@@ -187,4 +192,4 @@ def view(
 
             webbrowser.open(place)
 
-    run_server(make_app(service, token), host, port, ready)
+    run_server(make_app(service, token), host, port, announce)

@@ -73,6 +73,7 @@ def stats(url: str, *, as_json: bool) -> None:
 
     opened = existing_store(url)
     figures = opened.figures()
+    # One row from each end, which the index answers at once, however many traces there are.
     ends = [opened.traces(page=PageRequest(1, 0, sort)) for sort in ("started", "newest")]
     first, last = (moment(rows[0].started_ns) if rows else None for rows in ends)
     record = {**figures._asdict(), "bytes": opened.size(), "first": first, "last": last}
@@ -120,6 +121,7 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     from proctor.trace.redact import Redactor
 
     loaded = TraceFiles(files)
+    # Nothing readable: no empty store is created.
     if not loaded.begin():
         loaded.exit()
     settings = load_configuration().settings
@@ -158,6 +160,7 @@ def _rows(
     from proctor.trace.export import write_traces
 
     for trace in traces:
+        # Through OTLP, the form in which the server receives spans: one path for both.
         body = BytesIO()
         write_traces([trace], body, "otlp-proto", redact=redactor or False)
         made = make(body.getvalue(), PROTOBUF, SPANS, None, prices)
@@ -186,7 +189,7 @@ def prune(url: str, older_than: float) -> None:
 
     opened = existing_store(url)
     gone = opened.prune(time.time_ns() - int(older_than * 1e9))
-    opened.compact()
+    opened.compact()  # deleting alone does not shrink the file
     opened.close()
     click.echo(f"{plural(gone, 'trace')} deleted")
 
@@ -236,6 +239,7 @@ def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     from proctor.trace.export import save_traces
 
     opened = existing_store(url, prices=load_configuration().settings.price_table())
+    # Ids first, then one trace at a time: the store may be larger than memory.
     ids = opened.ids(TraceFilter(**chosen))
     traces = (trace for each in ids if (trace := opened.trace(each)) is not None)
     count = save_traces(traces, output, shape)

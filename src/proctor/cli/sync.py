@@ -74,6 +74,7 @@ def sync(
 
     options = StoreOptions(**given)
     root = api.results_root(results)
+    # A progress line would fill a log file with copies of itself.
     status = None if quiet or not sys.stderr.isatty() else StatusLine(sys.stderr)
 
     def show(step: TransferStep) -> None:
@@ -86,6 +87,7 @@ def sync(
     finally:
         if status is not None:
             status.clear()
+    # Logged only after the transfer has succeeded.
     if log is not None:
         for each in moved:
             record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
@@ -106,10 +108,12 @@ def _work(
     from proctor.runs.remote import object_store, transfer
     from proctor.runs.remote.manifest import NAME
 
+    # A folder with a manifest was written by `sync`, so it is read like an object store.
     far = source if object_store.is_address(source) else None
     if far is None and (Path(source) / NAME).is_file():
         far = object_store.of_folder(Path(source))
     if target is None:
+        # Only verification needs no target.
         if far is None or not verify:
             raise click.UsageError(
                 "TARGET is missing: a folder, or an address such as s3://bucket/x"
@@ -121,6 +125,7 @@ def _work(
             raise click.UsageError("one of the two must be a local folder: download the run first")
         return transfer.download_runs(far, Path(target), options, on_step=progress), Path(target)
     runs = transfer.select_runs(source, root)
+    # Runs keep their names relative to the folder that was given.
     base = Path(source) if len(runs) > 1 else root
     to = target if to_far else object_store.of_folder(Path(target))
     work = transfer.upload_runs(runs, base, to, options, verify=verify, on_step=progress)

@@ -78,6 +78,7 @@ def test(
     from proctor.report.outputs import plan_outputs, write_outputs
     from proctor.spec import SpecError
 
+    # Before the suites are read: a mistake in the options is reported at once.
     planned = plan_outputs(formats, outputs, os.environ)
     allow_local_imports()
     try:
@@ -100,11 +101,12 @@ def _run_suites(
     from proctor.report.progress import progress_for
     from proctor.trials.session import run_session
 
-    interrupts = Interrupts()
+    interrupts = Interrupts()  # without a command to resume: nothing is stored
     with stdout_reserved(), interrupts.listening():
         contexts = prepare_suites(suites, traces=traces, **selection)
         progress = progress_for(sys.stderr, quiet=not sys.stderr.isatty(), events=False)
 
+        # All suites in one event loop: connections of models and agents belong to a loop.
         async def work() -> list[Run]:
             runs: list[Run] = []
             for context in contexts:
@@ -158,11 +160,12 @@ def prepare_suites(
     if traces and agents:
         raise ProctorError("--traces judges recorded traces, --agent runs one: give one of them")
     loaded: list[tuple[Suite, Configuration]] = []
+    # Every suite is read before the first one runs; a file named twice is tested once.
     for path in dict.fromkeys(map(Path, paths)):
         flags = {"limits.concurrency": concurrency, "limits.timeout": timeout}
         configuration = load_configuration(path.parent, flags=flags)
-        brought = bool(traces or agents or configuration.settings.agent)
-        loaded.append((load_suite(path, need_agent=not brought), configuration))
+        has_agent = bool(traces or agents or configuration.settings.agent)
+        loaded.append((load_suite(path, need_agent=not has_agent), configuration))
     everything = [case for suite, _ in loaded for case in suite.cases]
     # Over several suites, a selection needs to find something somewhere.
     selected = select_cases(everything, tags=split_names(tags), filter=expression)
@@ -188,6 +191,7 @@ def prepare_suites(
         if replay is not None:
             (agent,) = configs
             trials = plan_recorded(cases, agent, replay.recordings)
+            # As many trials as traces were recorded: there may be several of one case, or none.
             cells = {
                 cell: plan._replace(trials=sum(trial.case == cell.case for trial in trials))
                 for cell, plan in context.plan.cells.items()
@@ -209,7 +213,7 @@ def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:
 
 
 def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
-    """What a reader should know of recorded traces beside how they were judged."""
+    """Name traces that could not be read, and traces that belong to no selected case."""
     from proctor.formatting import plural
     from proctor.trials.recorded import strangers
 
@@ -218,14 +222,14 @@ def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
     yield from (str(problem) for problem in found.problems)
     cases = [prepared.case for context in contexts for prepared in context.cases.values()]
     if left := strangers(cases, found):
-        yield f"{left} of {plural(len(found.traces), 'trace')} belong to no chosen case"
+        yield f"{left} of {plural(len(found.traces), 'trace')} belong to no selected case"
 
 
 def _unchecked_cases(contexts: Sequence[RunContext]) -> Iterator[str]:
-    """Name cases without checks: they pass whatever is answered."""
+    """Name the cases without checks, which pass with any answer."""
     from proctor.formatting import plural, some
 
     for context in contexts:
         if names := [name for name, case in context.cases.items() if not case.checks]:
             of = f"{len(names)} of {plural(len(context.cases), 'case')}"
-            yield f"{of} without a check, passed whatever is answered: {some(names)}"
+            yield f"no checks in {of}, so any answer passes: {some(names)}"

@@ -91,6 +91,7 @@ class TraceFiles:
         """Print a problem; the same hint only once."""
         from proctor.sanitize import line
 
+        # At once and not at the end: reading a large folder takes minutes.
         level = "error" if problem.fatal else "warning"
         click.echo(f"{level}: {line(str(problem), 500)}", err=True)
         if problem.hint and all(problem.hint != before.hint for before in self.problems):
@@ -127,7 +128,7 @@ class TraceFiles:
 
         prices = load_configuration().settings.price_table()
         redactor = redactor_for(redact)
-        for trace in self:
+        for trace in self:  # one at a time, so that memory does not grow with the folder
             price_trace(trace, prices)
             yield redactor.trace(trace) if redactor else trace
 
@@ -136,6 +137,7 @@ def _write_json(key: str, items: Iterable[Any], loaded: TraceFiles) -> None:
     """Write one document: the items as they come, then the problems."""
     from proctor.trace.render import document
 
+    # In pieces: thousands of traces need not fit into memory.
     for piece in document(key, items, loaded.problems):
         sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
@@ -171,7 +173,7 @@ def _facts(traces: Iterator[Trace], loaded: TraceFiles) -> Iterator[dict[str, An
 
     for trace in traces:
         facts = described(trace)
-        del facts["spans"]
+        del facts["spans"]  # a list of traces; `trace show --json` has the spans
         yield {"file": loaded.file, **facts}
 
 
@@ -224,6 +226,7 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
     from proctor.cli._output import coloured, wants_colour
     from proctor.trace.render import described, header, tree_lines
 
+    # The default is None and not 1000, so that this can tell whether the option was given.
     if as_json and max_spans is not None:
         raise click.UsageError("--max-spans shortens the tree; --json always has all spans")
     loaded = TraceFiles(files)
@@ -289,7 +292,7 @@ def _list_spans(
 ) -> None:
     from proctor.trace.render import described_span, span_row
 
-    span_counts: list[int] = []
+    span_counts: list[int] = []  # of all traces, for the denominator
 
     def matches() -> Iterator[Span]:
         for found in loaded:
@@ -380,10 +383,12 @@ def convert(
 
     if no_redact and patterns:
         raise click.UsageError("--redact-pattern and --no-redact contradict each other")
+    # Binary output can put a terminal into a strange state.
     if output == "-" and to == "otlp-proto" and sys.stdout.isatty():
         raise click.UsageError("otlp-proto is binary; name a file with -o")
     loaded = TraceFiles(files)
     redact = not no_redact and Redactor({f"pattern-{i + 1}": p for i, p in enumerate(patterns)})
+    # Without a readable trace, an existing output file is left alone.
     if not loaded.begin():
         loaded.exit()
     elif output == "-":
@@ -441,6 +446,7 @@ def score(
     chosen = _quality_config(config, expect)
     judging = _judge(judge, judge_url)
     loaded = TraceFiles(files)
+    # The file of each trace, noted while reading: scores come only after all traces are read.
     places: list[tuple[str, str]] = []
 
     def traces() -> Iterator[Trace]:
@@ -453,6 +459,7 @@ def score(
     else:
         # One event loop for all, because a model's connections belong to the loop that opened them.
         found = list(run_sync(score_traces_with(judging, traces(), chosen)))
+    # Scored first, redacted afterwards: a redacted text would change the scores.
     redactor = redactor_for(not no_redact)
     shown = [_redacted(each, redactor) for each in found]
     if as_json:

@@ -92,6 +92,7 @@ def run(ctx: click.Context, **given: Any) -> None:
     from proctor.trials.session import INFRA
 
     config = {name: given[name] for name in TrailConfig.model_fields if name in given}
+    # The experiment is a run: resume, limits and cost come with it.
     limits = {} if given["max_cost"] is None else {"max_cost_usd": given["max_cost"]}
     experiment = begin(TrailConfig(**config), given["output_dir"], given["max_workers"], **limits)
     if experiment.missing:
@@ -111,6 +112,7 @@ def run(ctx: click.Context, **given: Any) -> None:
         click.echo(f"stored in {done.path}")
     if ended.signal is not None:
         ctx.exit(ended.exit_code)
+    # Metrics over fewer traces than planned are not comparable with others.
     if done.metrics["failed"] or ended.run.stopped:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
@@ -141,6 +143,7 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
     _echo_problems("prediction", predicted.problems)
     unread = gold.unread + predicted.unread
     click.echo(json.dumps(record) if as_json else "\n".join(score_lines(record)))
+    # A score over some of the files is not the score of the folder.
     if unread or not record["traces"]:
         ctx.exit(EXIT_CANNOT_JUDGE)
 

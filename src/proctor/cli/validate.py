@@ -86,8 +86,10 @@ def _checked(path: Path, *, traces: bool) -> Valid | list[SpecProblem]:
     from proctor.spec.yaml_reader import read
 
     try:
+        # Experiments in Python are executed: that is the only way to know what they define.
         if path.suffix == ".py":
             return _resolved(load_experiments(path))
+        # By name, because settings have no key that marks them.
         if path.name in SETTINGS and path.is_file():
             return Valid(settings=load_configuration(path.parent))
         document = read(path)
@@ -95,6 +97,7 @@ def _checked(path: Path, *, traces: bool) -> Valid | list[SpecProblem]:
             return _template(path)
         if document.tree is not None and is_experiment(document.tree):
             return _resolved(load_experiments(path))
+        # A suite without an agent is valid where the settings name one.
         configured = load_configuration(path.parent).settings.agent is not None
         return Valid(suite_of(document, path, need_agent=not (traces or configured)))
     except SpecError as error:
@@ -119,6 +122,7 @@ def _template(path: Path) -> Valid:
     from proctor.spec import load_configuration
     from proctor.spec.config import find_project_file
 
+    # A template outside of any project is checked with the settings of this folder.
     project = find_project_file(path.parent)
     catalog = catalog_for(load_configuration(None if project is None else path.parent))
     return Valid(template=template_at(path, catalog))
