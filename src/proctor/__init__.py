@@ -58,37 +58,26 @@ __all__ = [
     "trail",
 ]
 
-_HOME_OF = {
-    "Case": "proctor.spec",
-    "Diagnosis": "proctor.diagnose.finding",
-    "Experiment": "proctor.spec.experiment",
-    "ProctorError": "proctor.errors",
-    "Run": "proctor.runs.run",
-    "Span": "proctor.trace",
-    "SpanQuery": "proctor.trace",
-    "Suite": "proctor.spec",
-    "Trace": "proctor.trace",
-    "Trial": "proctor.runs.trial",
-    "agents": "proctor.agents",
-    "api": "proctor.api",
-    "arun": "proctor.api",
-    "capture": "proctor.trace.capture",
-    "check": "proctor.api",
-    "checks": "proctor.checks",
-    "compare": "proctor.api",
-    "diagnose": "proctor.diagnose",
-    "evaluate": "proctor.api",
-    "gate": "proctor.api",
-    "load_suite": "proctor.spec",
-    "load_traces": "proctor.trace.load",
-    "results": "proctor.results",
-    "run": "proctor.api",
-    "scenarios": "proctor.scenarios",
-    "span": "proctor.trace.capture",
-    "tool": "proctor.trace.capture",
-    "trail": "proctor.trail",
+_NAMES_IN = {
+    "proctor": "agents api checks diagnose results scenarios trail",
+    "proctor.api": "arun check compare evaluate gate run",
+    "proctor.diagnose.finding": "Diagnosis",
+    "proctor.errors": "ProctorError",
+    "proctor.runs.run": "Run",
+    "proctor.runs.trial": "Trial",
+    "proctor.spec": "Case Suite load_suite",
+    "proctor.spec.experiment": "Experiment",
+    "proctor.trace": "Span SpanQuery Trace",
+    "proctor.trace.capture": "capture span tool",
+    "proctor.trace.load": "load_traces",
 }
-"""Public name → the module that defines it, or that it is."""
+"""Module → the public names it defines; `proctor` itself has the public modules."""
+
+_HOME_OF = {
+    name: f"proctor.{name}" if module == "proctor" else module
+    for module, names in _NAMES_IN.items()
+    for name in names.split()
+}
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

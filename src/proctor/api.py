@@ -458,6 +458,7 @@ def _with_ids(expression: str, cases: str | Sequence[str] | None) -> str:
     """Return a filter that also selects cases by globs over their ids."""
     if cases is None:
         return expression
+    # A glob becomes a condition of the filter language, so that one rule selects cases.
     globs = [cases] if isinstance(cases, str) else cases
     chosen = ",".join(f'id:"{glob}"' for glob in globs)
     return f"{expression} {chosen}".strip()
@@ -502,6 +503,7 @@ def check(
 
     suite = Suite.model_validate({"cases": (case,), "judge": judge})
     context = context_for(suite, RunOptions(), {}, suite.cases, settings(case.folder))
+    # Before the checks: limits of cost read the prices.
     price_trace(trace, context.prices)
 
     async def work() -> CheckResults:

@@ -1,4 +1,4 @@
-"""Run async work from sync code, sync functions beside an event loop, and periodic work.
+"""Run async work from sync code, sync functions next to an event loop, and periodic work.
 
 - `run_sync`: the one bridge from sync code to a coroutine.
 - `threads.run`: a function in a daemon thread, awaited from an event loop.
@@ -169,7 +169,7 @@ threads = DaemonThreads()
 
 
 class PeriodicWork:
-    """Calls `work` every `every` seconds between `start` and `stop`, first after one pause.
+    """Call `work` every `every` seconds between `start` and `stop`, first after one pause.
 
     A thread and not a task: an agent that blocks the event loop for hours must not hold it up,
     and slow work must not hold up the event loop.

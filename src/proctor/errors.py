@@ -67,6 +67,7 @@ def _raised_at(error: BaseException) -> str | None:
     import os
     from pathlib import Path
 
+    # Our files, those of the standard library, and code that has no file (`<string>`).
     others = (f"{Path(__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<")
     found: str | None = None
     step = error.__traceback__
@@ -92,7 +93,7 @@ def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
 
     Case is ignored, because a wrong case is the most common mistake.
     """
-    import difflib
+    import difflib  # here, because this module is always loaded and errors are rare
 
     by_folded = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(word.casefold(), by_folded, n=3, cutoff=0.6)

@@ -86,6 +86,7 @@ def lock_file(file: IO[bytes], *, wait: bool = True) -> bool:
         import fcntl
     except ImportError:
         return _lock_on_windows(file, wait=wait)
+    # `Any`: the stubs of this module are empty on Windows, those of `msvcrt` elsewhere.
     locker: Any = fcntl
     try:
         locker.flock(file.fileno(), locker.LOCK_EX | (0 if wait else locker.LOCK_NB))
@@ -129,6 +130,7 @@ def append_line(path: Path, record: msgspec.Struct) -> None:
             if end:
                 file.seek(end - 1)
                 torn = b"" if file.read(1) == b"\n" else b"\n"
+            # One write without a buffer: a crash can tear this line, but mix it with no other.
             file.write(torn + encoded + b"\n")
             os.fsync(file.fileno())
     except OSError as error:

@@ -55,6 +55,7 @@ def dollars(amount: float) -> str:
         return f"{sign}${size:,.2f}"
     if size < _SMALLEST_IN_FULL:
         return f"{sign}${size:.3g}".replace("e-0", "e-")
+    # Three significant digits, and never fewer than cents.
     places = 2 - math.floor(math.log10(size))
     whole, _, part = f"{size:.{places}f}".partition(".")
     return f"{sign}${whole}.{part.rstrip('0'):0<2}"
@@ -117,6 +118,7 @@ def p_text(value: float | None) -> str:
 
 def _tenths(share: float) -> str:
     """Return a share in hundredths with one decimal, left out where it is 0."""
+    # `z` writes a negative number that rounds to zero without its sign.
     return f"{100 * share:z.1f}".removesuffix(".0")
 
 

@@ -37,6 +37,7 @@ def user_settings_file(environ: Mapping[str, str]) -> Path | None:
     base = environ.get("XDG_CONFIG_HOME", "")
     if base and Path(base).is_absolute():
         return Path(base) / "proctor" / "config.yaml"
+    # Not `Path.home()`: the caller's environment decides, and it may have no home.
     home = environ.get("HOME") or environ.get("USERPROFILE")
     return Path(home) / ".config" / "proctor" / "config.yaml" if home else None
 

@@ -59,7 +59,10 @@ def read_documents(data: bytes, out: Collector) -> Documents:
         if data.startswith(mark):
             data = data.decode(encoding, "replace").encode("utf-8", "replace")
     data = data.removeprefix(codecs.BOM_UTF8)
-    if _is_line_file(data):
+    start = len(data) - len(data.lstrip()) if data[:1].isspace() else 0
+    end = data.find(b"\n", start)
+    # A file of lines: the first is a whole document and another follows.
+    if end >= 0 and data[end : end + 4096].strip() and _is_whole(data[start:end].strip()):
         return Documents(_lines(data, out), by_line=True)
     # One pretty-printed document: the most common export of a user interface.
     try:
@@ -71,13 +74,6 @@ def read_documents(data: bytes, out: Collector) -> Documents:
             return Documents(_lines(data, out), by_line=True)
         return Documents(_read_tolerantly(data, out), by_line=False)
     return Documents(iter([("", document)]), by_line=False)
-
-
-def _is_line_file(data: bytes) -> bool:
-    """Return whether the first line is a whole document and another follows."""
-    start = len(data) - len(data.lstrip()) if data[:1].isspace() else 0
-    end = data.find(b"\n", start)
-    return end >= 0 and bool(data[end : end + 4096].strip()) and _is_whole(data[start:end].strip())
 
 
 def _is_whole(line: bytes) -> bool:

@@ -113,8 +113,9 @@ class Hosted:
         observation, reward, terminated, truncated, info = self.world.step(action)
         self._taken += 1
         limit = self._max_steps
-        # An episode that ends by itself at the limit was not cut off.
+        # An episode that terminates at the limit was not cut off.
         over = limit is not None and self._taken >= limit and not terminated
+        # Converted, because worlds return numpy's types, which JSON does not have.
         return observation, float(reward), bool(terminated), bool(truncated) or over, dict(info)
 
     def actions(self) -> Actions:

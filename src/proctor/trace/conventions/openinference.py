@@ -100,7 +100,13 @@ def _read_tool(span: Span) -> None:
     attributes = span.attributes
     schema = attributes.get("tool.parameters")
     arguments = attributes.get("input.value")
-    if arguments is None and not _is_schema(schema):
+    fields = mapping(schema) if arguments is None else {}
+    # Some instrumentations write the arguments here, others the schema of the tool.
+    is_schema = "properties" in fields or any(
+        is_mapping(value) and ("type" in value or "description" in value)
+        for value in fields.values()
+    )
+    if arguments is None and not is_schema:
         arguments = schema
     fill_tool(span, arguments, _result(span), schema)
     fill(span, "tool_name", text(attributes.get("tool.name")))
@@ -114,15 +120,6 @@ def _result(span: Span) -> Any:
         wrapper = mapping(value)
         return wrapper["output"] if len(wrapper) == 1 else wrapper
     return value
-
-
-def _is_schema(parameters: Any) -> bool:
-    """Return whether `tool.parameters` is a schema rather than the arguments."""
-    fields = mapping(parameters)
-    return "properties" in fields or any(
-        is_mapping(value) and ("type" in value or "description" in value)
-        for value in fields.values()
-    )
 
 
 def _model(span: Span) -> str | None:
