@@ -56,7 +56,12 @@ class RandomAgent:
     async def run(self, request: AgentRequest) -> AgentReply:
         """Return one of the actions, deterministic for a seed and step."""
         if isinstance(request, ActionTurn):
-            return as_reply(self._draw(request.actions, self._turn_random(request), request))
+            # A different draw after a rejected action, which repeats the step.
+            step, draws = self._last_draw
+            self._last_draw = (request.step, draws + 1 if request.step == step else 0)
+            # A text seed: Python hashes it the same way on every machine.
+            random = Random(f"{request.seed}/{request.step}/{self._last_draw[1]}")  # noqa: S311 (repeatable chance)
+            return as_reply(self._draw(request.actions, random, request))
         actions = actions_of(request.input) or self._actions
         if actions is None:
             raise NoActionsError(
@@ -66,13 +71,6 @@ class RandomAgent:
         chosen = self._draw(actions, Random(request.seed), request)  # noqa: S311 (chance, not secrecy)
         with span("choose", input=actions, output=chosen):
             return as_reply(chosen)
-
-    def _turn_random(self, turn: ActionTurn) -> Random:
-        """Return the generator of this step; a different one after a rejected action."""
-        step, draws = self._last_draw
-        self._last_draw = (turn.step, draws + 1 if turn.step == step else 0)
-        # A text seed: Python hashes it the same way on every machine.
-        return Random(f"{turn.seed}/{turn.step}/{self._last_draw[1]}")  # noqa: S311 (repeatable chance)
 
     def _draw(self, actions: Actions, random: Random, request: AgentRequest) -> Any:
         try:
@@ -180,7 +178,13 @@ class ScriptedAgent:
         config = self._config
         if self._course is not None:
             try:
-                return _send_turn(self._course, request)
+                # `yield from` over a list takes no sent values: find what the generator waits in.
+                inner: Any = self._course
+                while inspect.isgenerator(inner):
+                    inner = inner.gi_yieldfrom
+                if inner is None or hasattr(inner, "send"):
+                    return self._course.send(request)
+                return next(self._course)
             except StopIteration:
                 raise _exhausted_error(config, request) from None
         function = config.loaded
@@ -193,14 +197,6 @@ class ScriptedAgent:
             return next(self._course)
         except StopIteration:
             raise _exhausted_error(config, request) from None
-
-
-def _send_turn(course: Generator[Any, Any, Any], request: AgentRequest) -> Any:
-    """Return the next action of a script; `yield from` over a list ignores sent values."""
-    inner: Any = course
-    while inspect.isgenerator(inner):
-        inner = inner.gi_yieldfrom
-    return course.send(request) if inner is None or hasattr(inner, "send") else next(course)
 
 
 def _course(config: ScriptedAgentConfig, turn: ActionTurn) -> list[Any]:
@@ -284,5 +280,5 @@ class HumanAgent:
         if self._saved is not None:
             self._saved.forget()
         score = "no score" if outcome.score is None else f"score {outcome.score:.3g}"
-        words = f"── over after {outcome.steps} steps ({outcome.ended}): {score}"
-        await threads.run(show_person, f"{words}; {outcome.reason}".rstrip("; "))
+        text = f"── over after {outcome.steps} steps ({outcome.ended}): {score}"
+        await threads.run(show_person, f"{text}; {outcome.reason}".rstrip("; "))

@@ -233,7 +233,9 @@ class _ModelCaller:
             timeout=self._config.request_timeout,
         )
         name = self._options["model"]
-        with capture.llm_call(_without_provider(name), input_messages=request.messages) as step:
+        # Without the provider, as providers report it.
+        model = name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
+        with capture.llm_call(model, input_messages=request.messages) as step:
             # For a custom endpoint this is its host, which no price table lists: its prices are
             # unknown, even if the model's name is known.
             provider = self._config.provider_for(name)
@@ -250,11 +252,6 @@ class _ModelCaller:
             if reply.finish_reason:
                 facts["gen_ai.response.finish_reasons"] = [reply.finish_reason]
         return reply
-
-
-def _without_provider(name: str) -> str:
-    """Return the model name without its provider, as providers report it."""
-    return name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
 
 
 def opening(system: str | None, value: Any) -> list[Message]:

@@ -148,12 +148,20 @@ class CommandAgent:
         receiver = shared_receiver()
         program, *arguments = self._config.command
         base = self._config.base_dir
-        if base is not None and (base / program).is_file():
-            program = str((base / program).resolve())
+        if base is not None:
+            if (base / program).is_file():
+                program = str((base / program).resolve())
+            # The program runs elsewhere: names of files in the suite's folder become full paths.
+            arguments = [
+                str((base / argument).resolve())
+                if not argument.startswith("-") and (base / argument).is_file()
+                else argument
+                for argument in arguments
+            ]
         try:
             return await asyncio.create_subprocess_exec(
                 program,
-                *(_relative(argument, base) for argument in arguments),
+                *arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -168,13 +176,6 @@ class CommandAgent:
             elif isinstance(error, PermissionError):
                 hint = f"chmod +x {program}"
             raise AgentError(f"cannot run {program}: {error.strerror}", hint=hint) from None
-
-
-def _relative(argument: str, base: Path | None) -> str:
-    """Return the full path of a file in the suite's folder, since the program runs elsewhere."""
-    if base is None or argument.startswith("-") or not (base / argument).is_file():
-        return argument
-    return str((base / argument).resolve())
 
 
 async def _converse(

@@ -163,9 +163,15 @@ def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
     """Return the person's answer: an action, by number or by text, or free text."""
     turn = request if isinstance(request, ActionTurn) else None
     actions = actions_of(request.input) if turn is None else turn.actions
-    write.write(_heading(request, turn))
+    where = "" if turn is None else f", step {turn.step + 1} of at most {turn.max_steps}"
+    write.write(f"\n── case {printable(request.case)}, trial {request.index + 1}{where} ──\n")
     write.write(printable(_question(request.input, turn), keep="\n\t") + "\n")
-    write.write(_action_list(actions))
+    if isinstance(actions, Mapping):
+        write.write(f"  {printable(shown(actions))}\n")
+    else:
+        for number, action in enumerate(actions or (), start=1):
+            text = shown(action) if is_call(action) else _json_text(action)
+            write.write(f"  {number}) {printable(text)}\n")
     prompt = "answer" if actions is None else "number or answer"
     while True:
         write.write(f"{prompt} (/quit to stop): ")
@@ -218,20 +224,6 @@ def _no_input_error() -> AgentError:
     )
 
 
-def _heading(request: AgentRequest, turn: ActionTurn | None) -> str:
-    where = "" if turn is None else f", step {turn.step + 1} of at most {turn.max_steps}"
-    return f"\n── case {printable(request.case)}, trial {request.index + 1}{where} ──\n"
-
-
-def _action_list(actions: Actions | None) -> str:
-    if actions is None:
-        return ""
-    if isinstance(actions, Mapping):
-        return f"  {printable(shown(actions))}\n"
-    lines = [shown(action) if is_call(action) else _words(action) for action in actions]
-    return "".join(f"  {number}) {printable(line)}\n" for number, line in enumerate(lines, start=1))
-
-
 def _question(value: Any, turn: ActionTurn | None) -> str:
     if turn is None:
         return _text(value)
@@ -242,7 +234,7 @@ def _question(value: Any, turn: ActionTurn | None) -> str:
         parts.append(f"not accepted: {turn.error}")
     elif turn.last is not None:
         parts += [
-            f"{key}: {_words(turn.last[key])}" for key in ("reward", "info") if key in turn.last
+            f"{key}: {_json_text(turn.last[key])}" for key in ("reward", "info") if key in turn.last
         ]
     if turn.picture is not None:
         parts.append(turn.picture)
@@ -253,7 +245,7 @@ def _question(value: Any, turn: ActionTurn | None) -> str:
 def _text(value: Any) -> str:
     """Return a value as readable text: its only text, or indented JSON."""
     if not isinstance(value, Mapping):
-        return _words(value)
+        return _json_text(value)
     plain: Any = {k: v for k, v in cast("Mapping[str, Any]", value).items() if k not in ACTION_KEYS}
     texts = list(plain.values())
     if len(texts) == 1 and isinstance(texts[0], str):
@@ -261,5 +253,5 @@ def _text(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(plain, enc_hook=str), indent=2).decode()
 
 
-def _words(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()

@@ -156,8 +156,13 @@ def _parse_result(file: Path, code: int, stderr: str) -> AgentReply:
     try:
         result = msgspec.json.decode(file.read_bytes(), type=ChildResult)
     except (FileNotFoundError, msgspec.DecodeError):  # the process died early
+        end = f"exited with code {code}"
+        if code < 0:
+            end = f"was killed by signal {-code}"
+            with contextlib.suppress(ValueError):  # a signal without a name
+                end = f"was killed by {signal.Signals(-code).name}"
         raise AgentError(
-            f"the agent's process {_exit_reason(code)} before it replied"
+            f"the agent's process {end} before it replied"
             + (f"; last output: {stderr.splitlines()[-1]}" if stderr else "")
         ) from None
     _add_spans(result.trace)
@@ -182,11 +187,3 @@ def _add_spans(trace: Trace | None) -> None:
         # The child's root span has no parent over there.
         span.parent_id = span.parent_id or root
     here.add(trace.spans)
-
-
-def _exit_reason(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"

@@ -66,9 +66,9 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
       # with a model
       proctor diagnose run.json --method agentic --model openai:gpt-4o-mini
     """
-    from proctor.diagnose.methods import asks
+    from proctor.diagnose.methods import calls_model
 
-    detector = _detector_options(options) if asks(options["method"]) else None
+    detector = _detector_options(options) if calls_model(options["method"]) else None
     runs = {text: found for text in files if (found := _find_run(text)) is not None}
     named = tuple(text for text in files if text not in runs)
     loaded = TraceFiles(named) if named else None
@@ -95,12 +95,12 @@ def _find_run(text: str) -> Path | None:
 
 
 def _detector_options(options: dict[str, Any]) -> DetectorOptions:
-    from proctor.diagnose.methods import asking
+    from proctor.diagnose.methods import detector_options
     from proctor.llm.cache import DiskCache, cache_folder
     from proctor.llm.chat_model import ChatReply
 
     name = options["model"]
-    return asking(
+    return detector_options(
         None if name is None else chat_model(name, options),
         prompt_version=options["prompt_version"],
         evidence=options["evidence"],

@@ -122,7 +122,7 @@ class AgentStep:
 
     @property
     def plans(self) -> bool:
-        """Whether it was asked to plan."""
+        """Whether its prompt requests a plan."""
         return asks_for_plan(self.prompt)
 
     @property
@@ -168,11 +168,7 @@ class _Reader:
 
     @cached_property
     def agents(self) -> list[str]:
-        """Return the nearest agent above each span; the trace's root where there is none.
-
-        Graph frameworks open a span for each turn of an agent: consecutive spans of one name under
-        the same parent are the same agent.
-        """
+        """Return the nearest agent above each span; the trace's root where there is none."""
         owners: list[str] = []
         by_position: dict[int, str] = {}
         turns: dict[tuple[str, str], tuple[str, int | None]] = {}
@@ -182,6 +178,8 @@ class _Reader:
             owner = by_position.get(above, "") if above is not None else ""
             by_position[here] = owner
             if span.kind == SpanKind.AGENT:
+                # Graph frameworks open a span for each turn of an agent: consecutive spans of one
+                # name under the same parent are the same agent.
                 key = (span.parent_id or span.span_id, span.name)
                 name, ended = turns.get(key, (span.span_id, None))
                 again = ended is not None and ended <= span.start_ns
@@ -197,7 +195,7 @@ class _Reader:
         for here, span in enumerate(self.tree.spans):
             if span.span_id in calls or span.kind in (SpanKind.TOOL, SpanKind.RETRIEVAL):
                 owned.setdefault(self.agents[here], []).append(here)
-        result = Steps(self.trace, strays=self._brought_home(owned, calls))
+        result = Steps(self.trace, strays=self._assign_loose_tools(owned, calls))
         for agent, positions in owned.items():
             result.steps.extend(self._of_agent(agent, positions, calls))
         result.steps.sort(key=lambda step: step.span.start_ns)
@@ -206,7 +204,7 @@ class _Reader:
                 step.report = before
         return result
 
-    def _brought_home(self, owned: dict[str, list[int]], calls: set[str]) -> list[Span]:
+    def _assign_loose_tools(self, owned: dict[str, list[int]], calls: set[str]) -> list[Span]:
         """Assign tools that run beside their agent, as in a graph's own tool node, to the latest
         model call that requested them; return the others.
         """
@@ -216,13 +214,13 @@ class _Reader:
             first = next((n for n, p in enumerate(positions) if spans[p].span_id in calls), None)
             loose |= {*positions[:first]}
             del positions[:first]
-        asked: dict[str, int] = {}
+        requested: dict[str, int] = {}
         strays: list[Span] = []
         for here, span in enumerate(spans if loose else ()):
             if span.span_id in calls:
-                asked |= {call.name: here for call in spoken(span)[1]}
+                requested |= {call.name: here for call in spoken(span)[1]}
             elif here in loose:
-                home = asked.get(span.tool_name or "")
+                home = requested.get(span.tool_name or "")
                 if home is None:
                     strays.append(span)
                 else:
@@ -236,7 +234,7 @@ class _Reader:
         for number, start in enumerate(starts):
             end = starts[number + 1] if number + 1 < len(starts) else len(spans)
             tools = tuple(spans[start + 1 : end])
-            steps.append(self._move(spans[start], agent, tools))
+            steps.append(self._step(spans[start], agent, tools))
         for number, step in enumerate(steps):
             step.index, step.of = number, len(steps)
             if number + 1 < len(steps):
@@ -245,13 +243,19 @@ class _Reader:
                     step.failure = step.observation
         return steps
 
-    def _move(self, span: Span, agent: str, tools: tuple[Span, ...]) -> AgentStep:
+    def _step(self, span: Span, agent: str, tools: tuple[Span, ...]) -> AgentStep:
         inputs = span.input_messages
         text, calls = spoken(span)
         offered = {name for message in inputs[:1] for name in offered_in(content(message))}
         names = offered | {t.tool_name for t in tools if t.tool_name}
         code = "\n".join(_CODE.findall(text))
-        found = [*calls, *_calls_in(code, names)]
+        # Calls in code, with 200 characters for the arguments: broken code cannot be parsed.
+        in_code = [
+            StepCall(match.group(1), code[match.end() : match.end() + 200])
+            for match in _CALL.finditer(code)
+            if match.group(1) in names or match.group(1) in ANSWERING
+        ]
+        found = [*calls, *in_code]
         seen = {call.name for call in found}
         found += [
             StepCall(t.tool_name or t.name, plain(t.tool_input))
@@ -273,6 +277,7 @@ class _Reader:
         for failed in (span, *tools):
             if failed.failed:
                 return failed.error_message or failed.error_type or "error"
+        # The error may be on the step span around the calls; it belongs to the last of them.
         parent = self.trace.node(span.parent_id) if span.parent_id else None
         if parent is not None and parent.kind == SpanKind.CHAIN and parent.span.failed:
             last = [c.span_id for c in parent.children if c.kind == SpanKind.LLM][-1:]
@@ -308,26 +313,19 @@ def plain(value: Any) -> str:
 
 def spoken(span: Span) -> tuple[str, list[StepCall]]:
     """Return the output of a model call and the calls it requested."""
-    said = [content(m) for m in span.output_messages if m.content]
+    texts = [content(m) for m in span.output_messages if m.content]
     calls = [
         StepCall(c.name, plain(c.arguments)) for m in span.output_messages for c in m.tool_calls
     ]
-    text = "\n".join(said) if said else plain(span.output)
-    if not calls:
+    text = "\n".join(texts) if texts else plain(span.output)
+    if not calls:  # some frameworks print the calls of a reply into its text
         calls = [StepCall(*found) for found in _TEXT_CALL.findall(text)]
     return text, calls
 
 
-def _calls_in(code: str, names: set[str]) -> list[StepCall]:
-    return [
-        StepCall(m.group(1), code[m.end() : m.end() + 200])
-        for m in _CALL.finditer(code)
-        if m.group(1) in names or m.group(1) in ANSWERING
-    ]
-
-
 def _answer_to(step: AgentStep, following: AgentStep) -> str:
     """Return what the next model call was shown beyond the model's own output."""
+    # A conversation repeats: what the earlier call was shown is not new.
     known = len(step.span.input_messages)
     fresh = [
         content(m)

@@ -122,20 +122,18 @@ class Clusters:
 def _alike(noted: Iterable[_Noted]) -> list[list[_Noted]]:
     """Group similar findings; each joins the first group it resembles."""
     groups: list[list[_Noted]] = []
+    # Sorted, so that the result does not depend on the order of the traces.
     ordered = sorted(noted, key=lambda n: (n.finding.description, n.where, n.finding.location))
     for one in ordered:
-        home = next((g for g in groups if _overlap(g[0].words, one.words) >= ALIKE), None)
-        if home is None:
-            groups.append([one])
+        for group in groups:
+            # Compared with the first of a group only, so that a group cannot drift.
+            words = group[0].words
+            if len(words & one.words) >= ALIKE * len(words | one.words):
+                group.append(one)
+                break
         else:
-            home.append(one)
+            groups.append([one])
     return groups
-
-
-def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    """Return the fraction of words two messages share; two empty messages are equal."""
-    together = a | b
-    return len(a & b) / len(together) if together else 1.0
 
 
 def normalised(message: str) -> str:

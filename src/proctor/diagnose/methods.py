@@ -80,21 +80,22 @@ def diagnose(
         for finding in proctor.diagnose(trace).findings:
             print(finding.category, finding.location, finding.evidence)
     """
-    if not asks(method):
+    if not calls_model(method):
         return diagnose_offline(trace, method)
-    return run_sync(adiagnose(trace, method, asking(model, **options)), nested=True)
+    # nested: notebooks call this inside a running event loop.
+    return run_sync(adiagnose(trace, method, detector_options(model, **options)), nested=True)
 
 
 async def adiagnose(
     trace: Trace, method: str = "offline", how: DetectorOptions | None = None
 ) -> Diagnosis:
     """Find what broke in a trace; `how` configures the model for methods that call one."""
-    if not asks(method):
+    if not calls_model(method):
         return diagnose_offline(trace, method)
     from proctor.diagnose.llm import detector
 
     look = detector.agentic if _method(method) == "agentic" else detector.single_pass
-    return await look(trace, how or asking(None), diagnose_offline(trace, "offline"))
+    return await look(trace, how or detector_options(None), diagnose_offline(trace, "offline"))
 
 
 def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
@@ -108,6 +109,7 @@ def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
     chosen = _method(method)
     started = perf_counter()
     steps = read_steps(trace)
+    # Rules run for `learned` too: agreement with them is one of its inputs.
     findings = apply_rules(steps, RULES)
     seconds = {"rules": perf_counter() - started}
     values: list[float] | None = None
@@ -127,7 +129,7 @@ def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
     return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds)
 
 
-def asking(model: ChatModel | str | None, **how: Any) -> DetectorOptions:
+def detector_options(model: ChatModel | str | None, **how: Any) -> DetectorOptions:
     """Return the options of a detector that calls a model, named or given."""
     from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.providers import get_model
@@ -140,7 +142,7 @@ def asking(model: ChatModel | str | None, **how: Any) -> DetectorOptions:
     return DetectorOptions(model=get_model(model) if isinstance(model, str) else model, **how)
 
 
-def asks(method: str) -> bool:
+def calls_model(method: str) -> bool:
     """Return whether a method calls a model; an unknown name is an error that lists all."""
     return _method(method) in _CALL_A_MODEL
 

@@ -15,8 +15,6 @@ from proctor.diagnose.taxonomy import Category, Group
 from proctor.formatting import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from proctor.diagnose.finding import Finding
     from proctor.trace import Span
 
@@ -47,7 +45,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
-        if entries:
+        if entries:  # models quote a mapping as Python prints it
             yield repr(entries)
         for entry in entries.values():
             yield from _strings(entry)
@@ -110,13 +108,12 @@ def scores_of(
     result: dict[str, Score] = {}
     for number, (name, categories) in enumerate(BEARS_ON.items()):
         bearing = [finding for finding in findings if finding.category in categories]
-        value = values[number] if values is not None else _deducted(bearing)
+        if values is not None:
+            value = values[number]
+        else:
+            value = BEST - sum(DEDUCTION[finding.impact] for finding in bearing)
         result[name] = Score(round(min(max(value, 0.0), BEST), 2), _reason(bearing))
     return result
-
-
-def _deducted(findings: Iterable[Finding]) -> float:
-    return BEST - sum(DEDUCTION[finding.impact] for finding in findings)
 
 
 def _reason(findings: Sequence[Finding]) -> str:

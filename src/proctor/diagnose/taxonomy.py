@@ -93,7 +93,7 @@ LEAVES: dict[Category, Leaf] = {
     Category.RATE_LIMIT: Leaf(Group.SYSTEM, "A service refuses because of too many requests."),
     Category.AUTHENTICATION: Leaf(Group.SYSTEM, "Access is refused: 401, 403, a bad key."),
     Category.SERVICE: Leaf(Group.SYSTEM, "A service fails on its side: 5xx."),
-    Category.NOT_FOUND: Leaf(Group.SYSTEM, "What was asked for does not exist: 404."),
+    Category.NOT_FOUND: Leaf(Group.SYSTEM, "The requested resource does not exist: 404."),
     Category.EXHAUSTION: Leaf(Group.SYSTEM, "Memory, disk, context or another resource runs out."),
     Category.TIMEOUT: Leaf(Group.SYSTEM, "A step takes longer than it may."),
     Category.CONTEXT: Leaf(Group.PLANNING, "Context is lost or confused over a long run."),

@@ -74,17 +74,17 @@ class DiagnosisAgentConfig(AgentConfig):
     @cached_property
     def model_options(self) -> DetectorOptions | None:
         """Return the model options, for methods that use a model."""
-        from proctor.diagnose.methods import asking, asks
+        from proctor.diagnose.methods import calls_model, detector_options
         from proctor.llm.cache import DiskCache, cache_folder
         from proctor.llm.chat_model import ChatReply
         from proctor.llm.providers import get_model
 
-        if not asks(self.method):
+        if not calls_model(self.method):
             return None
         model = self.model
         if model is not None:
             model = get_model(model, base_url=self.base_url, api_key_env=self.api_key_env)
-        return asking(
+        return detector_options(
             model,
             prompt_version=self.prompt_version,
             evidence=self.evidence,

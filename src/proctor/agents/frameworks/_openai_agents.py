@@ -55,7 +55,12 @@ class OpenAIAgent:
         sdk: Any = importlib.import_module("agents")
         if not isinstance(agent, sdk.Agent):
             raise self._config.refuse(agent, "an agents.Agent")
-        _install_provider()
+        tracing: Any = importlib.import_module("agents.tracing")
+        with _installing:
+            current = tracing.get_trace_provider()
+            # The user may replace the provider between trials, so this is checked each time.
+            if not isinstance(current, _RoutingProvider):
+                tracing.set_trace_provider(_provider_class()(current))
         options: dict[str, Any] = {
             "run_config": sdk.RunConfig(workflow_name="proctor", trace_include_sensitive_data=True)
         }
@@ -75,16 +80,6 @@ class OpenAIAgent:
 
 _book: ContextVar[SpanBook | None] = ContextVar("proctor_openai_agents", default=None)
 _installing = threading.Lock()
-
-
-def _install_provider() -> None:
-    """Install our provider in front of the active one, unless it is already there."""
-    tracing: Any = importlib.import_module("agents.tracing")
-    with _installing:
-        current = tracing.get_trace_provider()
-        # The user may replace the provider between trials, so this is checked each time.
-        if not isinstance(current, _RoutingProvider):
-            tracing.set_trace_provider(_provider_class()(current))
 
 
 @functools.cache
@@ -208,18 +203,21 @@ def _end(book: SpanBook, span: Any) -> None:
     if ours is None:
         return
     data = span.span_data
-    reader = _READERS.get(data.type)
-    if reader is not None:
+    if data.type == "agent":
+        ours.agent_name = data.name
+    elif data.type == "handoff":
+        ours.name = f"handoff to {data.to_agent}"
+        ours.agent_name = data.from_agent
+        ours.handoff_to = data.to_agent
+    elif data.type == "guardrail":
+        ours.output = {"triggered": data.triggered}
+    elif (reader := _READERS.get(data.type)) is not None:
         reader(ours, data)
     if span.error:
         error = as_mapping(span.error)
         detail = as_mapping(error.get("data")).get("error")
         text = f"{error.get('message')}: {detail}" if detail else str(error.get("message"))
         book.fail(span.span_id, "Error", text)
-
-
-def _agent(ours: Span, data: Any) -> None:
-    ours.agent_name = data.name
 
 
 def _function(ours: Span, data: Any) -> None:
@@ -253,21 +251,8 @@ def _response(ours: Span, data: Any) -> None:
         ours.output_tokens = response.usage.output_tokens
 
 
-def _handoff(ours: Span, data: Any) -> None:
-    ours.name = f"handoff to {data.to_agent}"
-    ours.agent_name = data.from_agent
-    ours.handoff_to = data.to_agent
-
-
-def _guardrail(ours: Span, data: Any) -> None:
-    ours.output = {"triggered": data.triggered}
-
-
 _READERS = {
-    "agent": _agent,
     "function": _function,
     "generation": _generation,
     "response": _response,
-    "handoff": _handoff,
-    "guardrail": _guardrail,
 }

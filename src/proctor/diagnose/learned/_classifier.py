@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from proctor.diagnose.learned.text_features import FeatureRow, HashedWords
 
     Array = NDArray[np.float32]
+    Numbers = NDArray[np.float64]
 
 # Written by tools/train_diagnosis.py.
 MODEL_FILE = "model.npz"
@@ -48,9 +49,9 @@ class Machine(NamedTuple):
 # Three views with different errors; changing their weights changed the figures no more than
 # chance.
 MACHINES = (
-    Machine(1.0, 0.0, {"told": 0.7, "failed before": 0.3}, 1.0),
-    Machine(0.0, 0.15, {"said": 0.2, "told": 0.2, "failed": 0.2, "shown": 0.2}, 5.0),
-    Machine(1.0, 0.0, {"said": 0.5, "plan": 0.5}, 1.5),
+    Machine(1.0, 0.0, {"input": 0.7, "failed before": 0.3}, 1.0),
+    Machine(0.0, 0.15, {"output": 0.2, "input": 0.2, "failed": 0.2, "shown": 0.2}, 5.0),
+    Machine(1.0, 0.0, {"output": 0.5, "plan": 0.5}, 1.5),
 )
 
 # Machine and field of each block of word weights.
@@ -122,6 +123,7 @@ class TrainedModel:
                 if words is not None and len(words.buckets):
                     values = weighed(words, self.rarity[block])
                     scores[number, place] += values @ self.word_weights[block, words.buckets]
+        # A span whose exporter dropped data cannot be judged.
         scores[:, [row.cut for row in rows]] = 0.0
         return TraceScores(scores, self._familiar(rows, products))
 
@@ -155,6 +157,7 @@ class TrainedModel:
 def fact_table(rows: Sequence[FeatureRow], names: Sequence[str]) -> Array:
     """Return rows by facts at half precision, the precision of the stored model."""
     column = {name: number for number, name in enumerate(names)}
+    # Rounded as the stored model is, so that a training span equals itself.
     table = np.zeros((len(rows), len(names)), dtype=np.float16)
     for place, row in enumerate(rows):
         for name, value in row.facts.items():
@@ -188,29 +191,34 @@ def shipped() -> Mapping[str, NDArray[np.generic]]:
 # mark the worst spans of each trace, not spans above a fixed threshold.
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Self
-
-    from numpy.typing import NDArray
-
-    from proctor.diagnose.learned.text_features import FeatureRow
-
-    Numbers = NDArray[np.float64]
-
 # Pairs with a lower mean score are skipped unless a rule fired: 1 % of TRAIL's errors lie there,
 # and 80 % of all pairs.
 LEAST = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class PairClassifier:
-    """A logistic regression over the features of a (span, category) pair."""
+class _LinearModel:
+    """Weights of standardised inputs."""
 
     mean: Numbers
     scale: Numbers
     weights: Numbers
     bias: Numbers
+
+    def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Return its arrays under unique names."""
+        return {f"{name}_{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """Build it from arrays with these names."""
+        return cls(**{f.name: arrays[f"{name}_{f.name}"].astype(np.float64) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class PairClassifier(_LinearModel):
+    """A logistic regression over the features of a (span, category) pair."""
+
     threshold: Numbers
     """Probability from which a pair is reported as a finding."""
     prior: Numbers
@@ -223,15 +231,6 @@ class PairClassifier:
         inputs = (pair_features(scores, rules, self.prior) - self.mean) / self.scale
         chances = 1.0 / (1.0 + np.exp(-(inputs @ self.weights + self.bias)))
         return np.where(considered(scores, rules), chances, 0.0)
-
-    def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Return its arrays under unique names."""
-        return {f"{name}_{f.name}": getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """Build a classifier from arrays with these names."""
-        return cls(**{f.name: arrays[f"{name}_{f.name}"].astype(np.float64) for f in fields(cls)})
 
 
 class Judges(NamedTuple):
@@ -313,25 +312,8 @@ def _ranks(values: Numbers) -> Numbers:
 # in the trace and the mean of each fact.
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Self
-
-    from numpy.typing import NDArray
-
-    from proctor.diagnose.learned.text_features import FeatureRow
-
-    Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Scorer:
-    """Arrays of the regression: inputs by scores."""
-
-    mean: Numbers
-    scale: Numbers
-    weights: Numbers
-    bias: Numbers
+class Scorer(_LinearModel):
+    """A ridge regression: inputs by scores."""
 
     def values(
         self, rows: Sequence[FeatureRow], chances: Numbers, names: Sequence[str]
@@ -339,15 +321,6 @@ class Scorer:
         """Return the scores of one trace, in the order of `BEARS_ON`."""
         inputs = (trace_features(rows, chances, names) - self.mean) / self.scale
         return [float(value) for value in inputs @ self.weights + self.bias]
-
-    def arrays(self) -> dict[str, Numbers]:
-        """Return the arrays to store."""
-        return {f"score_{f.name}": getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """Load the scorer from stored arrays."""
-        return cls(**{f.name: arrays[f"score_{f.name}"].astype(np.float64) for f in fields(cls)})
 
 
 def trace_features(rows: Sequence[FeatureRow], chances: Numbers, names: Sequence[str]) -> Numbers:

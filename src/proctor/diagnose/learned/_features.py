@@ -1,8 +1,8 @@
 """Facts of a span for the learned detector: its position, outcome and phrasing.
 
 Guarantees: facts are read from `Scene`s, never from a wire format, and have plain names, so that
-the model's inputs can be inspected. A value lies between 0 and 1, or up to TELLING for facts that
-combine several others; absent means 0.
+the model's inputs can be inspected. A value lies between 0 and 1, or up to SITUATION_WEIGHT for
+facts that combine several others; absent means 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 from proctor.diagnose._steps import ANSWERING, asks_for_plan, offered_in
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from proctor.diagnose._steps import AgentStep, Steps
+    from proctor.trace import Span
+
+    Facts = dict[str, float]
+    Rules = Mapping[str, Sequence[str]]
 
 
 # A step in its context: role, failure, repetition, plan. Everything reads `Steps`, so it holds for
@@ -212,14 +218,6 @@ def likeness(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / union if union else 1.0
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from proctor.trace import Span
-
-    Facts = dict[str, float]
-    Rules = Mapping[str, Sequence[str]]
-
 _NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
 # Characters of an output searched for phrases.
@@ -233,7 +231,7 @@ MUCH = 1000
 
 # Weight of a fact about the whole situation relative to plain ones: few spans share it, so the
 # classifiers would otherwise underweight it. 2 to 3 gives the same figures.
-TELLING = 2.0
+SITUATION_WEIGHT = 2.0
 
 # Phrases that distinguish a guess from work.
 PHRASES = {
@@ -307,7 +305,7 @@ def facts_of_step(scene: Scene, scenes: Sequence[Scene]) -> Facts:
     facts |= {f"error {name}": 1.0 for name in scene.errors}
     facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
     situation = _needs(scene) | _report(scene) | _segment(scene)
-    facts |= {name: TELLING * value for name, value in situation.items()}
+    facts |= {name: SITUATION_WEIGHT * value for name, value in situation.items()}
     facts |= _plan(scene) | _support(scene) | _acted(scene)
     return facts | _before(scene) | _after(scene)
 
@@ -355,6 +353,7 @@ def _outcome(scene: Scene, scenes: Sequence[Scene]) -> Facts:
 def _sizes(scene: Scene) -> Facts:
     """Return facts about the size of its output, prompt and observation, and its tools."""
     step, shown = scene.step, len(scene.step.observation)
+    # The names of facts are the inputs of the shipped model: renaming one means training it again.
     return {
         "says": _scaled(len(step.text), 6000),
         "says nothing": float(not step.text.strip() and not step.calls),
@@ -550,6 +549,7 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
     ]
     failed = [t for t in alike if t.failed]
     kind = kind_of(tool.error_message or "") if tool.failed else ""
+    of_step = _plan(scene) | _run(scene, scenes) | _segment(scene) | _acted(scene)
     return {
         f"tool {tool.tool_name}": 1.0,
         "failed": float(tool.failed),
@@ -567,12 +567,7 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
         "streak": _scaled(scene.streak, 5),
         "unworked": float(scene.successes == 0),
         "failures before": _scaled(scene.failures, 8),
-    } | {f"move {name}": value for name, value in _around(scene, scenes).items()}
-
-
-def _around(scene: Scene, scenes: Sequence[Scene]) -> Facts:
-    """Return facts of a step that also apply to its tool spans."""
-    return _plan(scene) | _run(scene, scenes) | _segment(scene) | _acted(scene)
+    } | {f"move {name}": value for name, value in of_step.items()}
 
 
 def _scaled(count: float, most: float) -> float:
@@ -620,7 +615,7 @@ FEW, MANY = 3, 8
 
 def facts_of_amounts(scene: Scene) -> dict[str, float]:
     """Return facts of a model call about how much it requests to read and was shown."""
-    facts = _asked(scene)
+    facts = _slice_facts(scene)
     before = scene.previous
     if before is None:
         return facts
@@ -629,7 +624,7 @@ def facts_of_amounts(scene: Scene) -> dict[str, float]:
     too_much = not before.step.failure and lines >= FEW and len(shown) > LONG
     asks = bool(facts.get("reads too much"))
     return facts | {
-        "was shown code": math.log1p(min(lines, 60)) / math.log1p(60),
+        "was shown code": _scaled(lines, 60),
         "was shown some code": float(lines >= FEW),
         "was shown much code": float(lines >= MANY),
         "was shown a piece": float(len(shown) > PIECE + 200),
@@ -643,7 +638,7 @@ def facts_of_amounts(scene: Scene) -> dict[str, float]:
     }
 
 
-def _asked(scene: Scene) -> dict[str, float]:
+def _slice_facts(scene: Scene) -> dict[str, float]:
     """Return facts about the slices in its code; an agent's first step only looks around."""
     sizes = _slices(scene) if scene.step.index else []
     if not sizes:
@@ -653,7 +648,7 @@ def _asked(scene: Scene) -> dict[str, float]:
         "reads pieces": float(most <= PIECE),
         "reads too much": float(PIECE < most <= SOME),
         "reads all": float(most > SOME),
-        "slices too long": math.log1p(min(over, 5)) / math.log1p(5),
+        "slices too long": _scaled(over, 5),
     }
 
 

@@ -68,14 +68,14 @@ class Detectors(NamedTuple):
             **self.detector.arrays(),
             **self.learned.arrays("learned"),
             **self.offline.arrays("offline"),
-            **self.scorer.arrays(),
+            **self.scorer.arrays("score"),
         }
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """Load the detectors from stored arrays."""
         judges = (Judges.read("learned", arrays), Judges.read("offline", arrays))
-        return cls(TrainedModel.read(arrays), *judges, Scorer.read(arrays))
+        return cls(TrainedModel.read(arrays), *judges, Scorer.read("score", arrays))
 
     def chances(
         self,
@@ -85,15 +85,15 @@ class Detectors(NamedTuple):
         method: str,
     ) -> NDArray[np.float64]:
         """Return the probability of an error by row and category."""
-        said = np.zeros((len(rows), len(CATEGORIES)))
+        by_rules = np.zeros((len(rows), len(CATEGORIES)))
         if method == "offline":
             place = {row.span.span_id: number for number, row in enumerate(rows)}
             for finding in heard(rules):
                 if finding.location in place:
                     column = CATEGORIES.index(finding.category)
-                    said[place[finding.location], column] = finding.confidence
+                    by_rules[place[finding.location], column] = finding.confidence
         judges = self.offline if method == "offline" else self.learned
-        return judges.of(rows).chances(reading.scores, said)
+        return judges.of(rows).chances(reading.scores, by_rules)
 
 
 @cache
@@ -116,6 +116,7 @@ def find(
     rules.
     """
     reading = known.detector.read_rows(rows)
+    # Without a failure, a rule or a plan there is nothing to compare the agent with.
     held = bool(rules) or planned(rows) or any(row.scene.kind for row in rows)
     if not held or reading.familiar < FAMILIAR:
         return Detection(list(rules) if method == "offline" else [], None)
@@ -147,12 +148,14 @@ def judged(
         evidence = rule.evidence if rule else _evidence(row)
         if not evidence:  # an empty span: nothing to point at
             continue
+        what = "This tool call" if row.span is not row.scene.step.span else "This model call"
+        description = f"{what} looks like others marked {category.value}: {category.meaning}"
         findings.append(
             Finding(
                 category=category,
                 location=row.span.span_id,
                 evidence=evidence,
-                description=rule.description if rule else _description(category, row),
+                description=rule.description if rule else description,
                 impact=rule.impact if rule else _impact(category),
                 confidence=sure,
                 detector=f"{rule.detector}+learned" if rule else "learned",
@@ -168,11 +171,6 @@ def _evidence(row: FeatureRow) -> str:
     lines = [line for line in step.failure.splitlines() if line.strip()][:2]
     said = _SENTENCE.findall(step.text)[:1] or [call.arguments for call in step.calls]
     return quote(row.span, *lines, *said)
-
-
-def _description(category: Category, row: FeatureRow) -> str:
-    what = "This tool call" if row.span is not row.scene.step.span else "This model call"
-    return f"{what} looks like others marked {category.value}: {category.meaning}"
 
 
 def _impact(category: Category) -> Impact:

@@ -40,13 +40,13 @@ _WORD = re.compile(r"[a-z_]{2,24}|[<>/=]{2,}")
 
 # Fields of a span: its output, its last input, the failure of its step, the observation, the
 # failure before, and the plan it follows. Each has its own buckets.
-FIELDS = ("said", "told", "failed", "shown", "failed before", "plan")
+FIELDS = ("output", "input", "failed", "shown", "failed before", "plan")
 
 # Fields whose pairs of words are left out: prompts repeat, and pairs would only count that.
-_SINGLE = frozenset({"told"})
+_SINGLE = frozenset({"input"})
 
 # Characters read of each field.
-_MOST = {"said": 3000, "told": 1200, "failed": 500, "shown": 1200}
+_MOST = {"output": 3000, "input": 1200, "failed": 500, "shown": 1200}
 
 # Separates the first word of a pair from the second.
 _STRIDE = 31
@@ -75,6 +75,7 @@ class Hasher:
             return NOTHING
         known = self._codes
         for word in set(words) - known.keys():
+            # Unlike hash(), the same in every process and on every machine.
             known[word] = crc32(word.encode())
         codes = np.fromiter((known[word] for word in words), dtype=np.int64, count=len(words))
         if field not in _SINGLE:
@@ -147,10 +148,10 @@ def _words(
     step, before, plan = scene.step, scene.previous, scene.plan
     asked = " ".join(f"{call.name} {call.arguments}" for call in step.calls)
     return {
-        "said": hasher("said", f"{step.text[:2500]} {asked}"),
-        "told": hasher("told", step.prompt[-1200:]),
+        "output": hasher("output", f"{step.text[:2500]} {asked}"),
+        "input": hasher("input", step.prompt[-1200:]),
         "failed": hasher("failed", step.failure),
         "shown": hasher("shown", step.observation),
         "failed before": known[before.place]["failed"] if before else NOTHING,
-        "plan": known[plan.place]["said"] if plan else NOTHING,
+        "plan": known[plan.place]["output"] if plan else NOTHING,
     }

@@ -30,6 +30,7 @@ MIN_BODY = 80
 # Fraction of the room that the beginning of a truncated text gets; the rest shows its end.
 _HEAD = 0.7
 
+# Shares of the room by kind: spans of models and tools show errors, a failed span most of all.
 _WEIGHT = {SpanKind.LLM: 3.0, SpanKind.TOOL: 3.0, SpanKind.RETRIEVAL: 2.0, SpanKind.ERROR: 6.0}
 _FAILED_WEIGHT = 12.0
 
@@ -50,9 +51,11 @@ def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | Non
     header = _header(trace, max(0, limit // 10))
     index, indexed = _index(chosen, int((limit - len(header)) * INDEX_SHARE))
     fixed = f"{header}## Spans (id kind name status)\n{index}\n## What they hold\n"
-    bodies = _bodies(trace, chosen)
+    shown: set[str] = set()
+    bodies = [_body(span, shown) for span in chosen]
     room = limit - len(fixed)
-    given = _share_out([len(b) for b in bodies], [_weight(s) for s in chosen], room)
+    weights = [_FAILED_WEIGHT if s.failed else _WEIGHT.get(s.kind, 1.0) for s in chosen]
+    given = _share_out([len(b) for b in bodies], weights, room)
     parts: list[str] = []
     whole = cut = 0
     for body, size in zip(bodies, given, strict=True):
@@ -86,19 +89,22 @@ def shorten(text: str, size: int) -> str:
 
 
 def _header(trace: Trace, size: int) -> str:
-    asked, said = _text(trace.query), _text(trace.response)
-    lines = ["## Task\n", shorten(asked, size // 2) or "(not recorded)", "\n"]
-    lines += ["## Final answer\n", shorten(said, size // 2) or "(not recorded)", "\n"]
-    return "".join(lines)
+    task = shorten(_text(trace.query), size // 2) or "(not recorded)"
+    answer = shorten(_text(trace.response), size // 2) or "(not recorded)"
+    return f"## Task\n{task}\n## Final answer\n{answer}\n"
 
 
 def _index(spans: Sequence[Span], size: int) -> tuple[str, int]:
     """Return one line per span, in trace order; failed ones are dropped last when there are too
     many.
     """
-    lines = {span.span_id: _index_line(span) for span in spans}
+    lines: dict[str, str] = {}
+    for span in spans:
+        failed = f" {span.status.value}" if span.failed else ""
+        lines[span.span_id] = f"{span.span_id} {span.kind.value} {span.name[:60]}{failed}\n"
     kept: set[str] = set()
     used = 0
+    # Failed spans first, so that they are the last to be dropped.
     for span in sorted(spans, key=lambda s: not s.failed):
         line = lines[span.span_id]
         if used + len(line) > size - 60:  # room for the line that says what is missing
@@ -110,15 +116,6 @@ def _index(spans: Sequence[Span], size: int) -> tuple[str, int]:
     return (text + f"({missing} more spans not listed)\n" if missing else text), len(kept)
 
 
-def _index_line(span: Span) -> str:
-    failed = f" {span.status.value}" if span.failed else ""
-    return f"{span.span_id} {span.kind.value} {span.name[:60]}{failed}\n"
-
-
-def _weight(span: Span) -> float:
-    return _FAILED_WEIGHT if span.failed else _WEIGHT.get(span.kind, 1.0)
-
-
 def _share_out(needs: Sequence[int], weights: Sequence[float], room: int) -> list[int]:
     """Distribute room by weight; what one part does not need goes to the others."""
     given = [0] * len(needs)
@@ -126,6 +123,7 @@ def _share_out(needs: Sequence[int], weights: Sequence[float], room: int) -> lis
     left = max(0, room)
     while open_ones:
         unit = left / sum(weights[i] for i in open_ones)
+        # Parts that need less than their share get all they need; the rest is shared again.
         settled = {i for i in open_ones if needs[i] <= weights[i] * unit}
         if not settled:
             for i in open_ones:
@@ -136,11 +134,6 @@ def _share_out(needs: Sequence[int], weights: Sequence[float], room: int) -> lis
             left -= needs[i]
         open_ones -= settled
     return given
-
-
-def _bodies(trace: Trace, spans: Sequence[Span]) -> list[str]:
-    shown: set[str] = set()
-    return [_body(span, shown) for span in spans]
 
 
 def _body(span: Span, shown: set[str]) -> str:

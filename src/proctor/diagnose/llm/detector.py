@@ -102,12 +102,12 @@ class _Desk:
         how = self.how
         request = msgspec.structs.replace(request, max_tokens=how.max_reply_tokens)
         key = request_key(how.model.identity, request, ("diagnose", how.prompt_version))
-        kept = None if how.cache is None else how.cache.get(key)
-        if kept is not None:
+        cached = None if how.cache is None else how.cache.get(key)
+        if cached is not None:  # a cached reply costs nothing and needs no budget
             self._cached += 1
-            return kept
+            return cached
         self._check_budget()
-        self._begun += 1
+        self._begun += 1  # counted before the call, so that parallel calls cannot exceed the budget
         left = self._until - how.clock()
         try:
             async with asyncio.timeout(left if math.isfinite(left) else None):
@@ -129,11 +129,8 @@ class _Desk:
             return
         if any(reply.cost_usd is None for reply in self._replies):
             raise OutOfBudget("the price of the model is not known, and there is a money cap")
-        if self._spent() >= how.max_cost_usd:
+        if sum(reply.cost_usd or 0.0 for reply in self._replies) >= how.max_cost_usd:
             raise OutOfBudget(f"the budget of {dollars(how.max_cost_usd)} is used up")
-
-    def _spent(self) -> float:
-        return sum(reply.cost_usd or 0.0 for reply in self._replies)
 
     def use(self) -> ModelUse:
         """Return the usage so far."""
@@ -165,7 +162,7 @@ async def single_pass(trace: Trace, how: DetectorOptions, offline: Diagnosis) ->
     try:
         cleaned, scores = await desk.read(request, understand)
     except FAILURES as error:
-        return _fallen_back(offline, "single_pass", error, desk, how.clock() - began)
+        return _fallback(offline, "single_pass", error, desk, how.clock() - began)
     return Diagnosis(
         trace.trace_id,
         "single_pass",
@@ -194,7 +191,7 @@ def _scores_note(scores: dict[str, Score], offline: Diagnosis) -> list[str]:
     return ["the model gave no usable scores; these are the offline ones"]
 
 
-def _fallen_back(
+def _fallback(
     offline: Diagnosis, method: str, error: BaseException, desk: _Desk, seconds: float
 ) -> Diagnosis:
     return Diagnosis(
@@ -205,13 +202,13 @@ def _fallen_back(
         seconds={**offline.seconds, method: seconds},
         notes=(
             *offline.notes,
-            f"{method} gave no answer ({_words(error)}); this is {offline.method}",
+            f"{method} gave no answer ({_reason(error)}); this is {offline.method}",
         ),
         use=desk.use(),
     )
 
 
-def _words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, ModelError):
         return f"{error.kind.value}: {error.message}"
     return str(error)
@@ -239,9 +236,10 @@ async def agentic(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Dia
 
     looked = await asyncio.gather(*(look(n, g) for n, g in enumerate(groups, start=1)))
     failed = [result for result in looked if isinstance(result, BaseException)]
+    # A part that failed is replaced by offline findings; only when all failed is the whole offline.
     if len(failed) == len(groups):
         error = failed[0] if failed else ValueError("the trace has no spans")
-        return _fallen_back(offline, "agentic", error, desk, how.clock() - began)
+        return _fallback(offline, "agentic", error, desk, how.clock() - began)
     candidates = _gathered(looked, groups, offline, notes)
     kept, scores = await _synthesise(desk, known, candidates, notes)
     return Diagnosis(
@@ -278,7 +276,7 @@ async def _profile(trace: Trace, desk: _Desk, offline: Diagnosis, notes: list[st
     try:
         return await desk.read(_prompt.profile(overview, offline.findings), understand)
     except FAILURES as error:
-        notes.append(f"without a profile ({_words(error)})")
+        notes.append(f"without a profile ({_reason(error)})")
         return "(none)"
 
 
@@ -320,7 +318,9 @@ def _gathered(
     cleaned = parse.Cleaned()
     for number, (result, spans) in enumerate(zip(looked, groups, strict=True), start=1):
         if isinstance(result, BaseException):
-            notes.append(f"part {number} was not investigated ({_words(result)}): offline findings")
+            notes.append(
+                f"part {number} was not investigated ({_reason(result)}): offline findings"
+            )
             inside = {span.span_id for span in spans}
             found = [finding for finding in offline.findings if finding.location in inside]
         else:
@@ -341,6 +341,6 @@ async def _synthesise(
     try:
         numbers, scores = await desk.read(_prompt.synthesise(known, candidates), understand)
     except FAILURES as error:
-        notes.append(f"the findings were not weighed ({_words(error)}): all are reported")
+        notes.append(f"the findings were not weighed ({_reason(error)}): all are reported")
         return candidates, {}
     return [candidates[number - 1] for number in numbers], scores

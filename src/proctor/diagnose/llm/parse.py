@@ -77,12 +77,10 @@ class Cleaned:
 
 
 def json_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a reply: alone, fenced or within prose; ValueError when there is
-    none.
+    """Return the JSON object in a reply: alone, fenced or within prose; ValueError without one.
 
-    The largest object wins, since prose may quote small ones. A comma before a closing bracket is
-    ignored, a bare list is a list of errors, and a truncated list gives its complete entries (`CUT`
-    marks it).
+    A comma before a closing bracket is ignored, a bare list is a list of errors, and a truncated
+    list gives its complete entries (`CUT` marks it).
     """
     text = text[:MAX_REPLY]
     found: dict[str, Any] | None = None
@@ -93,6 +91,7 @@ def json_in(text: str) -> dict[str, Any]:
     decoder = json.JSONDecoder()
     end = 0
     for number, match in enumerate(re.finditer(r"\{", text)):
+        # Each brace that opens no object costs a scan of the rest: bounded, not quadratic.
         if number >= MAX_OPENINGS:
             break
         if match.start() < end:
@@ -102,6 +101,7 @@ def json_in(text: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             continue
         end = stop
+        # The largest object wins, since prose may quote small ones.
         if isinstance(value, dict) and stop - match.start() > longest:
             found, longest = cast("dict[str, Any]", value), stop - match.start()
     rescued = _entries(text) if found is None or "errors" not in found else []
@@ -211,6 +211,7 @@ def _located(said: str, passage: str, spans: Mapping[str, Span]) -> Span | None:
     text = said.strip().strip("`'\"")
     if text in spans:
         return spans[text]
+    # Models write words or quotes around an id.
     for token in _ID.findall(text):
         if token in spans:
             return spans[token]
@@ -236,6 +237,7 @@ def verified(span: Span, passage: str) -> str:
     words = cut.split()
     if not words:
         return ""
+    # Models change line breaks and indentation when they quote.
     pattern = re.compile(r"\s+".join(re.escape(word) for word in words))
     for text in span_texts(span):
         if (found := pattern.search(text)) is not None:

@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     AnswerWithoutWork(),
 )
 
+# Rules that the detector was not trained with: TRAIL has too few of their cases to learn from.
 _UNHEARD = frozenset(f"rule:{rule.name}" for rule in RULES if not rule.heard)
 
 
@@ -57,6 +58,7 @@ def heard(findings: Iterable[Finding]) -> list[Finding]:
 
 def apply_rules(steps: Steps, rules: Iterable[Rule]) -> list[Finding]:
     """Return the findings of every rule, the most confident per span and category."""
+    # TRAIL scores (span, category) pairs, so a second finding of a pair would only be noise.
     best: dict[tuple[str, Category], Finding] = {}
     for rule in rules:
         for hit in rule.find(steps):

@@ -83,7 +83,7 @@ class ReportOverruled(Rule):
             if step.answers and step.report and step.report.gives_up and not step.gives_up:
                 yield RuleHit(
                     step.span,
-                    "The answer is definite although the agent asked for it found none.",
+                    "The answer is definite although the sub-agent found none.",
                     _answer(step),
                 )
 
@@ -98,7 +98,11 @@ class ToolPassedOver(Rule):
     def find(self, steps: Steps) -> Iterator[RuleHit]:
         """The model call that writes such code."""
         for step in steps.steps:
-            if "```" not in step.text or step.calls or not _offers_work(step):
+            if "```" not in step.text or step.calls:
+                continue
+            # Tools that the system prompt lists, besides the one that answers.
+            first = step.span.input_messages[:1]
+            if not any(m.role == "system" and _OFFER.search(m.content or "") for m in first):
                 continue
             plans = [m for m in steps.before(step) if m.plans]
             if not plans or not all(plan.self_contained for plan in plans):
@@ -158,12 +162,6 @@ def _answer(step: AgentStep) -> tuple[str, ...]:
     return (*in_code, *(call.arguments for call in handed), *_SENTENCE.findall(step.text)[:1])
 
 
-def _offers_work(step: AgentStep) -> bool:
-    """Return whether the system prompt lists a tool other than the one that answers."""
-    first = step.span.input_messages[:1]
-    return any(m.role == "system" and _OFFER.search(m.content or "") for m in first)
-
-
 def _same(one: StepCall, other: StepCall) -> bool:
     a, b = one.arguments[:200], other.arguments[:200]
     return a == b or SequenceMatcher(None, a, b).ratio() > SAME
@@ -196,13 +194,14 @@ class MissingTag(Rule):
         """The first output of each agent that lacks it."""
         seen: set[tuple[str, str]] = set()
         for step in steps.steps:
-            asked = _TAG.search(step.prompt)
-            if not asked or not step.text or (step.agent, asked.group(1)) in seen:
+            found = _TAG.search(step.prompt)
+            tag = found.group(1) if found else ""
+            if not tag or not step.text or (step.agent, tag) in seen:
                 continue
-            seen.add((step.agent, asked.group(1)))
-            if asked.group(1) not in step.text:
+            seen.add((step.agent, tag))
+            if tag not in step.text:
                 tail = step.text.strip().rsplit("\n", 1)[-1]
-                yield RuleHit(step.span, f"The output lacks the tag {asked.group(1)}.", (tail,))
+                yield RuleHit(step.span, f"The output lacks the tag {tag}.", (tail,))
 
 
 class LimitExceeded(Rule):
@@ -215,7 +214,13 @@ class LimitExceeded(Rule):
     def find(self, steps: Steps) -> Iterator[RuleHit]:
         """The code that asks for more, and the model call that is shown more."""
         for step in steps.steps:
-            limit = _limit(step)
+            stated = [
+                _LIMIT.search(message.content)
+                for message in step.span.input_messages[:2]
+                # A plain search first: the pattern starts with digits, and prompts are long.
+                if message.content and "characters at a time" in message.content
+            ]
+            limit = next((int(match.group(1)) for match in stated if match), None)
             if limit is None:
                 continue
             for found in _SLICE.finditer(step.text):
@@ -233,12 +238,3 @@ class LimitExceeded(Rule):
                     f"Was shown {len(step.observation)} characters; the limit is {limit}.",
                     (step.observation.rsplit("\n", 1)[-1], step.observation),
                 )
-
-
-def _limit(step: AgentStep) -> int | None:
-    for message in step.span.input_messages[:2]:
-        content = message.content or ""
-        found = _LIMIT.search(content) if "characters at a time" in content else None
-        if found:
-            return int(found.group(1))
-    return None

@@ -6,6 +6,7 @@ wrote it; an error of executed code in the next model call, which is the first t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -59,6 +60,7 @@ class SpanOutcome(NamedTuple):
     failed: bool
 
 
+# Strict patterns: text that is not marked as an error may be a page that talks about errors.
 FAULTS = (
     FaultPattern(
         Category.RATE_LIMIT,
@@ -159,7 +161,7 @@ class MalformedCall(Rule):
                 yield RuleHit(
                     step.span,
                     f"The call of {tool.tool_name} does not fit the tool: {_line(step.failure)}",
-                    _asked(step, tool),
+                    _written_call(step, tool),
                 )
 
 
@@ -194,6 +196,7 @@ class SystemFault(Rule):
         seen = _FailureCounts()
         for step, outcome in _outcomes(steps):
             fault = _fault(outcome.text)
+            # A transient fault after which the agent goes on is not an error of the run.
             if fault is None or (fault.transient and _recovered(steps, step, outcome.span)):
                 continue
             found = fault.pattern.search(outcome.text)
@@ -216,8 +219,13 @@ class FailedCall(Rule):
         """The first span that failed this way; of nested failures, the innermost."""
         seen = _FailureCounts()
         for step, outcome in _outcomes(steps):
-            covered = not outcome.failed or _explained(outcome.text, by_steps=step is not None)
-            if covered or _made_up_for(steps, step, outcome.span):
+            if not outcome.failed or _fault(outcome.text) is not None:
+                continue
+            # Most rules look at model steps only; they cover these errors there.
+            others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if step is not None else ()
+            if any(pattern.search(outcome.text) for pattern in others):
+                continue
+            if _recovered(steps, step, outcome.span, any_tool=True):
                 continue
             seen.add(outcome, _kind(outcome), outcome.text)
         for span in _crashed(steps):
@@ -235,15 +243,22 @@ class _FailureCounts:
 
     def add(self, outcome: SpanOutcome, kind: Category, line: str) -> None:
         key = (outcome.span.tool_name or outcome.span.name, kind)
+        # A failure that repeats is one finding, at its first occurrence, with a count.
         self._first.setdefault(key, (outcome, line))
         self._times[key] += 1
 
     def hits(self) -> Iterator[RuleHit]:
         for key, (outcome, line) in self._first.items():
             often = f", {self._times[key]} times" if self._times[key] > 1 else ""
-            said = (line, outcome.span.error_message or "", outcome.text)
-            words = f"{_what(outcome.span)} fails{often}: {_line(line)}"
-            yield RuleHit(outcome.span, words, said, key[1])
+            passages = (line, outcome.span.error_message or "", outcome.text)
+            span = outcome.span
+            if span.kind == SpanKind.HANDOFF:
+                what = f"The handoff to {span.handoff_to or span.name}"
+            elif span.kind == SpanKind.AGENT:
+                what = f"The agent {span.agent_name or span.name}"
+            else:
+                what = f"The call of {span.tool_name}" if span.tool_name else "The model call"
+            yield RuleHit(span, f"{what} fails{often}: {_line(line)}", passages, key[1])
 
 
 class EmptySearch(Rule):
@@ -257,8 +272,10 @@ class EmptySearch(Rule):
         """The model call that requested it."""
         for step in steps.steps:
             if _EMPTY.search(step.failure):
-                asked = tuple(call.arguments for call in step.calls)
-                yield RuleHit(step.span, f"The search finds nothing: {_line(step.failure)}", asked)
+                arguments = tuple(call.arguments for call in step.calls)
+                yield RuleHit(
+                    step.span, f"The search finds nothing: {_line(step.failure)}", arguments
+                )
 
 
 class MissingResource(Rule):
@@ -273,16 +290,15 @@ class MissingResource(Rule):
         """The first model call whose step fails for it."""
         for step in steps.steps:
             if _MISSING.search(step.failure):
-                asked = tuple(call.arguments for call in step.calls)
-                yield RuleHit(step.span, f"Not there: {_line(step.failure)}", asked)
+                arguments = tuple(call.arguments for call in step.calls)
+                yield RuleHit(step.span, f"Not there: {_line(step.failure)}", arguments)
                 return
 
 
-def _asked(step: AgentStep, tool: Span) -> tuple[str, ...]:
-    """Return what the model wrote to call a tool; of several calls, only the tool's input tells
-    which.
-    """
+def _written_call(step: AgentStep, tool: Span) -> tuple[str, ...]:
+    """Return passages of the call as the model wrote it."""
     name = tool.tool_name or ""
+    # Of several calls of one tool, only the tool's input shows which one failed.
     one = sum(other.tool_name == tool.tool_name for other in step.tools) == 1
     wrote = [call.arguments for call in step.calls if call.name == name] if one else []
     return (*wrote, plain(tool.tool_input) if tool.tool_input else "", name)
@@ -294,6 +310,7 @@ def _outcomes(steps: Steps) -> Iterator[tuple[AgentStep | None, SpanOutcome]]:
         for span in (step.span, *step.tools):
             if span.failed or span is not step.span:
                 yield step, _outcome(span)
+        # Once per failure: a failed span shows the failure of its step already.
         shown = any(span.failed for span in (step.span, *step.tools))
         if step.failure and not shown:
             yield step, SpanOutcome(step.span, step.failure[:HEAD], failed=False)
@@ -313,8 +330,9 @@ def _outcome(span: Span) -> SpanOutcome:
 
 def _error_in(output: Any) -> str:
     """Return the error of a tool that returns it as a value, as MCP and most HTTP tools do."""
-    if isinstance(output, str) and output.startswith("{"):
-        output = _read(output)
+    if isinstance(output, str) and output.startswith("{") and len(output) <= MAX_ERROR:
+        with contextlib.suppress(ValueError, RecursionError):
+            output = json.loads(output)
     if not isinstance(output, Mapping):
         return ""
     values = cast("Mapping[str, Any]", output)
@@ -324,61 +342,38 @@ def _error_in(output: Any) -> str:
     return error if isinstance(error, str) and len(values) == 1 else repr(values)
 
 
-def _read(text: str) -> Any:
-    """Return the text parsed as JSON; None if it is not JSON, or too long for an error."""
-    try:
-        return json.loads(text) if len(text) <= MAX_ERROR else None
-    except (ValueError, RecursionError):
-        return None
-
-
 def _fault(text: str) -> FaultPattern | None:
     return next((fault for fault in FAULTS if fault.pattern.search(text)), None)
 
 
-def _explained(text: str, *, by_steps: bool) -> bool:
-    """Return whether another rule covers this error; most cover model steps only."""
-    others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if by_steps else ()
-    return _fault(text) is not None or any(pattern.search(text) for pattern in others)
-
-
-def _recovered(steps: Steps, failed: AgentStep | None, span: Span) -> bool:
-    """Return whether the same agent later called the same tool, or the model, successfully."""
-    if failed is not None and span is failed.span and not failed.tools:
-        return any(not step.failure for step in _later(steps, failed))
-    names = {span.tool_name} if failed is None else {tool.tool_name for tool in failed.tools}
-    return any(t.tool_name in names and _succeeded(t) for t in _tools_after(steps, failed, span))
-
-
-def _made_up_for(steps: Steps, failed: AgentStep | None, span: Span) -> bool:
-    """Return whether any tool succeeded afterwards; for a model call, whether one worked."""
-    if failed is not None and span is failed.span and not failed.tools:
-        return _recovered(steps, failed, span)
-    return any(_succeeded(tool) for tool in _tools_after(steps, failed, span))
-
-
-def _tools_after(steps: Steps, failed: AgentStep | None, span: Span) -> list[Span]:
-    """Return tools that the same agent called later; parallel calls do not count as recovery."""
+def _recovered(
+    steps: Steps, failed: AgentStep | None, span: Span, *, any_tool: bool = False
+) -> bool:
+    """Return whether the same agent later called this tool (or any), or the model, successfully."""
+    later: list[AgentStep] = []
+    if failed is not None:
+        later = [m for m in steps.steps if m.agent == failed.agent and m.index > failed.index]
+        if span is failed.span and not failed.tools:
+            return any(not step.failure for step in later)
+    # Parallel calls do not count as recovery: they did not react to the failure.
     over = span.start_ns if span.end_ns is None else span.end_ns
     beside = steps.strays if failed is None else failed.tools
-    later = [] if failed is None else _later(steps, failed)
-    after = [tool for tool in beside if tool.start_ns >= over]
-    return [*after, *(tool for step in later for tool in step.tools)]
-
-
-def _later(steps: Steps, failed: AgentStep) -> list[AgentStep]:
-    return [m for m in steps.steps if m.agent == failed.agent and m.index > failed.index]
-
-
-def _succeeded(span: Span) -> bool:
-    outcome = _outcome(span)
-    return not outcome.failed and _fault(outcome.text) is None
+    tools = [tool for tool in beside if tool.start_ns >= over]
+    tools += [tool for step in later for tool in step.tools]
+    names = {span.tool_name} if failed is None else {tool.tool_name for tool in failed.tools}
+    for tool in tools:
+        if any_tool or tool.tool_name in names:
+            outcome = _outcome(tool)
+            if not outcome.failed and _fault(outcome.text) is None:
+                return True
+    return False
 
 
 def _crashed(steps: Steps) -> Iterator[Span]:
     """Return agents and handoffs that failed while nothing inside them did."""
     spans = steps.trace.index.spans
     parents = {span.span_id: span.parent_id for span in spans}
+    # Spans around a failed one: their failure is only a consequence.
     around: set[str] = set()
     for span in spans:
         above = span.parent_id if span.failed else None
@@ -393,16 +388,8 @@ def _crashed(steps: Steps) -> Iterator[Span]:
 
 def _kind(outcome: SpanOutcome) -> Category:
     """Return the category of an error by its text; a failed handoff is an orchestration error."""
-    fallen = Category.ORCHESTRATION if outcome.span.kind == SpanKind.HANDOFF else Category.SERVICE
-    return next((c for c, pattern in _ERRORS.items() if pattern.search(outcome.text)), fallen)
-
-
-def _what(span: Span) -> str:
-    if span.kind == SpanKind.HANDOFF:
-        return f"The handoff to {span.handoff_to or span.name}"
-    if span.kind == SpanKind.AGENT:
-        return f"The agent {span.agent_name or span.name}"
-    return f"The call of {span.tool_name}" if span.tool_name else "The model call"
+    default = Category.ORCHESTRATION if outcome.span.kind == SpanKind.HANDOFF else Category.SERVICE
+    return next((c for c, pattern in _ERRORS.items() if pattern.search(outcome.text)), default)
 
 
 def _line(text: str) -> str:
