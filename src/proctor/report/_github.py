@@ -42,6 +42,7 @@ def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
     """Return the workflow commands; empty where every trial passed without a warning."""
     found = [each for case in facts.trials for each in _of_trial(case)]
     found.sort(key=lambda each: each.level != "error")
+    # The last place is for the message that counts the rest.
     kept = found if len(found) <= MOST_INLINE else found[: MOST_INLINE - 1]
     environ = os.environ if environ is None else environ
     lines = [_command(each, environ) for each in kept]
@@ -60,6 +61,7 @@ def _of_trial(case: TrialFacts) -> Iterator[GithubAnnotation]:
         yield GithubAnnotation("error", f"{name}: could not be judged", case.reason, case.place)
     elif status == TrialStatus.CANCELLED:
         yield GithubAnnotation("warning", f"{name}: stopped", case.reason, case.place)
+    # Failed checks have their own messages below.
     elif case.is_gate_failure and not failures:
         yield GithubAnnotation("error", f"{name}: failed", case.reason, case.place)
     for result in case.with_status(CheckStatus.FAIL, CheckStatus.WARN):
@@ -101,6 +103,7 @@ def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
     root = environ.get("GITHUB_WORKSPACE")
     if not root:
         return line(file)
+    # A suite outside the repository keeps its own path.
     try:
         inside = Path(file).resolve().relative_to(Path(root).resolve())
     except ValueError:

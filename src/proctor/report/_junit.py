@@ -69,6 +69,7 @@ def _case(case: TrialFacts, suite: str, agent: str) -> ET.Element:
     element = ET.Element(
         "testcase",
         name=_text(case.name),
+        # Jenkins groups test cases by what precedes the last dot.
         classname=_text(f"{PurePath(suite).stem}.{agent}"),
         time=f"{(case.trial.latency_ms or 0.0) / 1000:.3f}",
     )

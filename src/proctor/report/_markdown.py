@@ -97,6 +97,7 @@ def _arm_since(arm: ArmGate) -> Iterator[str]:
     gate = arm.gate
     yield ""
     yield f"**{markdown(arm.name)}: {gate.verdict}.** {markdown(gate_line(gate))}"
+    # An empty table would still have its header.
     moved = moved_cases(gate)
     if moved:
         yield ""
@@ -147,6 +148,7 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
 
 
 def _details(each: TrialFacts) -> Iterator[str]:
+    # A trial may fail by its score alone.
     if not each.trial.passed and not each.with_status(*_SAY_WHY):
         yield f"- {markdown(each.reason)}"
     for result in each.with_status(*REPORTED):
@@ -213,6 +215,7 @@ def _failures(facts: ReportFacts) -> Iterator[str]:
         for sample in failure.samples:
             yield f"   - {markdown(sample.trial, 120)}: {markdown(sample.reason)}"
     if (more := len(facts.failures) - MOST_FAILURES) > 0:
+        # A blank line ends the list; otherwise this would belong to its last item.
         yield f"\n{more} more in results.json."
 
 

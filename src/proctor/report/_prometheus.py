@@ -100,6 +100,7 @@ def _of_trials(facts: ReportFacts) -> Iterator[Gauge]:
 
 
 def _labels(case: TrialFacts) -> dict[str, str]:
+    # Every label that tells trials apart, or two samples would have the same name.
     return {
         "suite": case.suite,
         "agent": case.trial.agent,

@@ -207,6 +207,7 @@ def bars(facts: ReportFacts) -> Chart | None:
     """Draw the pass rate of each agent with its interval; None where nothing was judged."""
     import altair as alt
 
+    # A chart without a bar would only show its axes.
     if all(row.pass_rate.value is None for row in facts.board.rows):
         return None
     order = _order(facts)
@@ -225,6 +226,7 @@ def bars(facts: ReportFacts) -> Chart | None:
     filled = base.mark_bar(opacity=0.35, height=alt.RelativeBandSize(0.6)).encode(
         x=rate, tooltip=shown
     )
+    # An empty title: otherwise Vega joins the titles of all layers.
     span = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=""), x2="high:Q")
     point = base.mark_point(filled=True, size=70, opacity=1).encode(x="rate:Q", tooltip=shown)
     return alt.layer(filled, span, point).properties(
@@ -241,6 +243,7 @@ def heatmap(facts: ReportFacts) -> Chart:
     order = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
     arms = _order(facts)
     gap = alt.Scale(paddingInner=0.06)
+    # Slanted labels need height, so they are slanted only where they would overlap.
     level = len(arms) * max(map(len, arms), default=0) <= LEVEL_LETTERS
     angle = {"labelAngle": 0} if level else {"labelAngle": 40, "labelAlign": "right"}
     across = _names(orient="top", labelLimit=180 if level else 120, **angle)
@@ -441,6 +444,7 @@ def _status_colour(facts: ReportFacts, *, judged: bool = False) -> alt.Color:
     """Return one colour per status in every run; the legend lists those that occur."""
     import altair as alt
 
+    # The scale has all statuses, so that a colour means the same in every run.
     seen = {row.status for row in facts.rows if row.score is not None or not judged}
     words = {status.value: word for status, word in STATUS_WORDS.items()}
     return alt.Color(
@@ -474,6 +478,7 @@ def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
         if chart is not None and facts.rows:
             spec = chart.to_dict(validate=False)
             spec.pop("config", None)  # the page and the export bring their own
+            # With "fit-x", axes and labels are part of the container's width.
             if spec.get("width") == "container":
                 spec["autosize"] = {"type": "fit-x", "contains": "padding"}
             found[name] = spec

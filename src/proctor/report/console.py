@@ -92,6 +92,7 @@ def render(facts: ReportFacts) -> str:
             for note in facts.notes
         ],
         *middle,
+        # With one trial per cell, the table and the headline have said it.
         [remark for cell in facts.cells if cell.asked > 1 for remark in _missing_trials(cell)],
         list(facts.research),
         closing_lines(facts),
@@ -117,6 +118,7 @@ def trial_table(facts: ReportFacts) -> list[str]:
                 line(each.name, 80),
                 *([line(each.trial.agent, 40)] if several else []),
                 score(each.trial.score),
+                # A trial that failed before its checks has no status in any layer.
                 *(
                     click.style(status.value.upper(), fg=_CHECK_COLOURS[status])
                     if each.trial.checks
@@ -281,6 +283,7 @@ def closing_lines(facts: ReportFacts) -> list[str]:
     path = Path(facts.path)
     if facts.stopped:
         out.append(f"stopped early: {line(facts.stopped)}")
+        # Resuming with the same limit would stop at once.
         option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
         higher = f" with a higher {option}" if option else ""
         out.append(f"resume with: {resume_command(path)}{higher}")

@@ -67,6 +67,7 @@ _GATE_COLOURS = {
 
 def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
     """Return groups of trials as a table."""
+    # A column of zeros is noise; one trial that no rate counts must be visible.
     not_counted = [name for name in NOT_COUNTED if any(getattr(row, name) for row in rows)]
     costs = any(row.cost_usd is not None or row.unpriced_calls for row in rows)
     head = [*names, "cases", "trials", "passed", "pass rate", "95 %", "score"]
@@ -85,6 +86,7 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
         ]
         for row in rows
     ]
+    # A dash in the table is explained once below it.
     reasons = sorted({row.pass_rate.reason for row in rows if row.pass_rate.reason})
     total = sum(row.trials for row in rows)
     return "\n".join(
@@ -114,6 +116,7 @@ def answer_json(answer: SqlResult) -> str:
 
 def as_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return rows as CSV without cells that a spreadsheet would evaluate."""
+    # The same rule as for exported files: a cell that starts with `=` is escaped.
     from proctor.results.exchange.export import cell
 
     out = io.StringIO()
@@ -160,6 +163,7 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
                 line(row.name, MAX_CELL),
                 figure(board.metric, row.value.value),
                 ends(board.metric, row.value),
+                # The pass rate has its own column where it is not the metric.
                 f"{row.passes}/{row.trials}"
                 if board.metric == "pass_rate"
                 else percent(row.pass_rate.value),
@@ -246,6 +250,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
         ],
     )
     yield from _methods(pair)
+    # Cases that did not change are only counted.
     changed = [case for case in pair.cases if case.difference.value or case.score_difference]
     if changed:
         yield ""
@@ -292,12 +297,14 @@ def _methods(pair: ArmComparison) -> Iterator[str]:
             sign = "h" if effect.method[-1] == "h" else "d_z"
             size = f"; effect {sign} {change('', effect.value)}"
         yield f"  {METRIC_WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}{size}"
+        # The p-value above is for exactly these cases; this one generalises.
         if each.metric == "pass_rate":
             yield (
                 f"    in a population of such cases: p {p_text(each.population.p_value)}"
                 f" ({each.population.method}),"
                 f" {ends(each.metric, each.population_interval, signed=True)}"
             )
+        # Test, interval and effect are often undefined for the same reason.
         reasons = (test.reason, each.interval.reason, effect.reason)
         for reason in dict.fromkeys(reason for reason in reasons if reason):
             yield f"    undefined: {line(reason)}"

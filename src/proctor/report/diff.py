@@ -60,10 +60,12 @@ def _stretch(words: Sequence[WordChange], place: int) -> str:
     each = words[place]
     if each.op != "equal":
         signs = ("[-", "-]") if each.op == "removed" else ("{+", "+}")
+        # White space after a word stays outside the marks, so that words remain separated.
         inner = each.text.rstrip()
         return f"{signs[0]}{inner}{signs[1]}{each.text[len(inner) :]}"
     text = each.text
     first, last = place == 0, place == len(words) - 1
+    # Long unchanged text is cut on the side away from the change.
     if first and not last and len(text) > CONTEXT:
         return f"… {text[-CONTEXT:]}"
     if last and not first and len(text) > CONTEXT:
@@ -127,6 +129,7 @@ def _markdown(diff: Diff) -> Iterator[str]:
         names = f"{markdown(case.case, 120)} | {markdown(case.agent, 120)}"
         yield f"| {names} | {tiers} | {case.similarity:.2f} |"
     for case in diff.cases:
+        # A case without changes has its row in the table and needs no section.
         if case.changes or case.case_changed:
             yield from ("", f"### {markdown(case.case, 120)} ({markdown(case.agent, 120)})", "")
             yield from _changes(diff, case)

@@ -45,6 +45,7 @@ def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
     if estimate.scenarios:
         scenarios = plural(estimate.scenarios, "scenario")
         out.append(f"cached: {estimate.kept} of {scenarios} to be built")
+    # Later rounds depend on results, so only the first can be planned.
     if ready.unfolding is not None:
         out.append(f"research: this is the first round of {ready.unfolding.kind}, at least")
     if ready.options.replay_from is not None:
@@ -68,6 +69,7 @@ def _axes(ready: RunContext) -> str:
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:
+    # Seeds are sorted and distinct, so the ends show whether there is a gap.
     if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
         return f"{seeds[0]}..{seeds[-1]}"
     listed = ", ".join(str(seed) for seed in seeds[:8])

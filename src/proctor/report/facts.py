@@ -107,6 +107,7 @@ class TrialFacts(NamedTuple):
             return self.error
         if hard := self.with_status(CheckStatus.FAIL):
             return f"{hard[0].id}: {hard[0].reason}"
+        # Nothing blocked, so checks with a weight brought the score down.
         lost = [r for r in self.trial.checks if r.failed and r.weight]
         why = f": {lost[0].id}: {lost[0].reason}" if lost else ""
         return f"score {self.trial.score or 0.0:.2f} is below {self.threshold:g}{why}"
@@ -161,6 +162,7 @@ class ReportFacts:
         """The signal that ended the work, if one did."""
         self.remarks = tuple(remarks)
         """Notes on the results as a whole."""
+        # The folder of an experiment has its name; a run made by hand may lack one in its spec.
         parent = first.path.parent.name if first.saved else ""
         self.name = str(first.spec.get("name") or parent)
         self.run_id = first.run_id
@@ -181,6 +183,7 @@ class ReportFacts:
         """A summary of each planned cell."""
         self.agents = tuple(dict.fromkeys(cell.agent for cell in self.cells))
         """Every agent, in the order of the cells."""
+        # One run knows its totals; those of several suites are counted together.
         self.totals = (
             first.totals
             if len(runs) == 1
@@ -196,6 +199,7 @@ class ReportFacts:
 
     def replace(self, **values: Any) -> ReportFacts:
         """Return a copy with other values, such as texts without secrets."""
+        # A cached property is an entry of the instance, so it can be replaced like a field.
         changed = copy.copy(self)
         vars(changed).update(values)
         return changed
@@ -208,6 +212,7 @@ class ReportFacts:
         if self.signal is not None:
             return 128 + self.signal
         codes = [run.exit_code for run in self.runs]
+        # A failure is certain, whatever else could not be judged.
         if EXIT_FAIL in codes:
             return EXIT_FAIL
         # A report of nothing has judged nothing.
@@ -227,6 +232,7 @@ class ReportFacts:
         if not self.detailed:
             return sentence(self.cells, self.totals)
         totals = self.totals
+        # "Case" would count a case once for each agent.
         pairs = [(run.run_id, cell.case) for run in self.runs for cell in run.cells]
         noun = "cell" if len(set(pairs)) < len(pairs) else "case"
         total = totals.trials + self.not_run
@@ -324,6 +330,7 @@ class ReportFacts:
             thresholds = {cell.case: cell.threshold for cell in run.cells}
             suite = cast("dict[str, Any]", run.spec.get("suite") or {})
             described = {c["id"]: c.get("description") for c in suite.get("cases") or ()}
+            # The journal has the order in which trials finished.
             trials = sorted(run.trials(), key=trial_order) if run.saved else run.trials
             for trial in trials:
                 place, error = run.places.get(trial.case), trial.error
@@ -344,6 +351,7 @@ class ReportFacts:
         """Return how many checks of all trials have one of these statuses."""
         return sum(len(each.with_status(*statuses)) for each in self.trials)
 
+    # Not the same as `trials`: a run of a million trials is listed without their checks.
     @cached_property
     def rows(self) -> tuple[TrialRow, ...]:
         """Every trial as a small row, in the order of the plan."""
@@ -385,6 +393,7 @@ class ReportFacts:
         """The changes since the baseline."""
         if self._baseline is None:
             return None
+        # Imported here: estimators are needed only for a comparison.
         from proctor.results.gate import judge_runs
 
         return judge_runs(self.runs[0], self._baseline)
@@ -398,6 +407,7 @@ class ReportFacts:
 
 def tagged_baseline(run: Run) -> Run | None:
     """Return the last run of the experiment tagged `baseline`; None if `run` is tagged itself."""
+    # A baseline compared with itself would always say "no change".
     if "baseline" in tags_of(run.path):
         return None
     others = runs_tagged(run.path.parent, "baseline")
@@ -428,6 +438,7 @@ def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
     read = sorted(
         ((trial_order(t), t.started_ns / 1e6, _row(t)) for t in trials), key=itemgetter(0)
     )
+    # Imported trials may lack a start time, which is stored as 0.
     first = min((start for _, start, _ in read if start), default=0.0)
     rows = [row._replace(start_ms=max(0.0, start - first)) for _, start, row in read]
     lanes = _lanes(rows)
@@ -436,6 +447,7 @@ def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
 
 def _row(trial: Trial) -> TrialRow:
     broken = [result.id for result in trial.checks if result.failed]
+    # Without a verdict, the error is what broke.
     if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:
         broken = [trial.error.type]
     return TrialRow(
@@ -459,6 +471,7 @@ def _row(trial: Trial) -> TrialRow:
 def _lanes(rows: Sequence[TrialRow]) -> list[int]:
     """Return a lane for each trial; concurrent trials get different lanes."""
     lanes = [0] * len(rows)
+    # Two heaps: the end and lane of running trials, and the free lanes, the lowest first.
     running: list[tuple[float, int]] = []
     free: list[int] = []
     for at in sorted(range(len(rows)), key=lambda at: rows[at].start_ms):

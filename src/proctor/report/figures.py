@@ -54,6 +54,7 @@ def figure(metric: str, value: float | None) -> str:
         return money(value)
     if metric == "latency_ms":
         return duration_ms(value)
+    # `z` prints −0.000 without its sign.
     return f"{value:z.3f}"
 
 
@@ -81,6 +82,7 @@ def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
 def named(items: Mapping[str, str], most: int = 12) -> list[str]:
     """Return names grouped by reason; long lists are cut with a count."""
     by_reason: dict[str, list[str]] = {}
+    # One line per reason: hundreds of cases are often left out for the same one.
     for name, reason in items.items():
         by_reason.setdefault(reason, []).append(name)
     out: list[str] = []
@@ -93,6 +95,7 @@ def named(items: Mapping[str, str], most: int = 12) -> list[str]:
 
 def document(kind: str, facts: Any, **more: Any) -> str:
     """Return facts as one JSON document."""
+    # Twice: facts become a mapping first, then the additional values are made plain, too.
     body = {"format": FORMAT, "kind": kind, **more, **cast("dict[str, Any]", json_value(facts))}
     return json.dumps(json_value(body), indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -136,6 +139,7 @@ def leading(board: Leaderboard) -> str | None:
     first = [row.name for row in rows if row.best == 1]
     if len(first) == 1:
         return f"{first[0]} is significantly better than all others {how}."
+    # Some agents are worse than these, but the tests cannot separate the best ones.
     if len(first) < len(rows):
         return f"{', '.join(first)} share rank 1 {how}."
     between = " and ".join(first) if len(first) == 2 else "the agents"
@@ -164,6 +168,7 @@ def not_judged(totals: RunTotals) -> str | None:
 
 def cost_line(totals: RunTotals) -> str:
     """Return the cost of the trials, or why it is unknown."""
+    # No calls and no price are different: only the second is unknown.
     if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
         agents = "cost: n/a (no model calls)"
     else:

@@ -33,6 +33,7 @@ def render_summary(facts: ReportFacts) -> str:
 
 def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
     """Return the report as plain values; without `trials` only totals and cells."""
+    # Only a run with research has the key: null would look like research without a result.
     research = {run.run_id: run.research for run in facts.runs if run.research is not None}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -64,6 +65,7 @@ def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
 def _trials(facts: ReportFacts) -> dict[str, Any]:
     started = None
     if facts.started_ns:
+        # Whole milliseconds: a float does not hold nanoseconds since 1970.
         moment = datetime.fromtimestamp(facts.started_ns // 10**6 / 1000, UTC)
         started = moment.isoformat(timespec="milliseconds")
     return {

@@ -86,6 +86,7 @@ def plan_outputs(
         Output(name, placed.get(name), bool(programs) and not FORMATS[name].for_programs)
         for name in names
     ]
+    # Documented by GitHub: always "true" in a workflow.
     if environ.get("GITHUB_ACTIONS") == "true" and "github" not in names:
         # The runner reads workflow commands on both streams.
         outputs.append(Output("github", None, to_stderr=bool(programs)))

@@ -60,6 +60,7 @@ class Progress:
 
     def planned(self, total: int, kept: Sequence[Trial]) -> None:
         """Take the plan: `total` trials, of which `kept` were finished earlier."""
+        # Preparation is not part of the time per trial.
         self._started_at = self._clock()
         self.total, self.kept, self.done = total, len(kept), len(kept)
         self.totals = RunTotals.of(kept)
@@ -100,6 +101,7 @@ def progress_for(out: TextIO, *, quiet: bool, events: bool) -> Progress | None:
     """Return the display that suits the reader; `quiet` takes precedence over `events`."""
     if quiet:
         return None
+    # JSON events are for programs, also where standard error is a terminal.
     if events:
         return JsonEvents(out)
     return LiveLine(out) if out.isatty() else LogLines(out)
@@ -136,6 +138,7 @@ class StatusLine:
     def __init__(self, out: TextIO) -> None:
         from rich.console import Console
 
+        # Text of agents is shown as it is: rich must not read `[bold]` or `:smile:` in it.
         self._console = Console(file=out, markup=False, highlight=False, emoji=False)
 
     def show(self, text: str) -> None:
@@ -215,6 +218,7 @@ class LogLines(_Ticking):
 
     def show(self) -> None:
         """Write a line once a trial has finished."""
+        # Nothing is written until this invocation has finished a trial: there is no news.
         if self.done > self.kept:
             self._out.write(progress_line(self) + "\n")
             self._out.flush()
@@ -247,6 +251,7 @@ class RunLog(_Ticking):
         """Log a finished trial."""
         super().finished(trial)
         level = _LOG_LEVELS[trial.status]
+        # Passed trials are logged at DEBUG only, and there may be very many.
         if log.isEnabledFor(level):
             error = f": {trial.error.type}: {trial.error.message}" if trial.error else ""
             lasted = duration_ms(trial.duration_ms)
@@ -287,7 +292,7 @@ class JsonEvents(Progress):
             if trial.axis_seed is not None:
                 which["axis_seed"] = trial.axis_seed
         self._out.write(msgspec.json.encode({"event": event, **which, **fields}).decode() + "\n")
-        self._out.flush()
+        self._out.flush()  # a program reads events as they happen
 
     def planned(self, total: int, kept: Sequence[Trial]) -> None:
         """Write the plan."""

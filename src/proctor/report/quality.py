@@ -121,6 +121,7 @@ def _times(breakdown: Sequence[SpanLatency]) -> Iterator[str]:
     if not breakdown:
         return
     yield "  latency breakdown"
+    # The whole trace first, then the spans that exceed their target most.
     slowest = sorted(breakdown, key=lambda each: (each.span_id is not None, -each.ratio))
     for each in slowest[:SHOWN_TIMES]:
         name = line(each.name, 40)

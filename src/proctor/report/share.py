@@ -90,6 +90,7 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
         folder.path.mkdir()
         copy_run(run, folder, texts)
         copied = Run(folder.path)
+        # Reports are written from the redacted copy, so nothing reaches them unredacted.
         facts = without_private(ReportFacts(copied))
         facts.path = "run"
         page = render_page(copied, facts, redactor=redactor)
@@ -136,6 +137,7 @@ def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
 
 
 def _spec(spec: dict[str, Any], texts: PageTexts) -> dict[str, Any]:
+    # The copy gets its own format number; the base folder exists only on this machine.
     kept = {name: value for name, value in spec.items() if name not in ("format", "base_dir")}
     provenance = cast("dict[str, Any]", kept.get("provenance") or {})
     kept["provenance"] = {k: v for k, v in provenance.items() if k not in PRIVATE}

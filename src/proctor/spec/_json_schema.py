@@ -36,6 +36,7 @@ def schema_of(kind: Kind = "suite") -> dict[str, Any]:
     if kind == "suite":
         definitions = schema["$defs"]
         _spell(schema, SUITE_SPELLINGS)
+        # Before the other spelling of `input` is added: it belongs to one case, too.
         definitions["Defaults"] = _defaults(definitions["Case"])
         _spell(definitions["Case"], CASE_SPELLINGS)
         schema["properties"]["defaults"] = {
@@ -122,6 +123,7 @@ def _take_references(schema: Any) -> None:
     members = cast("dict[str, Any]", schema)
     for member in list(members.values()):
         _take_references(member)
+    # Strings accept a reference already; lists and mappings cannot be one.
     if members.get("type") in ("integer", "number", "boolean"):
         bare = {key: members.pop(key) for key in list(members) if key not in _ABOUT}
         bare = {_BOUNDS.get(key, key): value for key, value in bare.items()}

@@ -28,6 +28,7 @@ def add_agent(path: Path, name: str, options: Mapping[str, Any], *, replace: boo
         raise ProctorError(
             f"{name!r} cannot be an agent's name", hint="letters, digits, `-`, `_` and `.`"
         )
+    # Settings files are committed: a key must not get into one.
     refuse_secrets(options)
     text = _read(path)
     if name in _agents(text, path) and not replace:
@@ -134,6 +135,7 @@ def _edited_text(
 ) -> str:
     import yaml
 
+    # Entries are inserted as whole lines.
     if text and not text.endswith("\n"):
         text += "\n"
     root = cast("Any", yaml).compose(text, Loader=yaml.SafeLoader)

@@ -453,6 +453,7 @@ class Suite(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
         faults = repeated_ids([case.id for case in self.cases])
+        # Together, it would be unclear whether `agent` is one of several or a default.
         if self.agent is not None and self.agents:
             faults.append(Fault(("agents",), "write `agent` or `agents`, not both"))
         known = ("default", *self.judges)
@@ -534,6 +535,7 @@ def repeated_ids(ids: list[str]) -> list[Fault]:
     first: dict[str, int] = {}
     faults: list[Fault] = []
     for index, case_id in enumerate(ids):
+        # Results are stored under the id, also on file systems that ignore case.
         earlier = first.setdefault(same_id(case_id), index)
         if earlier != index and case_id:
             faults.append(

@@ -91,7 +91,9 @@ def parse_annotation(text: str) -> tuple[Annotation, bool]:
     document = cast("dict[str, Any]", data)
     scores = _objects(document.get("scores") or [], "scores")
     errors = _objects(document.get("errors") or [], "errors")
+    # Entries that cannot count are kept and reported: dropping them would raise the precision.
     marks = tuple(Mark(str(e.get("location") or ""), str(e.get("category") or "")) for e in errors)
+    # TRAIL writes a list that holds one object.
     scored = scores[0] if scores else {}
     odd = [] if "errors" in document else ["`errors` is missing"]
     odd += [f"errors[{n}]: {why}" for n, mark in enumerate(marks) for why in _odd_mark(mark)]

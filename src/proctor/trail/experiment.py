@@ -71,6 +71,7 @@ class DiagnosisAgentConfig(AgentConfig):
         """Create a detector; the model's connections are shared."""
         return DiagnosisAgent(self)
 
+    # Cached: every trial shares the model's connections and its cache.
     @cached_property
     def model_options(self) -> DetectorOptions | None:
         """Return the model options, for methods that use a model."""
@@ -118,6 +119,7 @@ class DiagnosisAgent:
         """Load and diagnose the trace, and answer with the findings."""
         from proctor.diagnose.methods import adiagnose, diagnose_offline
 
+        # Reading blocks; a thread lets other trials go on.
         trace = await threads.run(load_one, trace_path(request.input))
         if self._config.model_options is None:
             # CPU-bound: a thread keeps the event loop free.
@@ -207,6 +209,7 @@ class TrailConfig(Strict):
 
 
 def _inside(folder: Path, name: str) -> Path:
+    # Both layouts are in use: a folder of splits, and the folder of one split.
     inner = folder / name
     return inner if inner.is_dir() else folder
 
@@ -330,6 +333,7 @@ def write_results(run: Run) -> TrailResult:
     config: dict[str, Any] = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
     gold = read_annotations(TrailConfig.model_validate(config).gold)
     predicted, failed, fallbacks = _predictions(run)
+    # Gold of traces outside the subset would count as missing predictions.
     requested = {str(cell["case"]) for cell in run.spec["cells"]}
     gold_traces = {name: note for name, note in gold.by_trace.items() if name in requested}
     card = score(gold_traces, predicted)
@@ -376,6 +380,7 @@ def _predictions(run: Run) -> tuple[dict[str, Annotation], dict[str, str], dict[
             text = str(trace.response) if trace is not None else "{}"
             result = json.loads(text)
         predicted[trial.case], _ = parse_annotation(text)
+        # The diagnosis names the method that produced it, which is not always the one selected.
         if result.get("method", trial.agent) != trial.agent:
             fallbacks[trial.case] = str(result.get("notes", [""])[-1])
         write_atomic(folder / f"{safe_name(trial.case)}.json", text.encode() + b"\n")
@@ -439,6 +444,7 @@ class AgainstGold:
         """Score the diagnosis in the answer; skip traces without gold."""
         name = str(context.case.id)
         path = self._gold / f"{name}.json"
+        # Not every trace of a split is annotated.
         if not path.is_file():
             return skipped("no gold annotation for this trace")
         try:

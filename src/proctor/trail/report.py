@@ -64,6 +64,7 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:<{WIDTH}}{figure(value):>8}"
     yield "  category                          precision  recall      F1  traces"
     for name, row in metrics["categories"].items():
+        # A category that neither side has says nothing.
         if row["support"] or row["precision"]:
             numbers = f"{row['precision']:>9.3f}{row['recall']:>8.3f}{row['f1']:>8.3f}"
             yield f"  {name:<34}{numbers}{row['support']:>8}"
@@ -126,6 +127,7 @@ def _fallbacks(metrics: Mapping[str, Any]) -> Mapping[str, str]:
 
 def log_lines(experiments: Sequence[TrailResult]) -> Iterator[str]:
     """Format experiments as a table, one per line; settings that all share are left out."""
+    # A setting that all experiments share would only widen the table.
     differing = [name for name in MAY_DIFFER if len({_setting(t, name) for t in experiments}) > 1]
     named = [name.replace("_", " ") for name in differing]
     heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed"]

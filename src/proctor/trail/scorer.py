@@ -70,6 +70,7 @@ def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -
         location_accuracy=_mean(
             _share({m.location for m in g.marks}, {m.location for m in p.marks}) for g, p in both
         ),
+        # Officially, accuracies are means over traces, whatever their number of errors.
         joint_accuracy=_mean(_share(_official(g.marks), _official(p.marks)) for g, p in both),
         weighted_f1=(sum(r.f1 * r.support for r in table.values()) / support if support else 0.0)
         if both
@@ -165,6 +166,7 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
         return None
     mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
     dx, dy = [x - mean_x for x in xs], [y - mean_y for y in ys]
+    # fsum is exact, whatever the order of the traces.
     spread = math.sqrt(math.fsum(d * d for d in dx)) * math.sqrt(math.fsum(d * d for d in dy))
     if not spread:
         return None

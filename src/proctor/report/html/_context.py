@@ -137,6 +137,7 @@ def interval_marks(
     point = f"{min(98.0, max(0.0, value * 100 - 1)):.1f}"
     if low is None or high is None:
         return IntervalMarks(point, None, None)
+    # At least half a percent wide, or a narrow interval would not be visible.
     return IntervalMarks(point, f"{low * 100:.1f}", f"{max(0.5, (high - low) * 100):.1f}")
 
 
@@ -212,6 +213,7 @@ def _changed_agent(arm: ArmGate) -> dict[str, Any]:
     if gate.flaky:
         notes.append(f"Flaky already in the reference run: {', '.join(gate.flaky)}.")
     if gate.left_out:
+        # A list of all could be as long as the suite.
         first = list(gate.left_out.items())[:MAX_CHANGED_CASES]
         reasons = "; ".join(f"{case}: {reason}" for case, reason in first)
         notes.append(f"Not compared: {plural(len(gate.left_out), 'case')} ({reasons}).")
@@ -269,6 +271,7 @@ def _leaderboard(facts: ReportFacts) -> dict[str, Any]:
 
 def _failures(facts: ReportFacts, rows: Rows) -> dict[str, Any]:
     listed: list[dict[str, Any]] = []
+    # Samples link to their trial, if the page lists it.
     for failure in facts.failures[:MAX_FAILURES]:
         samples: list[dict[str, Any]] = []
         for sample in failure.samples:
@@ -384,6 +387,7 @@ def _histogram(facts: ReportFacts) -> list[dict[str, Any]]:
         if row.score is not None and row.status in _JUDGED:
             # The tolerance keeps 0.3 (stored as 0.29999…) in the bin that starts at 0.3.
             counts[min(BINS - 1, int(row.score * BINS + 1e-9)), row.arm] += 1
+    # Bars of all agents share one scale.
     most = max(counts.values(), default=1)
     return [
         {
@@ -408,6 +412,7 @@ def _cost(facts: ReportFacts) -> dict[str, Any] | None:
         cost, unpriced, trials = row.cost_usd, row.unpriced_calls, row.trials + row.infra
         tokens = facts.arms[row.name].tokens
         per_trial = None if cost is None or not trials else cost / trials
+        # The price of a success: a cheap agent that rarely passes is not cheap.
         per_pass = None if cost is None or not row.passes else cost / row.passes
         rows.append(
             {
@@ -435,6 +440,7 @@ def _timeline(facts: ReportFacts) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for agent in facts.names:
         own = by_agent[agent]
+        # Not the latency: the timeline shows how long a trial occupied its lane.
         durations = [row.duration_ms for row in own]
         started = min((row.start_ms for row in own), default=None)
         ended = max((row.start_ms + row.duration_ms for row in own), default=None)

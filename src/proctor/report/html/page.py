@@ -82,6 +82,7 @@ def render_page(
     with_charts: bool | None = None,
 ) -> ReportPage:
     """Return the whole page. Charts are interactive where the extra `charts` is installed."""
+    # Redacted again: patterns or the environment may have changed since the run.
     texts = PageTexts(redactor or default_redactor())
     facts = _redacted(facts, texts)
     drawn = charts.available() if with_charts is None else with_charts
@@ -142,6 +143,7 @@ def environment() -> Environment:
     return Environment(
         loader=PackageLoader("proctor.report.html"),
         autoescape=True,
+        # A misspelt variable is an error, not an empty place in the page.
         undefined=StrictUndefined,
         finalize=printed,
         trim_blocks=True,
@@ -199,7 +201,8 @@ def _trial_blocks(run: Run, facts: ReportFacts, texts: PageTexts, budget: int) -
     packed = pack_trials(trials, run.trace, texts, budget - spent - 12 * len(rows))
     table["block"] = [place and place[0] for place in packed.places]
     table["place"] = [place and place[1] for place in packed.places]
-    # Failures and annotations name trials by either name.
+    # Failures and annotations name trials by either name. Several trials may share the short
+    # one; the first of them is linked.
     row_of: dict[str, int] = {}
     for at, trial in enumerate(trials):
         row_of.setdefault(trial.short_name, at)
@@ -218,6 +221,7 @@ def _trial_blocks(run: Run, facts: ReportFacts, texts: PageTexts, budget: int) -
 
 def _listed(run: Run, rows: Sequence[TrialRow]) -> tuple[list[Trial], list[TrialRow]]:
     """Return the listed trials and their rows in the same order: all of them, or the worst."""
+    # The worst are selected, then shown in the order of the plan.
     worst = harm_first((row.status, (row.case, row.arm)) for row in rows)[:MAX_ROWS]
     kept = [rows[at] for at in sorted(worst)]
     wanted = {row.key for row in kept}
@@ -247,6 +251,7 @@ def _chart_blocks(facts: ReportFacts) -> str:
         for name, table in charts.datasets(facts).items()
         if name != "trials"
     }
+    # An exported image needs a background; in the page the page's own is visible.
     themes = {"light": {**config("light"), "background": "transparent"}, "dark": config("dark")}
     value = {"specs": charts.specs(facts), "tables": tables, "themes": themes}
     licence = f'<script type="text/plain" id="vega-licence">{_file("vega-licence.txt")}</script>'
@@ -266,6 +271,7 @@ def columns(
     def short(value: Any, kept: int) -> Any:
         if not isinstance(value, float):
             return value
+        # `1.0` takes two characters more than `1`, once per trial and column.
         rounded = round(value, kept)
         return int(rounded) if rounded == int(rounded) else rounded
 

@@ -87,6 +87,7 @@ class PageTexts:
     def redact(self, value: Any) -> Any:
         """Return a value without its secrets, and count the places that had one."""
         redacted = self._redactor.value(value)
+        # The redactor returns the same object where it found nothing.
         if redacted is not value:
             self.redacted += max(1, _redaction_marks(redacted) - _redaction_marks(value))
         return redacted
@@ -138,6 +139,7 @@ def pack_trials(
     with_trace = packer.fill(
         ((row, trials[row]) for row in order), int(budget * TRACE_SHARE), traces=True
     )
+    # Without their trace, the others are small: many more answers fit.
     rest = [(row, trials[row]) for row in order if row not in with_trace]
     without_trace = packer.fill(rest, budget - packer.size, traces=False)
     places = {**with_trace, **without_trace}
@@ -220,6 +222,7 @@ class _Packer:
 def trial_data(trial: Trial, trace: Trace | None, texts: PageTexts) -> dict[str, Any]:
     """Return everything the page shows of one trial, without the parts that are empty."""
     spans = [] if trace is None else span_data(trace, texts)
+    # Checks refer to spans by position, as `parent` does.
     at = {} if trace is None else {s.span_id: i for i, s in enumerate(trace.index.spans)}
     error = trial.error
     data: dict[str, Any] = {
@@ -257,6 +260,7 @@ def span_data(trace: Trace, texts: PageTexts) -> list[dict[str, Any]]:
     at = {span.span_id: position for position, span in enumerate(spans)}
     first_ns = spans[0].start_ns if spans else 0
     data = [_span(span, at, first_ns, texts) for span in spans[:MAX_SPANS]]
+    # A span of its own says what is missing, where a reader of the tree will see it.
     if len(spans) > MAX_SPANS:
         data.append({"name": f"… {len(spans) - MAX_SPANS:,} more spans", "kind": "other"})
     return data
@@ -269,6 +273,7 @@ def _span(span: Span, at: dict[str, int], first_ns: int, texts: PageTexts) -> di
     raw_output = None if span.output_messages else span.output
     error = ": ".join(part for part in (span.error_type, span.error_message) if part)
     data: dict[str, Any] = {
+        # The page draws from top to bottom, so a parent must come before its children.
         "parent": parent if parent is not None and parent < at[span.span_id] else None,
         "name": texts.name(span.tool_name or span.name),
         "kind": span.kind.value,
