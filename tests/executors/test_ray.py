@@ -349,11 +349,11 @@ async def test_workers_that_never_come_are_not_waited_for_without_end(a_ray: str
         max_losses=1,
         ahead=False,
         keep_recorded=lambda _lines: None,
-        patience=0.5,
+        start_timeout=0.5,
     )
     with pytest.raises(ExceptionGroup) as told:
         await executor.run(iter(()), lambda _planned, _trial, _trace: None)
-    assert "no worker has come up" in str(first_of(told.value))
+    assert "no worker has started" in str(first_of(told.value))
     assert "tpu 1" in str(first_of(told.value))
 
 

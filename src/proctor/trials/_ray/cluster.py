@@ -33,13 +33,13 @@ from urllib.parse import urlsplit
 from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.runs.trial import PlannedTrial
-from proctor.trials._ray.messages import DriverReply, Parcel, pack, parcel_of
+from proctor.trials._ray.messages import DriverReply, Parcel, decode_parcel, encode
 
 STORE_BYTES = 128 * 1024 * 1024
-"""Shared memory for what does not fit into a message: traces on their way to the driver."""
+"""Shared memory for data that does not fit into a message: traces on their way to the driver."""
 
 NOT_SENT = ("results/", ".git/", ".venv/", "venv/", "node_modules/", "__pycache__/", ".cache/")
-"""Folders of a project that are not code; with `.gitignore`, which Ray honours, what stays here."""
+"""Folders of a project that are not code, so not sent; Ray skips those of `.gitignore` as well."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -58,79 +58,62 @@ _OUR_OWN = {
 
 @dataclass(frozen=True, eq=False)
 class Connection:
-    """A Ray that can be used; another one, though to the same Ray, is not equal to it."""
+    """A connection to Ray; equal only to itself, since workers belong to one connection."""
 
     shares_files: bool
     """Whether workers see the files of this process."""
-    ours: bool
-    """Whether it was started here, for this."""
+    ours: bool = False
+    """Whether this process started Ray."""
+    address: str | None = None
+    """The address that was given, if any."""
 
 
 def ray_package() -> Any:
-    """Ray, imported when it is needed; its own types say little."""
+    """Import Ray when it is needed; Any, because its own types say little."""
     return import_module("ray")
 
 
 def connect(address: str | None, cpus: float, root: Path) -> Connection:
     """Use the Ray of this process, else the one at an address, else start one for `cpus` CPUs.
 
-    `root` is the folder of the code: it is sent to a Ray that is not on this machine.
+    `root` is the folder of the code: it is sent to a Ray on another machine.
     """
     needs_extra("ray", "ray")
     os.environ.update(_QUIET)
     if address is None and "ray" not in sys.modules:
-        # Read when Ray is imported. Where it was before, it is as its user has set it up.
+        # Ray reads these when it is imported; if it was imported before, its user has set it up.
         os.environ.update(_OUR_OWN)
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    if not _initialised():
-        # Ray takes SIGTERM for itself, which is ours: a run that is told to stop records it.
-        with _handlers_kept():
-            _start(cpus) if address is None else _join(address, root)
-        _say_nothing()
-    elif address is not None:
-        _refuse_other(address)
-    if not _connections:
-        _connections.append(Connection(_only_here(), ours=False))
-    return _connections[-1]
+    if not ray_package().is_initialized():
+        # Ray takes over SIGTERM, but a stopped run must be recorded by our own handler.
+        with _signal_handlers_restored():
+            connection = _start(cpus) if address is None else _join(address, root)
+        _connections[:] = [connection]
+        # Ray would print every lost worker to stdout, and the run counts them itself. There is
+        # no option for it: this is the switch of Ray's own debugger.
+        module = vars(import_module("ray._private.worker"))
+        if "_worker_logs_enabled" in module:
+            module["_worker_logs_enabled"] = False
+    elif not _connections:
+        _connections.append(Connection(_only_this_machine()))
+    elif address is not None and _connections[0].address not in (None, address):
+        # One process has one Ray; a run must not use another one than it was sent to.
+        raise ProctorError(
+            f"this process uses the Ray at {_connections[0].address}, not at {address}",
+            hint="call ray.shutdown() first",
+        )
+    return _connections[0]
 
 
 _connections: list[Connection] = []
-_joined: list[str] = []
+"""The connection of this process, if there is one."""
 
 
-def _initialised() -> bool:
-    ray = ray_package()
-    if ray.is_initialized():
-        return True
-    _connections.clear()
-    _joined.clear()
-    return False
-
-
-def _refuse_other(address: str) -> None:
-    """One process has one Ray; a run must not go on another one than it was sent to."""
-    if _joined and _joined[-1] != address:
-        raise ProctorError(
-            f"this process uses the Ray at {_joined[-1]}, not at {address}",
-            hint="call ray.shutdown() first",
-        )
-
-
-def _say_nothing() -> None:
-    """Keep Ray from telling on stdout of every worker that was lost: the run counts them itself.
-
-    There is no option for it: this is the switch its own debugger uses.
-    """
-    module = vars(import_module("ray._private.worker"))
-    if "_worker_logs_enabled" in module:
-        module["_worker_logs_enabled"] = False
-
-
-def _start(cpus: float) -> None:
-    """A Ray of our own, which ends with this process."""
+def _start(cpus: float) -> Connection:
+    """Start a Ray that ends with this process."""
     ray = ray_package()
     logging.getLogger("ray").setLevel(logging.ERROR)
-    # Short: the sockets below it may have paths of 107 bytes.
+    # Short, because socket paths below it are limited to 107 bytes.
     folder = tempfile.mkdtemp(prefix="proctor-ray-")
     atexit.register(shut_down, folder)
     try:
@@ -149,30 +132,28 @@ def _start(cpus: float) -> None:
         raise ProctorError(
             f"Ray does not start: {_first_line(error)}", hint="its logs are below /tmp/ray"
         ) from error
-    _connections.append(Connection(shares_files=True, ours=True))
+    return Connection(shares_files=True, ours=True)
 
 
 def shut_down(folder: str | None = None) -> None:
     """End the Ray of this process, and with it all workers."""
-    ray = ray_package()
     with contextlib.suppress(Exception):
-        ray.shutdown()
+        ray_package().shutdown()
     _connections.clear()
-    _joined.clear()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _join(address: str, root: Path) -> None:
-    """The Ray at an address; one that is elsewhere is sent the code."""
-    ray = ray_package()
-    here = _host(address) in LOOPBACK and not address.startswith("ray://")
+def _join(address: str, root: Path) -> Connection:
+    """Connect to the Ray at an address; send the code to one on another machine."""
+    host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+    here = host in LOOPBACK and not address.startswith("ray://")
     environment: dict[str, Any] = (
         {} if here else {"working_dir": str(root), "excludes": list(NOT_SENT)}
     )
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        ray.init(
+        ray_package().init(
             address=address,
             runtime_env=environment,
             log_to_driver=False,
@@ -185,21 +166,15 @@ def _join(address: str, root: Path) -> None:
             where="--address",
             hint="`ray start --head` starts one; without --address there is one for this run",
         ) from error
-    _joined.append(address)
-    _connections.append(Connection(shares_files=here, ours=False))
+    return Connection(shares_files=here, address=address)
 
 
-def _host(address: str) -> str:
-    return urlsplit(address if "://" in address else f"//{address}").hostname or ""
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).strip()
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-def _only_here() -> bool:
-    """Whether the Ray that the caller has started has no machine but this."""
+def _only_this_machine() -> bool:
+    """Whether the Ray that the caller has started runs on this machine only."""
     ray = ray_package()
     own = ray.util.get_node_ip_address()
     nodes: list[Mapping[str, Any]] = ray.nodes()
@@ -207,7 +182,7 @@ def _only_here() -> bool:
 
 
 @contextlib.contextmanager
-def _handlers_kept() -> Generator[None]:
+def _signal_handlers_restored() -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -220,11 +195,11 @@ def _handlers_kept() -> Generator[None]:
 
 
 MOST_DEATHS = 3
-"""Times in a row a worker may die while it loads: by then it is what it loads."""
+"""Times in a row a worker may die while it loads: after that, what it loads is to blame."""
 
 
 class Resources(NamedTuple):
-    """What a worker asks of the machine it is on."""
+    """The resources that a worker requires of its machine."""
 
     cpu: float = 1.0
     gpu: float = 0.0
@@ -240,14 +215,14 @@ class WorkerLost(Exception):
 
 
 class Load(NamedTuple):
-    """What workers load: the kit, where Ray keeps it, and its digest."""
+    """The kit that workers load: its digest and its reference in Ray's object store."""
 
     digest: str
     ref: Any
 
 
 class Member:
-    """One worker, whichever actor it is at the time."""
+    """One worker, whose actor is replaced when it is lost."""
 
     def __init__(self, needs: Resources) -> None:
         self.needs = needs
@@ -258,17 +233,23 @@ class Member:
         """Process, machine and version of the actor."""
 
     def has_loaded(self, load: Load) -> bool:
-        """Whether it can be given orders."""
+        """Whether it can be sent trials."""
         return self._loaded == load.digest
 
-    async def ready(self, load: Load) -> None:
-        """Return once it has loaded this; again after it was lost."""
+    async def load(self, load: Load) -> None:
+        """Return once it has loaded this, with a new actor if it was lost."""
         deaths = 0
         while not self.has_loaded(load):
             if self._actor is None:
                 self._actor = _new_actor(self.needs)
             try:
-                about = await self._load(load)
+                # Ray does not keep the order of calls. A call that a run stopped waiting for may
+                # still arrive, and would undo this one.
+                if self._loading is not None:
+                    await _outcome(self._loading)
+                self._loaded, self._loading = None, self._actor.load.remote(load.digest, load.ref)
+                about = await _outcome(self._loading)
+                self._loading = None
             except WorkerLost as lost:
                 self.dismiss()
                 deaths += 1
@@ -286,35 +267,25 @@ class Member:
                 )
             self.about, self._loaded = about, load.digest
 
-    async def _load(self, load: Load) -> dict[str, Any]:
-        """What it says to a kit. Ray does not keep the order of calls, and one that a run gave up
-        waiting for may still come: it is waited for first, or it would undo this one."""
-        if self._loading is not None:
-            await _outcome(self._loading)
-        self._loaded, self._loading = None, self._actor.load.remote(load.digest, load.ref)
-        about = await _outcome(self._loading)
-        self._loading = None
-        return about
-
     async def exchange(self, orders: list[PlannedTrial], slots: int) -> Parcel:
-        """Hand over orders and wait for news; `WorkerLost` when there will be none."""
+        """Send trials and wait for results; raise `WorkerLost` if none will come."""
         if self._actor is None:
             raise WorkerLost("it was dismissed")
-        sent = self._actor.exchange.remote(self._loaded, pack(orders), slots)
-        return parcel_of(await _outcome(sent))
+        sent = self._actor.exchange.remote(self._loaded, encode(orders), slots)
+        return decode_parcel(await _outcome(sent))
 
-    def answer(self, answer: DriverReply) -> None:
-        """Tell it what it asked for."""
+    def reply(self, reply: DriverReply) -> None:
+        """Send the reply to a request of the worker."""
         if self._actor is not None:
-            self._actor.answer.remote(pack(answer))
+            self._actor.reply.remote(encode(reply))
 
     def stop(self) -> None:
-        """Tell it to cancel what it runs."""
+        """Cancel its trials."""
         if self._actor is not None and self._loaded is not None:
             self._actor.stop.remote()
 
     def dismiss(self) -> None:
-        """End its process; `ready` makes another."""
+        """End its process; `load` starts another."""
         actor, self._actor, self._loaded, self._loading = self._actor, None, None, None
         if actor is not None:
             with contextlib.suppress(Exception):
@@ -339,36 +310,27 @@ def _new_actor(needs: Resources) -> Any:
 
 
 async def _outcome(ref: Any) -> Any:
-    """What a call came to; whatever Ray itself has lost is a lost worker."""
+    """Return the result of a call; raise `WorkerLost` for whatever Ray itself has lost."""
     known = ray_package().exceptions
     try:
-        # A call cannot be taken back: Ray must find its future as it left it.
-        coming = asyncio.wrap_future(ref.future())
-        coming.add_done_callback(_seen)
-        return await asyncio.shield(coming)
+        # A call cannot be cancelled: Ray must find its future unchanged.
+        future = asyncio.wrap_future(ref.future())
+        # If no caller waits any more, an exception must not be reported as never retrieved.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(future)
     except known.RayTaskError as error:
         raise ProctorError(
-            f"a worker failed: {_in_short(getattr(error, 'cause', None) or error)}",
+            f"a worker failed: {_first_line(getattr(error, 'cause', None) or error)}",
             hint="what is given in code must be importable on the workers",
         ) from error
     except (known.ActorUnschedulableError, known.RuntimeEnvSetupError) as error:
-        raise ProctorError(f"Ray starts no worker: {_in_short(error)}") from error
+        raise ProctorError(f"Ray starts no worker: {_first_line(error)}") from error
     except known.RayError as error:
-        raise WorkerLost(_in_short(error)) from error
-
-
-def _seen(done: asyncio.Future[Any]) -> None:
-    """Nobody may wait any more; what it came to is then nobody's concern."""
-    if not done.cancelled():
-        done.exception()
-
-
-def _in_short(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise WorkerLost(_first_line(error)) from error
 
 
 class Crew:
-    """Workers that are alike, on one Ray."""
+    """Workers with the same resources, on one Ray."""
 
     def __init__(self, needs: Resources, connection: Connection) -> None:
         self.needs = needs
@@ -376,24 +338,20 @@ class Crew:
         self.members: list[Member] = []
 
     def of(self, count: int) -> list[Member]:
-        """So many of them: more are made, those too many dismissed."""
+        """Return `count` workers: start missing ones, end surplus ones."""
         while len(self.members) > count:
             self.members.pop().dismiss()
         while len(self.members) < count:
             self.members.append(Member(self.needs))
         return self.members
 
-    def dismiss(self) -> None:
-        """End them all."""
-        self.of(0)
-
 
 _idle: list[Crew] = []
-"""The crew of the last run, at most one: others would hold resources that the next one wants."""
+"""The crew of the last run, at most one: more would hold resources that the next run needs."""
 
 
 def take_crew(needs: Resources, connection: Connection) -> Crew:
-    """A crew for a run: the one that is warm, if it is of the right kind and still there."""
+    """Return a crew for a run: the warm one if it has the same resources and connection."""
     if _idle and _idle[0].needs == needs and _idle[0].connection is connection:
         return _idle.pop()
     let_go()
@@ -401,14 +359,14 @@ def take_crew(needs: Resources, connection: Connection) -> Crew:
 
 
 def give_back(crew: Crew) -> None:
-    """Keep a crew warm for the next run; on a Ray of others, who want its room, let it go."""
+    """Keep a crew warm for the next run; on a Ray of others, free its resources at once."""
     if _idle or not crew.connection.ours:
-        crew.dismiss()
+        crew.of(0)
     else:
         _idle.append(crew)
 
 
 def let_go() -> None:
-    """Dismiss the crew that is warm: whoever else is on this Ray has its room."""
+    """End the warm crew and free its resources."""
     while _idle:
-        _idle.pop().dismiss()
+        _idle.pop().of(0)

@@ -12,9 +12,9 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -22,11 +22,10 @@ from proctor.agents.checkpoint import CheckpointError, CheckpointStore
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import WINDOW, Reservation, limiter_in_force
 from proctor.runs.trial import PlannedTrial, Trial
-from proctor.sanitize import json_bytes
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """A trial that has ended, as JSON, and its trace; no trial for one that was never begun."""
+    """A finished trial as JSON, and its trace; no trial if it never started."""
 
     key: str
     trial: bytes | None
@@ -34,7 +33,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker wants of the driver; `number` is 0 where it waits for no answer."""
+    """A worker's request to the driver; `number` is 0 if it needs no reply."""
 
     number: int
     what: str
@@ -42,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DriverReply(msgspec.Struct, frozen=True, array_like=True):
-    """What the driver says to an `Ask`: a value, or what went wrong."""
+    """The driver's reply to an `Ask`: a value or an error."""
 
     number: int
     value: Any = None
@@ -50,49 +49,19 @@ class DriverReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker has to tell: trials that ended, its wishes, and lines for the cassette."""
+    """A message of a worker: finished trials, requests, and lines for the cassette."""
 
     done: tuple[Done, ...] = ()
     asks: tuple[Ask, ...] = ()
     recorded: bytes = b""
 
 
-def pack(value: msgspec.Struct | list[PlannedTrial]) -> bytes:
-    """As bytes."""
-    return _packer.encode(value)
-
-
-def orders_of(data: bytes) -> list[PlannedTrial]:
-    """The trials a driver sent."""
-    return _orders.decode(data)
-
-
-def parcel_of(data: bytes) -> Parcel:
-    """The parcel a worker sent."""
-    return _parcel.decode(data)
-
-
-def answer_of(data: bytes) -> DriverReply:
-    """The answer a driver sent."""
-    return _answer.decode(data)
-
-
-def trial_as_json(trial: Trial) -> bytes:
-    """A trial as the journal writes it."""
-    return json_bytes(trial)
-
-
-def trial_from_json(line: bytes) -> Trial:
-    """A trial as the journal reads it."""
-    return _trial.decode(line)
-
-
-_packer = msgspec.msgpack.Encoder(enc_hook=str)
-_orders = msgspec.msgpack.Decoder(list[PlannedTrial])
-_parcel = msgspec.msgpack.Decoder(Parcel)
-_answer = msgspec.msgpack.Decoder(DriverReply)
-_trial = msgspec.json.Decoder(Trial)
-
+encode = msgspec.msgpack.Encoder(enc_hook=str).encode
+decode_orders = msgspec.msgpack.Decoder(list[PlannedTrial]).decode
+decode_parcel = msgspec.msgpack.Decoder(Parcel).decode
+decode_reply = msgspec.msgpack.Decoder(DriverReply).decode
+# Trials are JSON inside the message: the journal writes JSON, with its own rules for numbers.
+decode_trial = msgspec.json.Decoder(Trial).decode
 
 PERMIT, SETTLE, SLOW_DOWN = "permit", "settle", "slow_down"
 LOAD, SAVE, FORGET = "load", "save", "forget"
@@ -101,7 +70,7 @@ LOAD, SAVE, FORGET = "load", "save", "forget"
 
 
 class DriverClient:
-    """Sends wishes to the driver and waits for what it says; any thread may use it."""
+    """Sends requests to the driver and waits for replies; any thread may use it."""
 
     def __init__(self, post: Callable[[Ask], None]) -> None:
         self._post = post
@@ -110,7 +79,7 @@ class DriverClient:
         self._lock = threading.Lock()
 
     def ask(self, what: str, *arguments: Any) -> Future[Any]:
-        """The answer, when it comes."""
+        """Send a request and return the future of its reply."""
         future: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -118,71 +87,71 @@ class DriverClient:
         self._post(Ask(number, what, arguments))
         return future
 
-    def tell(self, what: str, *arguments: Any) -> None:
-        """Say something that needs no answer."""
+    def notify(self, what: str, *arguments: Any) -> None:
+        """Send a message that needs no reply."""
         self._post(Ask(0, what, arguments))
 
-    def answered(self, answer: DriverReply) -> None:
-        """The driver has said something."""
+    def resolve(self, reply: DriverReply) -> None:
+        """Pass a reply to the call that waits for it."""
         with self._lock:
-            future = self._open.pop(answer.number, None)
+            future = self._open.pop(reply.number, None)
         if future is None or not future.set_running_or_notify_cancel():
             return
-        if answer.error is not None:
-            future.set_exception(ProctorError(answer.error))
+        if reply.error is not None:
+            future.set_exception(ProctorError(reply.error))
         else:
-            future.set_result(answer.value)
+            future.set_result(reply.value)
 
 
 class DriverPermit:
-    """What one call took from a limit that the driver keeps."""
+    """The part of a limit that one call has reserved at the driver."""
 
-    __slots__ = ("_asking", "_number")
+    __slots__ = ("_driver", "_number")
 
-    def __init__(self, asking: DriverClient, number: int) -> None:
-        self._asking = asking
+    def __init__(self, driver: DriverClient, number: int) -> None:
+        self._driver = driver
         self._number = number
 
     def settle(self, tokens: int | None) -> None:
-        """The call used this many tokens; None when it is not known."""
+        """Report the tokens that the call used; None if unknown."""
         if tokens is not None:
-            self._asking.tell(SETTLE, self._number, tokens)
+            self._driver.notify(SETTLE, self._number, tokens)
 
 
 class DriverLimiter:
-    """The limit of a provider, kept by the driver for all workers."""
+    """The rate limit of a provider, which the driver applies to all workers together."""
 
-    def __init__(self, provider: str, asking: DriverClient) -> None:
+    def __init__(self, provider: str, driver: DriverClient) -> None:
         self._provider = provider
-        self._asking = asking
+        self._driver = driver
 
     async def acquire(self, tokens: int = 0) -> DriverPermit:
         """Wait for one request of about `tokens` tokens."""
-        number = await asyncio.wrap_future(self._asking.ask(PERMIT, self._provider, tokens))
-        return DriverPermit(self._asking, number)
+        number = await asyncio.wrap_future(self._driver.ask(PERMIT, self._provider, tokens))
+        return DriverPermit(self._driver, number)
 
 
 class DriverStore:
-    """States of agents, kept by the driver beside the journal."""
+    """Checkpoints of agents, stored by the driver beside the journal."""
 
-    def __init__(self, asking: DriverClient) -> None:
-        self._asking = asking
+    def __init__(self, driver: DriverClient) -> None:
+        self._driver = driver
 
     def load(self, key: str) -> bytes | None:
-        """What was saved last; None when nothing was."""
+        """Return the last saved state, or None."""
         return self._ask(LOAD, key)
 
     def save(self, key: str, content: bytes) -> None:
-        """Keep a state; when this returns, the driver has it on disk."""
+        """Store a state; when this returns, the driver has it on disk."""
         self._ask(SAVE, key, content)
 
     def forget(self, key: str) -> None:
-        """Keep nothing any more."""
+        """Delete the saved state."""
         self._ask(FORGET, key)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         try:
-            return self._asking.ask(what, *arguments).result()
+            return self._driver.ask(what, *arguments).result()
         except ProctorError as error:
             raise CheckpointError(error.message) from None
 
@@ -191,7 +160,7 @@ class DriverStore:
 
 
 class Authority:
-    """Answers the wishes of all workers of a run."""
+    """Replies to the requests of all workers of a run."""
 
     def __init__(
         self, store: CheckpointStore | None, clock: Callable[[], float] = time.monotonic
@@ -199,16 +168,35 @@ class Authority:
         self._store = store
         self._clock = clock
         self._numbers = itertools.count(1)
-        self._taken: dict[int, Reservation] = {}
-        self.on_slow_down: Callable[[], None] | None = None
-        """Called when a provider told a worker to slow down."""
+        self._reserved: dict[int, Reservation] = {}
+        self.on_slow_down: Callable[[], None] = lambda: None
+        """Called when a provider tells a worker to slow down."""
 
-    async def answer(self, ask: Ask) -> DriverReply:
-        """What is said to a wish, once it can be granted."""
+    async def reply(self, ask: Ask) -> DriverReply:
+        """Return the reply to a request, once it can be granted."""
         try:
-            return DriverReply(ask.number, await self._answers[ask.what](self, *ask.arguments))
+            return DriverReply(ask.number, await self._value(ask.what, *ask.arguments))
         except ProctorError as error:
             return DriverReply(ask.number, error=str(error))
+
+    async def _value(self, what: str, *arguments: Any) -> Any:
+        store = self._store
+        if what == PERMIT:
+            return await self._permit(*arguments)
+        if what == SETTLE:
+            number, tokens = arguments
+            if (reservation := self._reserved.pop(number, None)) is not None:
+                reservation.settle(tokens)
+        elif what == SLOW_DOWN:
+            self.on_slow_down()
+        elif what == LOAD:
+            return None if store is None else store.load(*arguments)
+        elif what == SAVE and store is not None:
+            # Waits for the disk; other workers must not wait with it.
+            await asyncio.to_thread(store.save, *arguments)
+        elif what == FORGET and store is not None:
+            store.forget(*arguments)
+        return None
 
     async def _permit(self, provider: str, tokens: int) -> int:
         limiter = limiter_in_force(provider)
@@ -216,42 +204,9 @@ class Authority:
         if limiter is not None:
             reservation = await limiter.acquire(tokens)
             if isinstance(reservation, Reservation):
-                self._keep(number, reservation)
+                self._reserved[number] = reservation
+                # Calls that failed never settle theirs, so old reservations are dropped.
+                first = next(iter(self._reserved))
+                if self._reserved[first].at + WINDOW < self._clock():
+                    del self._reserved[first]
         return number
-
-    def _keep(self, number: int, reservation: Reservation) -> None:
-        """Remember a reservation while it counts; calls that failed never settle theirs."""
-        self._taken[number] = reservation
-        first = next(iter(self._taken))
-        if self._taken[first].at + WINDOW < self._clock():
-            del self._taken[first]
-
-    async def _settle(self, number: int, tokens: int) -> None:
-        reservation = self._taken.pop(number, None)
-        if reservation is not None:
-            reservation.settle(tokens)
-
-    async def _slow_down(self) -> None:
-        if self.on_slow_down is not None:
-            self.on_slow_down()
-
-    async def _load(self, key: str) -> bytes | None:
-        return None if self._store is None else self._store.load(key)
-
-    async def _save(self, key: str, content: bytes) -> None:
-        if self._store is not None:
-            # Waits for the disk, and other workers want to be heard meanwhile.
-            await asyncio.to_thread(self._store.save, key, content)
-
-    async def _forget(self, key: str) -> None:
-        if self._store is not None:
-            self._store.forget(key)
-
-    _answers: ClassVar[dict[str, Callable[..., Awaitable[Any]]]] = {
-        PERMIT: _permit,
-        SETTLE: _settle,
-        SLOW_DOWN: _slow_down,
-        LOAD: _load,
-        SAVE: _save,
-        FORGET: _forget,
-    }
