@@ -331,7 +331,9 @@ async def test_what_workers_cannot_do_is_said_before(tmp_path: Path, a_ray: str)
     with pytest.raises(ProctorError, match="answers at this terminal"):
         await run_of(people, ON_RAY)
     agent = {"kind": "python", "target": "bots:plain", "resources": {"cpu": 1, "tpu": 1}}
-    with pytest.raises(ProctorError, match=r"needs cpu 1, tpu 1, and this machine has no tpu"):
+    with pytest.raises(
+        ProctorError, match=r"needs cpu 1, tpu 1, and this machine has not enough tpu"
+    ):
         await run_of(suite_of(tmp_path / "b", agent, "q"), ON_RAY)
     negative = {**agent, "resources": {"cpu": -1}}
     with pytest.raises(ProctorError, match="cpu must be at least 0"):
