@@ -178,7 +178,7 @@ def test_slips_are_told_where_they_stand(tmp_path):
     with pytest.raises(ProctorError) as error:
         proctor.run(path, results=tmp_path / "results")
     assert error.value.where.endswith("exp.yaml:5:5")
-    with pytest.raises(ProctorError, match="`early_stop` would change which"):
+    with pytest.raises(ProctorError, match="so `early_stop` cannot be set"):
         proctor.run(
             experiment(agents={"a": CHANCE}, research={"curriculum": CURRICULUM}),
             results=tmp_path / "results",

@@ -310,7 +310,7 @@ def kit_of(context: RunContext, *, shares_files: bool) -> Kit:
         }
     versions = {name: config.version() for name, config in context.agents.items()}
     known = (__version__, record, versions, limited_providers(), surroundings)
-    # Objects and cassettes change without a trace in the plain data, so they are sent for every run.
+    # The plain data does not show a change of objects or cassettes: they are sent for every run.
     unique = bool(objects) or cassette is not None
     content = msgspec.json.encode(known, enc_hook=str)
     return Kit(

@@ -1,8 +1,8 @@
-"""Ablation: the whole against the whole without one thing, for each thing.
+"""Ablation: the whole compared with the whole without one part, for each part.
 
-One round: every case and seed is put to the whole and to each variant. Compared are mean scores
-of the same case and seed (pairs), all cases and seeds together; p-values are Holm's over the
-variants, so that among many useless parts none is called useful by chance more often than said.
+One round: the whole and each variant run every case and seed. Mean scores of the same case and seed
+(pairs) are compared, all together; p-values are adjusted by Holm's method over the variants, so
+that among many useless parts the chance to call any of them useful stays below the stated level.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from proctor.trials._research.rounds import Course, CourseResult, Round, Setup, 
 from proctor.trials.plan import plan_trials
 
 Pair = tuple[str, int | None]
-"""What is compared: a case under a seed."""
+"""The unit of comparison: a case and a seed."""
 
 
 def ablation(setup: Setup) -> Course:
-    """One round, then the comparison."""
+    """Run one round, then compare."""
     outline = setup.outline
     assert outline.research.ablation is not None
     assert outline.whole is not None
     whole = Variant("nothing", outline.whole, setup.fixed)
-    arms = [whole, *outline.variants]
+    groups = [whole, *outline.variants]
     trials = [
         trial
-        for arm in arms
+        for group in groups
         for trial in plan_trials(
             setup.cases,
-            [arm.agent],
+            [group.agent],
             setup.options,
-            setup.axes._replace(params=(arm.params,)),
+            setup.axes._replace(params=(group.params,)),
         ).trials
     ]
-    results = yield Round(trials, (f"the whole and {len(arms) - 1} variants of it",))
-    scores = [_scores(results, arm) for arm in arms]
-    return _found(arms, scores, outline.research.ablation.confidence)
+    results = yield Round(trials, (f"the whole and {len(groups) - 1} variants of it",))
+    scores = [_scores(results, group) for group in groups]
+    return _found(groups, scores, outline.research.ablation.confidence)
 
 
-def _scores(results: Sequence[Trial], arm: Variant) -> dict[Pair, float]:
+def _scores(results: Sequence[Trial], group: Variant) -> dict[Pair, float]:
     found: dict[Pair, list[float]] = defaultdict(list)
-    params = params_key(arm.params)
+    params = params_key(group.params)
     for trial in results:
-        if trial.agent != arm.agent or params_key(trial.params) != params:
+        if trial.agent != group.agent or params_key(trial.params) != params:
             continue
         if trial.status.judged and trial.score is not None:
             found[trial.case, trial.axis_seed].append(trial.score)
@@ -57,19 +57,19 @@ def _scores(results: Sequence[Trial], arm: Variant) -> dict[Pair, float]:
 
 
 def _found(
-    arms: Sequence[Variant], scores: Sequence[Mapping[Pair, float]], level: float
+    groups: Sequence[Variant], scores: Sequence[Mapping[Pair, float]], level: float
 ) -> CourseResult:
     whole = scores[0]
     rows: list[dict[str, Any]] = []
-    for arm, own in zip(arms[1:], scores[1:], strict=True):
+    for group, own in zip(groups[1:], scores[1:], strict=True):
         both = sorted(whole.keys() & own.keys(), key=str)
         first, second = [whole[pair] for pair in both], [own[pair] for pair in both]
         test = paired_means(first, second)
         gaps = [b - a for a, b in zip(first, second, strict=True)]
         interval = bootstrap_over_cases(gaps, level=level, seed=0)
         rows.append({
-            "without": arm.without,
-            "agent": arm.agent,
+            "without": group.without,
+            "agent": group.agent,
             "pairs": len(both),
             "left_out": len(whole.keys() | own.keys()) - len(both),
             "score": fmean(second) if second else None,
@@ -79,13 +79,13 @@ def _found(
             "p_value": test.p_value,
             "method": test.method,
         })  # fmt: skip
-    # What could not be tested was looked at as well: it counts among the tests.
+    # A comparison that could not be tested still counts among the tests.
     adjusted = holm([1.0 if row["p_value"] is None else row["p_value"] for row in rows])
     for row, p_value in zip(rows, adjusted, strict=True):
         row["adjusted"] = None if row["p_value"] is None else p_value
     mean = fmean(whole.values()) if whole else None
     facts: dict[str, Any] = {
-        "whole": {"agent": arms[0].agent, "score": mean, "pairs": len(whole)},
+        "whole": {"agent": groups[0].agent, "score": mean, "pairs": len(whole)},
         "variants": rows,
         "confidence": level,
         "correction": "holm",

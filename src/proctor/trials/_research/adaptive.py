@@ -25,7 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+# This module is imported only for adaptive research, so numpy costs nothing otherwise.
+import numpy as np
 
 from proctor.formatting import level_of, percent
 from proctor.runs.trial import Trial
@@ -40,10 +43,7 @@ from proctor.trials._research.rounds import (
     side_by_side,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Grid = np.ndarray[Any, np.dtype[np.float64]]
+Grid = np.ndarray[Any, np.dtype[np.float64]]
 
 
 LEFT_OUT = 2
@@ -60,7 +60,7 @@ class Settled(NamedTuple):
 
 
 class Staircase:
-    """Where one agent stands on the scale."""
+    """The position of one agent on the scale."""
 
     def __init__(self, scale: Sequence[float], down: int) -> None:
         self._scale = scale
@@ -73,7 +73,7 @@ class Staircase:
         """Moves in a row that the end of the scale did not allow."""
 
     def add(self, passed: bool) -> str:
-        """Take a judged trial; what comes of it in words."""
+        """Add a judged trial and return the decision."""
         if passed:
             self._row += 1
             if self._row < self._down:
@@ -97,9 +97,9 @@ class Staircase:
         return f"{why}: {word}"
 
     def settled(self) -> Settled:
-        """What the turns come to."""
+        """Return the estimate from the turns."""
         kept = self.turned[LEFT_OUT:]
-        # As many ups as downs, else the mean leans to one side.
+        # As many ups as downs; otherwise the mean would be biased to one side.
         kept = kept[len(kept) % 2 :]
         if not kept:
             return Settled(None, None, len(self.turned), 0)
@@ -114,7 +114,7 @@ SPREADS = 15
 """Spreads in the grid, each a quarter wider than the one before."""
 
 BEYOND = 0.5
-"""How far beyond either end of the scale a threshold is looked for, in lengths of the scale."""
+"""How far the grid extends beyond either end of the scale, in lengths of the scale."""
 
 EVEN = 1e-9
 """Expected entropies closer than this are a tie: the last bits of a float decide nothing."""
@@ -128,8 +128,10 @@ class ObservedDifficulty(NamedTuple):
 
 
 class ThresholdEstimate(NamedTuple):
-    """The threshold: posterior median and a central credible interval, on the scale of difficulty;
-    `below` and `above` are the chances that it lies beyond the easy and the hard end."""
+    """Posterior median of the threshold and a central credible interval, on the difficulty scale.
+
+    `below` and `above` are the probabilities that it lies beyond the easy and the hard end.
+    """
 
     median: float
     low: float
@@ -139,11 +141,9 @@ class ThresholdEstimate(NamedTuple):
 
 
 class Posterior:
-    """What is known of one agent's threshold after the trials so far."""
+    """The posterior of one agent's threshold after the trials so far."""
 
     def __init__(self, scale: Sequence[float], rules: Adaptive) -> None:
-        import numpy as np
-
         self._scale = np.asarray(scale, dtype=float)
         self._ends = (min(scale), max(scale))
         self._rules = rules
@@ -155,17 +155,13 @@ class Posterior:
         self._passes = self._chances()
 
     def add(self, seen: ObservedDifficulty) -> None:
-        """Take a judged trial."""
-        import numpy as np
-
+        """Add a judged trial."""
         at = int(np.argmin(np.abs(self._scale - seen.difficulty)))
         chance = self._passes[at] if seen.passed else 1 - self._passes[at]
         self._log += np.log(np.clip(chance, 1e-300, None))
 
     def estimate(self, confidence: float) -> ThresholdEstimate:
-        """The threshold as far as it is known."""
-        import numpy as np
-
+        """Return the estimate of the threshold."""
         weights = self._weights().sum(axis=1)
         total = np.cumsum(weights) - weights / 2
         tail = (1 - confidence) / 2
@@ -176,14 +172,12 @@ class Posterior:
         above = float(weights[self._places > self._ends[1]].sum())
         return ThresholdEstimate(median, low, high, below, above)
 
-    def most_telling(self) -> int:
-        """The level after whose next trial the threshold is expected to be known best.
+    def most_informative(self) -> int:
+        """Return the level whose next trial is expected to reduce the entropy most.
 
-        Expected is the entropy of the threshold, its spread averaged out; a tie goes to the
-        easier level.
+        It is the entropy of the threshold, averaged over its spread. A tie goes to the easier
+        level.
         """
-        import numpy as np
-
         weights = self._weights()
         expected: list[float] = []
         for chances in self._passes:
@@ -194,15 +188,11 @@ class Posterior:
         return int(np.flatnonzero(np.asarray(expected) <= best + EVEN)[0])
 
     def _weights(self) -> Grid:
-        import numpy as np
-
         weights = np.exp(self._log - self._log.max())
         return weights / weights.sum()
 
     def _chances(self) -> Grid:
-        """The chance to pass at every level (first axis), for every threshold and spread."""
-        import numpy as np
-
+        """Return the probability to pass at every level (first axis), threshold and spread."""
         rules = self._rules
         room = 1 - rules.guess - rules.lapse
         share = (rules.sought - rules.guess) / room
@@ -213,9 +203,7 @@ class Posterior:
 
 
 def _entropy(weights: Grid) -> float:
-    """Of an unnormalised distribution, times its weight."""
-    import numpy as np
-
+    """Return the entropy of an unnormalised distribution, times its weight."""
     total = float(weights.sum())
     if total <= 0:
         return 0.0
@@ -224,14 +212,14 @@ def _entropy(weights: Grid) -> float:
 
 
 STUCK = 3
-"""Moves in a row against an end of the scale after which a staircase stops: it is not on it."""
+"""Moves against an end of the scale after which a staircase stops: the threshold is beyond it."""
 
 
 def adaptive(setup: Setup) -> Course:
-    """All agents, each at its own difficulty."""
+    """Run all agents, each at its own difficulty."""
     rules = setup.outline.research.adaptive
     assert rules is not None
-    found = yield from side_by_side(
+    by_agent, lines = yield from side_by_side(
         {agent: _of_agent(agent, rules, setup) for agent in setup.agents}
     )
     facts: dict[str, Any] = {
@@ -239,16 +227,9 @@ def adaptive(setup: Setup) -> Course:
         "estimates": f"the difficulty at which the pass rate is {rules.sought:.3g}",
         "target": rules.sought,
         "scale": [{"level": s.name, "value": s.value} for s in setup.outline.stages],
-        "agents": {agent: each.facts for agent, each in zip(setup.agents, found, strict=True)},
+        "agents": by_agent,
     }
-    return CourseResult(facts, tuple(line for each in found for line in each.lines))
-
-
-class _TrialAtLevel(NamedTuple):
-    """A trial and the level it was at."""
-
-    stage: Stage
-    trial: Trial
+    return CourseResult(facts, lines)
 
 
 def _of_agent(agent: str, rules: Adaptive, setup: Setup) -> Course:
@@ -257,41 +238,39 @@ def _of_agent(agent: str, rules: Adaptive, setup: Setup) -> Course:
     sign = 1.0 if stages[-1].value > stages[0].value else -1.0
     scale = [sign * stage.value for stage in stages]
     stairs, posterior = Staircase(scale, rules.down), Posterior(scale, rules)
-    at = 0 if rules.method == "staircase" else posterior.most_telling()
+    at = 0 if rules.method == "staircase" else posterior.most_informative()
     decided = f"{agent}: begins with {stages[at].name}"
-    seen: list[_TrialAtLevel] = []
+    seen: list[tuple[Stage, Trial]] = []
     ended = f"{rules.max_trials} trials are all there are"
     while len(seen) < rules.max_trials:
         stage, number = stages[at], len(seen)
         case = stage.cases[number % len(stage.cases)]
-        # Never the same scenario at another difficulty: trials must not go together.
-        trial_asked = planned(case, agent, stage.params, setup.seeds[number])
-        (trial,) = yield Round([trial_asked], (decided,))
-        seen.append(_TrialAtLevel(stage, trial))
+        # Every trial has its own seed, because trials of one scenario would be correlated.
+        following = planned(case, agent, stage.params, setup.seed(number))
+        (trial,) = yield Round([following], (decided,))
+        seen.append((stage, trial))
         if not trial.status.judged:
             decided = f"{agent}: {stage.name} could not be judged, again"
             continue
         posterior.add(ObservedDifficulty(scale[at], trial.passed))
-        words = stairs.add(trial.passed) if rules.method == "staircase" else _word(trial)
-        if (reason := _over(rules, stairs, posterior)) is not None:
+        why = "passed" if trial.passed else "failed"
+        if rules.method == "staircase":
+            why = stairs.add(trial.passed)
+        if (reason := _end_reason(rules, stairs, posterior)) is not None:
             ended = reason
             break
-        at = stairs.at if rules.method == "staircase" else posterior.most_telling()
-        decided = f"{agent}: {stage.name} {words} → {stages[at].name}"
+        at = stairs.at if rules.method == "staircase" else posterior.most_informative()
+        decided = f"{agent}: {stage.name} {why} → {stages[at].name}"
     return _found(agent, rules, seen, (stairs, posterior, sign), ended)
 
 
-def _word(trial: Trial) -> str:
-    return "passed" if trial.passed else "failed"
-
-
-def _over(rules: Adaptive, stairs: Staircase, posterior: Posterior) -> str | None:
-    """Why there is no further trial, if so."""
+def _end_reason(rules: Adaptive, stairs: Staircase, posterior: Posterior) -> str | None:
+    """Return why there is no further trial, or None."""
     if rules.method == "staircase":
         if len(stairs.turned) >= rules.reversals:
             return f"it turned {len(stairs.turned)} times"
         if stairs.stuck >= STUCK:
-            return f"it stood at the end of the scale for {stairs.stuck} moves"
+            return f"it was at the end of the scale for {stairs.stuck} moves"
         return None
     if rules.precision is None:
         return None
@@ -304,7 +283,7 @@ def _over(rules: Adaptive, stairs: Staircase, posterior: Posterior) -> str | Non
 def _found(
     agent: str,
     rules: Adaptive,
-    seen: Sequence[_TrialAtLevel],
+    seen: Sequence[tuple[Stage, Trial]],
     ways: tuple[Staircase, Posterior, float],
     ended: str,
 ) -> CourseResult:
@@ -313,8 +292,8 @@ def _found(
     low, high = sorted((sign * known.low, sign * known.high))
     facts: dict[str, Any] = {
         "trials": len(seen),
-        "judged": sum(each.trial.status.judged for each in seen),
-        "passed": sum(each.trial.passed for each in seen),
+        "judged": sum(trial.status.judged for _, trial in seen),
+        "passed": sum(trial.passed for _, trial in seen),
         "ended": ended,
         "posterior": {
             "median": sign * known.median,
@@ -326,30 +305,30 @@ def _found(
         },
         "path": [
             {
-                "level": each.stage.name,
-                "value": each.stage.value,
-                "passed": each.trial.passed if each.trial.status.judged else None,
+                "level": stage.name,
+                "value": stage.value,
+                "passed": trial.passed if trial.status.judged else None,
             }
-            for each in seen
+            for stage, trial in seen
         ],
     }
-    told = (
+    result = (
         f"posterior median {sign * known.median:.3g}, {level_of(rules.confidence)} between "
         f"{low:.3g} and {high:.3g}"
     )
     if max(known.below, known.above) > 0.5:
         end = "easier" if known.below > known.above else "harder"
-        told += f" (more likely than not {end} than the scale)"
+        result += f" (more likely than not {end} than the scale)"
     if rules.method == "staircase":
         settled = stairs.settled()
         mean = None if settled.estimate is None else sign * settled.estimate
         facts["staircase"] = {**settled._asdict(), "estimate": mean}
         error = settled.standard_error
-        told = (
+        result = (
             ("no estimate from the turns" if mean is None else f"turns around {mean:.3g}")
             + ("" if error is None else f" (standard error {error:.2g})")
-            + f"; {told}"
+            + f"; {result}"
         )
     what = "level" if rules.parameter is None else rules.parameter.name
-    line = f"{agent}: {what} that is passed {percent(rules.sought)} of the time: {told}; "
+    line = f"{agent}: {what} that is passed {percent(rules.sought)} of the time: {result}; "
     return CourseResult(facts, (f"{line}{facts['judged']} judged trials, {ended}",))

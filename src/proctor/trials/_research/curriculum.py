@@ -1,9 +1,9 @@
-"""A curriculum: ordered levels; each agent goes on to the next when it has shown that it can.
+"""A curriculum: ordered levels; an agent moves on to the next when it passes often enough.
 
-An agent is looked at after each batch of a level. It is promoted when enough of its last judged
-trials passed, and stays when the level's trials are used up. The pass rates of levels are those of
-trials stopped by results, so they are no unbiased estimates; which level was reached is the
-outcome, and how sure one may be of it depends on `last` and `pass_rate`.
+An agent is judged after each batch of a level. It is promoted when enough of its last judged trials
+passed, and stays when the level's trials are used up. The pass rates of levels come from trials
+that were stopped by results, so they are biased; the outcome is the level reached, and its
+certainty depends on `last` and `pass_rate`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from proctor.trials._research.rounds import (
 
 
 def curriculum(setup: Setup) -> Course:
-    """All agents, each at its own level."""
+    """Run all agents, each at its own level."""
     rules = setup.outline.research.curriculum
     assert rules is not None
-    found = yield from side_by_side(
+    facts, lines = yield from side_by_side(
         {agent: _of_agent(agent, rules, setup) for agent in setup.agents}
     )
-    facts = {agent: each.facts for agent, each in zip(setup.agents, found, strict=True)}
-    return CourseResult({"agents": facts}, tuple(line for each in found for line in each.lines))
+    return CourseResult({"agents": facts}, lines)
 
 
 def _of_agent(agent: str, rules: Curriculum, setup: Setup) -> Course:
@@ -58,30 +57,28 @@ def _of_agent(agent: str, rules: Curriculum, setup: Setup) -> Course:
 
 
 def _trials(agent: str, stage: Stage, setup: Setup, start: int, count: int) -> list[PlannedTrial]:
-    """The next trials of a level: its cases in turn, each time with the next seed."""
+    """Return the next trials of a level: its cases in turn, each time with the next seed."""
     cases = stage.cases
     return [
-        planned(cases[at % len(cases)], agent, stage.params, setup.seeds[at // len(cases)])
+        planned(cases[at % len(cases)], agent, stage.params, setup.seed(at // len(cases)))
         for at in range(start, start + count)
     ]
 
 
 def _look(done: Sequence[Trial], rules: Curriculum) -> tuple[bool, str]:
-    """Whether that is enough for the next level, and in words."""
+    """Return whether the agent is promoted, and why."""
     judged = [trial for trial in done if trial.status.judged]
     last = judged[-rules.promote.last :]
     passed = sum(trial.passed for trial in last)
     enough = len(last) == rules.promote.last and passed >= rules.promote.pass_rate * len(last)
-    words = (
-        f"{passed} of the last {len(last)} passed, {level_of(rules.promote.pass_rate)} are needed"
-    )
+    why = f"{passed} of the last {len(last)} passed, {level_of(rules.promote.pass_rate)} are needed"
     if len(last) < rules.promote.last:
-        words += f" of {rules.promote.last}"
+        why += f" of {rules.promote.last}"
     if unjudged := len(done) - len(judged):
-        words += f"; {unjudged} could not be judged"
+        why += f"; {unjudged} could not be judged"
     if not enough and len(done) >= rules.max_trials:
-        words += f"; {len(done)} trials are all there are"
-    return enough, words
+        why += f"; {len(done)} trials are all there are"
+    return enough, why
 
 
 def _level(stage: Stage, done: Sequence[Trial], why: str, *, promoted: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ been interrupted. Results that the recorded rounds cannot have produced are refu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,8 +34,10 @@ from proctor.trials.plan import Axes, Plan
 
 
 class Stage(NamedTuple):
-    """A level with its cases found and its parameters checked; `value` is its place on the scale:
-    that of the parameter, else 1 for the first level, 2 for the second, …"""
+    """A level with its cases and checked parameters.
+
+    `value` is its position on the scale: that of the parameter, else 1, 2, … in order.
+    """
 
     name: str
     cases: tuple[str, ...]
@@ -44,7 +46,7 @@ class Stage(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """The whole without one thing: another agent, or the same under other parameters."""
+    """The whole without one part: another agent, or the same with other parameters."""
 
     without: str
     agent: str
@@ -53,7 +55,7 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Outline:
-    """Research made ready to be planned."""
+    """The resolved research of an experiment; lossless through the spec of a run."""
 
     research: Research
     stages: tuple[Stage, ...] = ()
@@ -61,26 +63,29 @@ class Outline:
     """Ablation: the agent that has everything."""
     variants: tuple[Variant, ...] = ()
     space: Mapping[str, Any] | None = None
-    """tpe: the axes to choose along, as they are written, values checked."""
+    """tpe: the axes of the optimiser as written, values checked."""
 
     def record(self) -> dict[str, Any]:
-        """What the run folder keeps of it."""
-        told = self.research.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-        return {
-            **told,
-            **({"stages": [_listed(stage) for stage in self.stages]} if self.stages else {}),
-            **({"whole": self.whole} if self.whole is not None else {}),
-            **({"variants": [_listed(each) for each in self.variants]} if self.variants else {}),
-            **({"space": dict(self.space)} if self.space is not None else {}),
-        }
+        """Return it as the run folder records it."""
+        written = self.research.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        if self.stages:
+            stages = [{**stage._asdict(), "cases": list(stage.cases)} for stage in self.stages]
+            written["stages"] = stages
+        if self.whole is not None:
+            written["whole"] = self.whole
+        if self.variants:
+            written["variants"] = [variant._asdict() for variant in self.variants]
+        if self.space is not None:
+            written["space"] = dict(self.space)
+        return written
 
     @classmethod
     def restored(cls, record: Mapping[str, Any]) -> Outline:
-        """The outline of a run folder."""
+        """Return the outline that a run folder records."""
         own = ("stages", "whole", "variants", "space")
-        told = {key: value for key, value in record.items() if key not in own}
+        written = {key: value for key, value in record.items() if key not in own}
         return cls(
-            research=Research.model_validate(told),
+            research=Research.model_validate(written),
             stages=tuple(
                 Stage(each["name"], tuple(each["cases"]), dict(each["params"]), each["value"])
                 for each in record.get("stages") or ()
@@ -91,13 +96,8 @@ class Outline:
         )
 
 
-def _listed(each: Stage | Variant) -> dict[str, Any]:
-    written: dict[str, Any] = each._asdict()
-    return {**written, "cases": list(each.cases)} if isinstance(each, Stage) else written
-
-
 class Setup(NamedTuple):
-    """All that a course may know before the first result."""
+    """Everything that a course knows before the first result."""
 
     outline: Outline
     cases: Sequence[Case]
@@ -107,24 +107,27 @@ class Setup(NamedTuple):
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Parameters that hold for every trial."""
+        """Parameters of every trial."""
         return dict(self.axes.params[0])
 
-    @property
-    def seeds(self) -> ExtendedSeeds:
-        """A fresh seed for every trial of a level."""
-        return ExtendedSeeds(self.axes.seeds or (0,))
+    def seed(self, number: int) -> int:
+        """Return the seed of the n-th trial: those of the experiment, then on from the largest.
+
+        A repeated seed would be the same scenario, and no new evidence.
+        """
+        given = sorted(self.axes.seeds or (0,))
+        return given[number] if number < len(given) else given[-1] + 1 + number - len(given)
 
 
 class Round(NamedTuple):
-    """Trials to run, and why these: what was decided on the results so far."""
+    """Trials to run, and the decisions on results so far that led to them."""
 
     trials: list[PlannedTrial]
     decided: tuple[str, ...] = ()
 
 
 class CourseResult(NamedTuple):
-    """What a course came to: facts to keep, and the same in lines for people."""
+    """The result of a course: facts to record, and the same as lines for people."""
 
     facts: dict[str, Any]
     lines: tuple[str, ...]
@@ -133,22 +136,8 @@ class CourseResult(NamedTuple):
 Course = Generator[Round, Sequence[Trial], CourseResult]
 
 
-class ExtendedSeeds:
-    """Those of the experiment, in order, then on from the largest: no trial sees one again.
-
-    A seed that came back would be the same scenario, and no new evidence.
-    """
-
-    def __init__(self, given: Sequence[int]) -> None:
-        self._given = tuple(sorted(given))
-
-    def __getitem__(self, at: int) -> int:
-        given = self._given
-        return given[at] if at < len(given) else given[-1] + 1 + at - len(given)
-
-
 def planned(case: str, agent: str, params: Mapping[str, Any], seed: int) -> PlannedTrial:
-    """A trial as the plan of an experiment would have it."""
+    """Return a trial as the plan of an experiment would have it."""
     return PlannedTrial(
         case=case,
         agent=agent,
@@ -161,8 +150,11 @@ def planned(case: str, agent: str, params: Mapping[str, Any], seed: int) -> Plan
 
 def side_by_side(
     courses: Mapping[str, Course],
-) -> Generator[Round, Sequence[Trial], list[CourseResult]]:
-    """Courses of several agents, a round of each at a time; what each found, by agent."""
+) -> Generator[Round, Sequence[Trial], tuple[dict[str, Any], tuple[str, ...]]]:
+    """Follow the courses of several agents, a round of each at a time.
+
+    Return the facts by agent, and the lines of all.
+    """
     waiting: dict[str, Round] = {}
     found: dict[str, CourseResult] = {}
 
@@ -178,27 +170,21 @@ def side_by_side(
         go_on(name, None)
     while waiting:
         now = list(waiting.items())
-        sizes = [(name, len(round_.trials)) for name, round_ in now]
         results = yield Round(
             [trial for _, round_ in now for trial in round_.trials],
             tuple(line for _, round_ in now for line in round_.decided),
         )
-        for name, share in _shares(sizes, results):
-            go_on(name, share)
-    return [found[name] for name in courses]
-
-
-def _shares(
-    sizes: Sequence[tuple[str, int]], results: Sequence[Trial]
-) -> Iterator[tuple[str, Sequence[Trial]]]:
-    start = 0
-    for name, size in sizes:
-        yield name, results[start : start + size]
-        start += size
+        start = 0
+        for name, round_ in now:
+            end = start + len(round_.trials)
+            go_on(name, results[start:end])
+            start = end
+    facts = {name: found[name].facts for name in courses}
+    return facts, tuple(line for name in courses for line in found[name].lines)
 
 
 def course_of(setup: Setup) -> Course:
-    """The course that research takes, before its first round."""
+    """Return the course of a kind of research, importing only that kind."""
     match setup.outline.research.kind:
         case "curriculum":
             from proctor.trials._research.curriculum import curriculum
@@ -219,7 +205,7 @@ def course_of(setup: Setup) -> Course:
 
 
 class Unfolding:
-    """The rounds of a run as far as its results lead."""
+    """The rounds of a run, as far as its results determine them."""
 
     def __init__(self, setup: Setup) -> None:
         self.kind = setup.outline.research.kind
@@ -230,7 +216,7 @@ class Unfolding:
 
     @property
     def plan(self) -> Plan:
-        """Every trial that was asked for so far."""
+        """Every trial of the rounds so far."""
         trials = [trial for each in self.rounds for trial in each.trials]
         counts = Counter(trial.cell for trial in trials)
         cells = {
@@ -239,7 +225,7 @@ class Unfolding:
         return Plan(trials, cells)
 
     def follow(self, journal: Iterable[Trial]) -> None:
-        """Go on as far as finished trials lead: to a round with trials that are left, or the end.
+        """Continue up to a round with unfinished trials, or to the end.
 
         A trial that could not be judged is finished too; it is no observation.
         """
@@ -252,20 +238,17 @@ class Unfolding:
                 self.rounds.append(self._course.send(results))
             except StopIteration as end:
                 self.found = end.value
-        self._refuse_strangers(done)
-
-    def _refuse_strangers(self, done: Mapping[str, Trial]) -> None:
-        asked = {trial.key for each in self.rounds for trial in each.trials}
+        planned_keys = {trial.key for each in self.rounds for trial in each.trials}
         for key, trial in done.items():
-            if key not in asked:
+            if key not in planned_keys:
                 raise ProctorError(
-                    f"the results so far do not lead to the trial of {trial.cell} that was run",
-                    hint="the code that chooses trials, or its packages, changed since; "
+                    f"the results so far do not lead to the trial of {trial.cell} in the journal",
+                    hint="the code that selects trials, or its packages, changed since; "
                     "start another run",
                 )
 
     def record(self) -> dict[str, Any]:
-        """What is kept of it."""
+        """Return the content of `research.json`."""
         return {
             "kind": self.kind,
             "ended": self.found is not None,
@@ -278,7 +261,7 @@ class Unfolding:
         }
 
     def put_on_record(self, folder: RunFolder) -> None:
-        """Write the rounds down; before any trial of the last one runs."""
+        """Record the rounds; call it before any trial of the last one runs."""
         text = msgspec.json.format(msgspec.json.encode(self.record(), enc_hook=str), indent=2)
         write_atomic(folder.path / RESEARCH_FILE, text + b"\n")
         spec = folder.known_spec()
@@ -307,13 +290,13 @@ def unfolding_of(
     axes: Axes,
     options: RunOptions,
 ) -> Unfolding:
-    """The rounds of research before any result."""
+    """Return the rounds of research before any result."""
     kind = outline.research.kind
     own = ("trials",) if kind in ("curriculum", "adaptive") else ()
     for name in ("early_stop", "more_trials", *own):
         if getattr(options, name):
             raise ProctorError(
-                f"{kind} chooses its trials itself: `{name}` would change which",
+                f"{kind} selects its trials itself, so `{name}` cannot be set",
                 hint="leave it out",
             )
     ordered = sorted(cases, key=lambda case: case.id)

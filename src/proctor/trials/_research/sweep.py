@@ -1,9 +1,9 @@
 """A sweep: parameters tried on the same cases and seeds, and ranked.
 
-A grid or a seeded draw is one round. With `tpe` every agent has a study of its own (Optuna's
-tree-structured Parzen estimator, seeded), asked for the next parameters and told their scores; on
-resume it is asked and told the same again. The score of the best is the best of many draws and so
-too good: its interval is for these parameters alone, not for having been chosen.
+A grid or a seeded draw is one round. With `tpe` every agent has its own study (Optuna's
+tree-structured Parzen estimator, seeded), which suggests the next parameters from the scores so
+far; on resume the same suggestions and scores are replayed. The best score is the best of many
+draws and therefore too good: its interval does not account for the selection.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
-from proctor.runs.trial import PlannedTrial, Trial, params_key
+from proctor.runs.trial import Trial, params_key
 from proctor.spec.research import Sweep
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.trials._research.rounds import Course, CourseResult, Round, Setup, side_by_side
 from proctor.trials.plan import plan_trials
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.distributions import BaseDistribution
 
-TOLD = 5
-"""Combinations told to people, the best first; `research.json` has all."""
+MAX_SHOWN = 5
+"""Combinations shown to people, the best first; `research.json` has all."""
 
 
 def sweep(setup: Setup) -> Course:
-    """All agents, each with what serves it best."""
+    """Run all agents, each with its own ranking."""
     rules = setup.outline.research.sweep
     assert rules is not None
-    one = _chosen_as_it_goes if rules.sampler == "tpe" else _all_at_once
-    found = yield from side_by_side({agent: one(agent, rules, setup) for agent in setup.agents})
+    course = _optimised if rules.sampler == "tpe" else _all_at_once
+    by_agent, lines = yield from side_by_side(
+        {agent: course(agent, rules, setup) for agent in setup.agents}
+    )
     facts: dict[str, Any] = {
         "sampler": rules.sampler,
         "objective": rules.objective,
         "direction": rules.direction,
         "confidence": rules.confidence,
-        "agents": {agent: each.facts for agent, each in zip(setup.agents, found, strict=True)},
+        "agents": by_agent,
     }
-    return CourseResult(facts, tuple(line for each in found for line in each.lines))
+    return CourseResult(facts, lines)
 
 
 def _all_at_once(agent: str, rules: Sweep, setup: Setup) -> Course:
@@ -51,36 +52,8 @@ def _all_at_once(agent: str, rules: Sweep, setup: Setup) -> Course:
     return _found(agent, tried, rules)
 
 
-# -- chosen by what came out so far --------------------------------------------------------------
-
-
-def _chosen_as_it_goes(agent: str, rules: Sweep, setup: Setup) -> Course:
-    assert rules.n is not None
-    study, space = _study(rules), _space(setup.outline.space or {})
-    tried: dict[str, SweepPoint] = {}
-    decided = f"{agent}: begins with what is drawn"
-    for start in range(0, rules.n, rules.batch):
-        asked = [study.ask(space) for _ in range(min(rules.batch, rules.n - start))]
-        wanted = [{**setup.fixed, **dict(sorted(each.params.items()))} for each in asked]
-        # What was tried before is known; asking again would be the same trials.
-        new = {params_key(params): params for params in wanted if params_key(params) not in tried}
-        results: Sequence[Trial] = ()
-        if new:
-            results = yield Round(_trials(agent, new.values(), setup), (decided,))
-        for key, params in new.items():
-            tried[key] = _tried(params, results, rules)
-        for each, params in zip(asked, wanted, strict=True):
-            value = tried[params_key(params)].value
-            # Optuna takes a trial without a value as failed, and learns nothing from it.
-            study.tell(each, value, state=None if value is not None else _failed())
-        best = _ranked(tried.values(), rules)[0]
-        decided = (
-            f"{agent}: best of {len(tried)} so far is {params_key(best.params)}: {_shown(best)}"
-        )
-    return _found(agent, list(tried.values()), rules)
-
-
-def _study(rules: Sweep) -> Study:
+def _optimised(agent: str, rules: Sweep, setup: Setup) -> Course:
+    """Let Optuna select each batch from the scores so far."""
     try:
         import optuna
     except ImportError:
@@ -88,15 +61,35 @@ def _study(rules: Sweep) -> Study:
             "`sampler: tpe` needs Optuna", hint="pip install 'proctor[sweep]'"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(
+    study = optuna.create_study(
         direction=rules.direction, sampler=optuna.samplers.TPESampler(seed=rules.seed)
     )
-
-
-def _failed() -> Any:
-    from optuna.trial import TrialState
-
-    return TrialState.FAIL
+    space = _space(setup.outline.space or {})
+    assert rules.n is not None
+    tried: dict[str, SweepPoint] = {}
+    decided = f"{agent}: begins with random draws"
+    for start in range(0, rules.n, rules.batch):
+        batch = [study.ask(space) for _ in range(min(rules.batch, rules.n - start))]
+        wanted = [{**setup.fixed, **dict(sorted(each.params.items()))} for each in batch]
+        # Parameters that were tried before would give the same trials again.
+        new = {params_key(params): params for params in wanted if params_key(params) not in tried}
+        results: Sequence[Trial] = ()
+        if new:
+            axes = setup.axes._replace(params=tuple(new.values()))
+            plan = plan_trials(setup.cases, [agent], setup.options, axes)
+            results = yield Round(list(plan.trials), (decided,))
+        for key, params in new.items():
+            tried[key] = _tried(params, results, rules)
+        for each, params in zip(batch, wanted, strict=True):
+            value = tried[params_key(params)].value
+            # Optuna ignores a failed trial, which has no value.
+            state = optuna.trial.TrialState.FAIL if value is None else None
+            study.tell(each, value, state=state)
+        best = _ranked(tried.values(), rules)[0]
+        decided = (
+            f"{agent}: best of {len(tried)} so far is {params_key(best.params)}: {_shown(best)}"
+        )
+    return _found(agent, list(tried.values()), rules)
 
 
 def _space(axes: Mapping[str, Any]) -> dict[str, BaseDistribution]:
@@ -120,16 +113,8 @@ def _space(axes: Mapping[str, Any]) -> dict[str, BaseDistribution]:
     return space
 
 
-def _trials(agent: str, combinations: Iterable[dict[str, Any]], setup: Setup) -> list[PlannedTrial]:
-    axes = setup.axes._replace(params=tuple(combinations))
-    return list(plan_trials(setup.cases, [agent], setup.options, axes).trials)
-
-
-# -- what came of it -----------------------------------------------------------------------------
-
-
 class SweepPoint(NamedTuple):
-    """One combination: the objective over its trials; None where none could be judged."""
+    """One combination: the objective over its trials; None if none could be judged."""
 
     params: dict[str, Any]
     value: float | None
@@ -140,7 +125,7 @@ class SweepPoint(NamedTuple):
 
 
 def _tried(params: Mapping[str, Any], results: Iterable[Trial], rules: Sweep) -> SweepPoint:
-    """The mean over cases and seeds, each of which counts once."""
+    """Return the mean over cases and seeds, each of which counts once."""
     key = params_key(dict(params))
     values: dict[tuple[str, int | None], list[float]] = defaultdict(list)
     judged = unjudged = 0
@@ -176,7 +161,7 @@ def _found(agent: str, tried: Sequence[SweepPoint], rules: Sweep) -> CourseResul
         "best": None if best.value is None else best._asdict(),
         "tried": [each._asdict() for each in ranked],
     }
-    shown = [f"{params_key(each.params)}: {_shown(each)}" for each in ranked[:TOLD]]
+    shown = [f"{params_key(each.params)}: {_shown(each)}" for each in ranked[:MAX_SHOWN]]
     head = f"{agent}: {len(ranked)} combinations, the best of them by {rules.objective}:"
     return CourseResult(facts, (head, *(f"  {line}" for line in shown)))
 
