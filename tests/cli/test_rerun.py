@@ -49,7 +49,7 @@ def test_other_code_is_told_field_by_field(project: Path, run: Path) -> None:
     people.write_text(people.read_text().replace("str(sum(", "str(1 + sum("))
     done = rerun(project, run)
     assert done.returncode == 1
-    assert "changed since: the agent adder is not the code or model it was" in done.stdout
+    assert "changed since: the code or model of the agent adder has changed" in done.stdout
     assert "the agent random" not in done.stdout
     assert "arithmetic.sum@easy/adder/0/0: answer was" in done.stdout
     assert "arithmetic.sum@easy/adder/0/0: status was" in done.stdout
@@ -159,6 +159,6 @@ def test_an_output_path_without_a_number(project: Path) -> None:
     done = rerun(project, run)
     assert done.returncode == 2
     assert "the output path 'here/only' has no {seq}" in done.stderr
-    assert "hint: keep it elsewhere: --results FOLDER" in done.stderr
+    assert "hint: write it to another folder: --results FOLDER" in done.stderr
     assert rerun(project, run, "--results", project / "again").returncode == 0
     assert (project / "again" / "here" / "only" / "_spec_.yaml").is_file()

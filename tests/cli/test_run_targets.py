@@ -120,7 +120,8 @@ def test_what_is_asked_for_wins(project: Path) -> None:
 
 def test_values_are_what_scenarios_take_them_for(project: Path) -> None:
     """R-S3: text that means a number is that number, in the file and on the command line."""
-    experiment = api.Experiment(cases=("arithmetic.sum",), params={"most": ["7", 8.0]})
+    fields: dict[str, Any] = {"cases": ("arithmetic.sum",), "params": {"most": ["7", 8.0]}}
+    experiment = api.Experiment(**fields)
     run = api.run(experiment, agent="adder", set={"level": "hard"})
     assert run.exit_code == 0
     assert {cell.params for cell in run.cells} == {"level=hard,most=7", "level=hard,most=8"}
@@ -227,7 +228,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"params": {"most": {"low": 1, "high": 9}}, "sample": {"n": 2}},
         "most.*expected a whole number, got",
     ),
-    ({"params": {"most": [7, "7"]}}, "'most=7' are there twice"),
+    ({"params": {"most": [7, "7"]}}, "'most=7' occur twice"),
     ({"set": {"level": "medium"}}, "level.*easy.*hard"),
     ({"set": {"case.treshold": 1}}, r"no field 'treshold'.*did you mean 'threshold'"),
     ({"set": {"case.threshold": 7}}, "threshold must be at most 1"),

@@ -93,8 +93,8 @@ def test_draws_spread_over_a_logarithmic_scale() -> None:
     ("fields", "told"),
     [
         ({"params": {"a": [1, 2]}, "sample": {"n": 3}}, "the grid has 2"),
-        ({"params": {"a": [1, "1"]}}, "are there twice"),
-        ({"params": {"a": [1, 1]}}, "are there twice"),
+        ({"params": {"a": [1, "1"]}}, "occur twice"),
+        ({"params": {"a": [1, 1]}}, "occur twice"),
         ({"params": {c: list(range(200)) for c in "abc"}}, "8,000,000 combinations"),
         (
             {"params": {"a": {"low": 1, "high": 2, "integer": True}}, "sample": {"n": 3}},

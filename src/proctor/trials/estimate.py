@@ -1,7 +1,7 @@
-"""What a run will probably cost and take, going by earlier runs of the same cells.
+"""Estimate the cost and duration of a run from earlier runs of the same cells.
 
-Promise: an estimate covers what it says it covers. Cells that never ran, or whose cost was never
-known, are counted as unknown, not as nothing.
+Promise: an estimate says what it covers. Cells that never ran, or whose cost was never known, count
+as unknown, not as zero.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the planned trials; None where no earlier run tells.
+    """Sums over the planned trials; None without an earlier run.
 
-    `timed` and `priced` are the numbers of planned trials the two figures are about, `uncalled`
-    those of cells that have no model call on record, `kept` is how many of the `scenarios` to be
+    `timed` and `priced` are the numbers of planned trials that the two figures cover, `uncalled`
+    those of cells without any recorded model call, `kept` is how many of the `scenarios` to be
     built are in the cache.
     """
 
@@ -43,12 +43,12 @@ class _Results(msgspec.Struct):
     cells: list[CellSummary]
 
 
-def estimate(ready: RunContext, root: Path, name: str) -> Estimate:
-    """From the newest earlier run under that name that has each cell."""
-    wanted = dict(ready.plan.cells)
+def estimate(context: RunContext, root: Path, name: str) -> Estimate:
+    """Estimate each cell from the newest earlier run under that name that has it."""
+    wanted = dict(context.plan.cells)
     found: dict[CellKey, CellSummary] = {}
     runs = 0
-    for cells in earlier_results(root, name, ready.output):
+    for cells in earlier_results(root, name, context.output):
         runs += 1
         for cell in cells:
             if cell.cell in wanted and cell.trials:
@@ -58,10 +58,18 @@ def estimate(ready: RunContext, root: Path, name: str) -> Estimate:
     spent = [(found[key], plan.trials) for key, plan in wanted.items() if key in found]
     timed = [(c.latency_p50_ms, n) for c, n in spent if c.latency_p50_ms is not None]
     priced = [(c.cost_mean_usd, n) for c, n in spent if c.cost_mean_usd is not None]
-    at_once = ready.options.at_once(len(ready.plan.trials))
-    builds = list(_builds(ready))
+    at_once = context.options.at_once(len(context.plan.trials))
+    builds: list[bool] = []
+    if (design := context.design) is not None:
+        for scenario in (
+            design.scenarios[case] for case in context.cases if case in design.scenarios
+        ):
+            for seed in design.axes.seeds or (0,):
+                builds.extend(
+                    scenario.template.is_cached(seed, params) for params in design.axes.params
+                )
     return Estimate(
-        trials=len(ready.plan.trials),
+        trials=len(context.plan.trials),
         seconds=sum(ms * n for ms, n in timed) / 1000 / at_once if timed else None,
         timed=sum(n for _, n in timed),
         cost_usd=sum(usd * n for usd, n in priced) if priced else None,
@@ -75,21 +83,8 @@ def estimate(ready: RunContext, root: Path, name: str) -> Estimate:
     )
 
 
-def _builds(ready: RunContext) -> Iterator[bool]:
-    """For each scenario that is to be built, whether it is in the cache."""
-    design = ready.design
-    if design is None:
-        return
-    for case in ready.cases:
-        scenario = design.scenarios.get(case)
-        if scenario is not None:
-            for seed in design.axes.seeds or (0,):
-                for params in design.axes.params:
-                    yield scenario.template.is_cached(seed, params)
-
-
 def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[list[CellSummary]]:
-    """Cells of finished runs of an experiment, the newest run first; unreadable ones are passed."""
+    """Yield the cells of finished runs of an experiment, newest first; skip unreadable ones."""
     if not name:
         return
     decoder = msgspec.json.Decoder(_Results)

@@ -73,11 +73,12 @@ class LocalExecutor:
         self._workers: list[asyncio.Task[None]] = []
         self._stopping = False
         self._throttle = Throttle(concurrency)
-        context.on_transient = self._slow_down_if_asked
 
-    def _slow_down_if_asked(self, _agent: str, reason: Transient) -> None:
-        if reason.rate_limited:
-            self._throttle.slow_down()
+        def on_transient(_agent: str, reason: Transient) -> None:
+            if reason.rate_limited:
+                self._throttle.slow_down()
+
+        context.on_transient = on_transient
 
     async def run(self, trials: Iterator[PlannedTrial], deliver: Deliver) -> None:
         """Work until the trials run out or `stop` is called."""
@@ -129,12 +130,12 @@ class Throttle:
 
     @property
     def limit(self) -> int:
-        """How many may run now."""
+        """The number of trials that may run now."""
         return max(1, int(self._limit))
 
     @property
     def slowed(self) -> bool:
-        """Whether fewer may run than were configured."""
+        """Whether fewer may run than configured."""
         return self._limit < self._most
 
     def enter_now(self) -> bool:
@@ -163,7 +164,7 @@ class Throttle:
                 break
 
     def slow_down(self) -> None:
-        """Halve the slots because a provider asked for less."""
+        """Halve the slots because a provider is overloaded."""
         now = self._clock()
         if now - self._slowed_at >= COOL_DOWN:
             self._slowed_at = now

@@ -1,9 +1,9 @@
-"""More trials for a run that has ended, and a gate that asks for them when it cannot say.
+"""Add trials to a run that has ended, and a gate that adds them while it is inconclusive.
 
-Promise: an extended run is the run that a larger plan would have given: the same trials, then
-more with seeds of their own, and all of it resumable. How many looks a gate takes and how many
-trials each adds are fixed before the first look, so that the stated error rate holds for all of
-them together. A run made by other code is never extended: it would hold two agents.
+Promise: an extended run is the run of a larger plan: the same trials, then more with their own
+seeds, and all of it can be resumed. The number of looks of a gate and the trials each adds are
+fixed before the first look, so that the stated error rate holds for all of them together. A run
+made by other code is never extended: it would mix two agents.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from proctor.trials.prepare import AgentLike, RunContext
 from proctor.trials.resume import restore
 
 Carry = Callable[[RunContext, RunFolder], Run]
-"""Does what is left of a run; how it shows that is up to whoever asks."""
+"""Runs the remaining trials of a run; the caller decides how to show progress."""
 
 
 class Extending(NamedTuple):
-    """What is fixed before the first look: how often to extend, and by how many trials a case."""
+    """Fixed before the first look: how often to extend, and by how many trials per case."""
 
     rounds: int = 1
     by: int | None = None
-    """As many as the candidate's largest cell was planned with, when absent."""
+    """By default as many as the candidate's largest cell was planned with."""
 
 
 def extend(
     path: Path | str, by: int, *, looks: int = 1, agent: AgentLike | None = None
 ) -> tuple[RunContext, RunFolder]:
-    """Plan `by` more trials for every cell (and seed) of a run, and make it ready to go on."""
+    """Plan `by` more trials for every cell (and seed) of a run, and restore it."""
     if by < 1:
-        raise ProctorError(f"{by} more trials are none", hint="add at least 1")
+        raise ProctorError(f"cannot add {by} trials", hint="add at least 1")
     context, folder = restore(path, agent=agent)
     if context.unfolding is not None:
         raise ProctorError(
-            f"the trials of this run were chosen by {context.unfolding.kind}, so none are added",
+            f"{context.unfolding.kind} selected the trials of this run, so none can be added",
             where=str(folder.path),
             hint="start another run with more seeds",
         )
@@ -71,12 +71,12 @@ def extend(
 
 
 def extensions_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """When a run was extended, by how many trials, under how many looks."""
+    """Return when a run was extended, by how many trials, and for how many looks."""
     return cast("list[dict[str, Any]]", list(spec.get("extensions") or ()))
 
 
 def same_code(spec: Mapping[str, Any]) -> bool | None:
-    """Whether the code here is what made a run; None where that cannot be known."""
+    """Whether a run was made by the current code; None if that is unknown."""
     made_by = _made_by(spec)
     here = git_state(Path(spec["base_dir"])) if spec.get("base_dir") else None
     if not made_by or here is None:
@@ -95,13 +95,14 @@ def judge_extending(
     extending: Extending | None = None,
     must_pass: Sequence[str] = (),
 ) -> GateResult:
-    """A gate that runs more trials while it is inconclusive, as often as was fixed beforehand."""
+    """Judge a gate; while it is inconclusive, run more trials as often as fixed beforehand."""
     plan = extending or Extending()
-    # What was fixed for an earlier judgement of these runs stays fixed.
+    # The number of looks fixed for an earlier judgement of these runs still applies.
     on_record = [e for run in (candidate, baseline) for e in extensions_of(run.spec)]
     looks = max((int(e["looks"]) for e in on_record), default=1 + plan.rounds)
     done = len(extensions_of(candidate.spec))
-    by = plan.by or _planned_trials(candidate)
+    # The most repeats of a cell for one seed: part of the plan, whatever their results.
+    by = plan.by or 1 + max((trial.index for trial in candidate.trials()), default=0)
     facts = judge_runs(candidate, baseline, rule=rule, looks=looks, must_pass=must_pass)
     notes: list[str] = []
     if done >= looks - 1 and facts.verdict == "INCONCLUSIVE":
@@ -130,7 +131,7 @@ def judge_extending(
 def _grow(
     candidate: Run, baseline: Run, by: int, looks: int, carry: Carry, notes: list[str]
 ) -> Iterator[Run]:
-    """Extend whichever of the two runs the code here may extend; say why for the other."""
+    """Extend the runs that the current code may extend; note why another is not."""
     same_folder = candidate.path.resolve() == baseline.path.resolve()
     for name, run in (("candidate", candidate), ("reference", baseline)):
         same = same_code(run.spec)
@@ -145,7 +146,7 @@ def _grow(
             notes.append(f"whether the code of the {name} changed since cannot be known")
         try:
             extended = extend(run.path, by, looks=looks)
-        except ProctorError as error:  # imported, or its agent is not here any more
+        except ProctorError as error:  # imported, or its agent no longer exists
             notes.append(f"the {name} could not be extended: {error}")
             return
         done = carry(*extended)
@@ -165,11 +166,6 @@ def _not_extended(name: str, run: Run, same: bool | None) -> str:
 
 
 def _made_by(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The commit that made a run, and whether it had changes; empty outside a repository."""
+    """Return the commit that made a run, and whether it had changes; empty without a repository."""
     provenance = cast("dict[str, Any]", spec.get("provenance") or {})
     return cast("dict[str, Any]", provenance.get("git") or {})
-
-
-def _planned_trials(run: Run) -> int:
-    """The most repeats a cell had for one seed: part of the plan, whatever came of them."""
-    return 1 + max((trial.index for trial in run.trials()), default=0)

@@ -25,24 +25,24 @@ from proctor.spec.experiment import Axis, Experiment, NumberRange
 from proctor.trials.options import RunOptions
 
 MAX_PLANNED = 1_000_000
-"""More trials in one run are a slip in an axis; a plan this long is a few hundred megabytes."""
+"""More trials in one run are a mistake in an axis; their journal would be hundreds of megabytes."""
 
 _DRAWS_PER_SAMPLE = 100
-"""How often a draw that was there already is drawn again, before fewer have to do."""
+"""Draws per sample before giving up: repeated combinations are drawn again."""
 
 
 class Axes(NamedTuple):
-    """What varies besides cases and agents. `seeds` is None where a suite is run as it is."""
+    """What varies besides cases and agents. `seeds` is None for a suite."""
 
     seeds: tuple[int, ...] | None = None
     params: tuple[dict[str, Any], ...] = ({},)
 
     def first(self) -> Axes:
-        """One seed and one combination, for a smoke run."""
+        """Return one seed and one combination, for a smoke run."""
         return Axes(None if self.seeds is None else self.seeds[:1], self.params[:1])
 
     def record(self) -> dict[str, Any]:
-        """What the run folder keeps of them."""
+        """Return them as the run folder records them."""
         return {
             "seeds": None if self.seeds is None else list(self.seeds),
             "params": [dict(each) for each in self.params],
@@ -50,7 +50,7 @@ class Axes(NamedTuple):
 
     @classmethod
     def restored(cls, record: Mapping[str, Any] | None) -> Axes:
-        """The axes of a run folder."""
+        """Return the axes that a run folder records."""
         if not record:
             return cls()
         seeds = record.get("seeds")
@@ -59,15 +59,15 @@ class Axes(NamedTuple):
 
 
 def axes_of(experiment: Experiment, params: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Axes:
-    """Seeds and every combination of parameters, those with one value (`fixed`) included."""
+    """Return the seeds and every combination of parameters; `fixed` ones are part of each."""
     found = [{**fixed, **each} for each in _combinations(experiment, params)]
     found.sort(key=params_key)
     for one, other in itertools.pairwise(found):
         if params_key(one) == params_key(other):
             raise ProctorError(
-                f"the parameters {params_key(one)!r} are there twice",
+                f"the parameters {params_key(one)!r} occur twice",
                 where=_where(experiment, "params"),
-                hint="values that read the same cannot be told apart in results",
+                hint="values with the same text cannot be distinguished in results",
             )
     return Axes(experiment.seeds, tuple(found))
 
@@ -95,17 +95,18 @@ def _combinations(experiment: Experiment, params: Mapping[str, Axis]) -> list[di
     wanted = experiment.sample.n
     if wanted > len(grid):
         raise ProctorError(
-            f"{wanted} combinations are asked for, the grid has {len(grid)}",
+            f"`sample` needs {wanted} combinations, the grid has {len(grid)}",
             where=_where(experiment, "sample"),
-            hint="leave `sample` out to try all",
+            hint="leave `sample` out to run all of them",
         )
     grid.sort(key=params_key)
     return Random(derive_seed(experiment.sample.seed, "grid")).sample(grid, wanted)  # noqa: S311 (repeatable chance)
 
 
 def _drawn(experiment: Experiment, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Independent draws along each axis; each axis has a stream of its own, so that adding one
-    leaves the others as they were.
+    """Draw along each axis independently.
+
+    Each axis has its own random stream, so that adding one does not change the others.
     """
     sample = experiment.sample
     assert sample is not None
@@ -119,7 +120,7 @@ def _drawn(experiment: Experiment, axes: Mapping[str, Any]) -> list[dict[str, An
         if len(found) == sample.n:
             return list(found.values())
     raise ProctorError(
-        f"only {len(found)} different combinations could be drawn, {sample.n} are asked for",
+        f"`sample` needs {sample.n} combinations, only {len(found)} different ones could be drawn",
         where=_where(experiment, "sample"),
     )
 
@@ -171,7 +172,7 @@ class PlannedTrials(Sequence[PlannedTrial]):  # noqa: PLW1641 (like a list, it h
         """Case ids with their repeats for each seed of the experiment."""
         self._agents = agents
         self._params = [dict(params) for params in axes.params]
-        # A suite has no seeds as an axis; its trials derive theirs from the seed of the run.
+        # A suite has no seeds as an axis: its trials derive theirs from the seed of the run.
         self._seeds = [(None, base_seed)] if axes.seeds is None else [(s, s) for s in axes.seeds]
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Recorded traces in place of an agent: which belong to which case, and which to none.
+"""Recorded traces in place of an agent: match traces to cases.
 
 Promise: every trace of a case is judged, a case without one is an error, and traces that belong
-to no case are counted, so that nothing drops out of a gate unseen.
+to no case are counted, so that a gate misses nothing silently.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from proctor.spec.located import plain
 from proctor.spec.yaml_reader import read
 
 Chosen = Mapping[str, str | list[str]]
-"""Case id → what its traces are called: trace ids or files."""
+"""Case id → its traces: trace ids or files."""
 
 
 def recorded(traces: Sequence[str], chosen: Chosen | None = None) -> ReplayAgentConfig:
-    """An agent that answers from the traces of files, folders or globs."""
+    """Return an agent that replays the traces of files, folders or globs."""
     return ReplayAgentConfig(traces=list(traces), map=dict(chosen or {}))
 
 
 def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> list[PlannedTrial]:
-    """One trial for each trace of a case; one for a case without any, to say so."""
+    """Plan one trial for each trace of a case; one for a case without any, to report that."""
     return [
         PlannedTrial(case=case.id, agent=agent, index=index, seed=derive_seed(0, case.id, index))
         for case in cases
@@ -37,13 +37,13 @@ def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> 
 
 
 def strangers(cases: Sequence[Case], recordings: Recordings) -> int:
-    """How many traces belong to none of these cases."""
+    """Return how many traces belong to none of these cases."""
     ours = {id(trace) for case in cases for trace in recordings.of(case.id, case.input)}
     return sum(id(trace) not in ours for trace in recordings.traces)
 
 
 def read_map(path: Path, cases: Sequence[Case]) -> dict[str, str | list[str]]:
-    """The map of a YAML file (`case-id: trace-id-or-file`, or a list); `SpecError` at its place."""
+    """Read a YAML map (`case-id: trace-id-or-file`, or a list); raise `SpecError` at its place."""
     document = read(path)
     problems = document.problems
     tree = document.tree
@@ -57,14 +57,11 @@ def read_map(path: Path, cases: Sequence[Case]) -> dict[str, str | list[str]]:
             problems.append(
                 SpecProblem(at, f"there is no case {name!r}", did_you_mean(name, known))
             )
-        if not _is_name(plain(member)):
-            told = "write a trace id, the name of a file, or a list of them"
-            problems.append(SpecProblem(member.place, told))
+        value = plain(member)
+        traces = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if not traces or not all(isinstance(trace, str) and trace for trace in traces):
+            message = "write a trace id, the name of a file, or a list of them"
+            problems.append(SpecProblem(member.place, message))
     if tree is None or problems:
         raise SpecError(problems or [SpecProblem(SourceLocation(str(path)), "the map is empty")])
     return plain(tree)
-
-
-def _is_name(value: Any) -> bool:
-    names = cast("list[Any]", value) if isinstance(value, list) else [value]
-    return bool(names) and all(isinstance(name, str) and name for name in names)

@@ -1,15 +1,15 @@
-"""Repeat a run from its `_spec_.yaml` alone, and say whether it came out the same.
+"""Repeat a run from its `_spec_.yaml` alone, and compare the results.
 
-Promise: the plan is the one of the first run, the agents, templates and settings those of its
-spec; model calls that were recorded are answered from the recording. Whatever of the code around
-it has changed since (version, commit, packages) is said, since then a difference proves nothing.
+Promise: the plan is that of the first run, the agents, templates and settings those of its spec;
+recorded model calls are replayed. Changes of the code around it (version, commit, packages) are
+reported, because a difference then proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from proctor.runs.folder import OUTPUT, RunFolder, RunFolderError
 from proctor.runs.run import Run
@@ -26,7 +26,7 @@ class Rerun(NamedTuple):
     second: Run
     sameness: Sameness
     changed: tuple[str, ...]
-    """What of the code is not as it was, in words."""
+    """Changes of the code between the two, as sentences."""
 
 
 def prepare_rerun(
@@ -36,17 +36,23 @@ def prepare_rerun(
     agent: AgentLike | None = None,
     **options: Any,
 ) -> tuple[Run, RunContext, RunFolder]:
-    """Prepare a run from its folder's spec; the new folder stands beside it, or in `results`."""
+    """Prepare a run from its folder's spec; the new folder is beside it, or in `results`."""
     first = Run(path)
-    kept: dict[str, Any] = first.spec.get("options") or {}
-    if kept.get("record_to") is not None:
-        # Asking a model again would be another run; and would write over the recording.
-        options = {"record_to": None, "replay_from": kept["record_to"], **options}
-    # Caps of the first run's sittings would cut this one where that went on.
-    caps = {name: None for name in ("max_trials", "max_seconds") if kept.get(name) is not None}
-    context, _ = restore(path, agent=agent, **{**caps, **options})
-    root = _results_root(first) if results is None else Path(results)
-    # A spec does not hold the name of the file it came from, nor `--name`: the first run does.
+    recorded: dict[str, Any] = first.spec.get("options") or {}
+    if recorded.get("record_to") is not None:
+        # New model calls would make it another run, and would overwrite the recording.
+        options = {"record_to": None, "replay_from": recorded["record_to"], **options}
+    # These limits applied to one invocation of the first run, which may have been resumed.
+    limits = {n: None for n in ("max_trials", "max_seconds") if recorded.get(n) is not None}
+    context, _ = restore(path, agent=agent, **{**limits, **options})
+    if results is None:
+        # The results folder is as many levels up as the output path of the run has parts.
+        experiment: Mapping[str, Any] = first.spec.get("experiment") or {}
+        depth = str(experiment.get("output", OUTPUT)).count("/")
+        root = first.path.resolve().parents[depth]
+    else:
+        root = Path(results)
+    # A spec has neither the name of its file nor `--name`; the folder of the first run has.
     beside = context.output == OUTPUT and first.path.resolve().parent.name
     try:
         folder = RunFolder.create(root, beside or context.name, output=context.output)
@@ -57,17 +63,11 @@ def prepare_rerun(
             f"the output path {context.output!r} has no {{seq}}, so the repeat would have the"
             " folder of the run itself",
             where=error.where,
-            hint="keep it elsewhere: --results FOLDER",
+            hint="write it to another folder: --results FOLDER",
         ) from None
     name = first.spec.get("name") or context.name
     folder.write_spec({**spec_record(context), "name": name, "rerun_of": first.run_id})
     return first, context, folder
-
-
-def _results_root(run: Run) -> Path:
-    """The results folder the run is in: as many levels up as its output path has parts."""
-    record: Mapping[str, Any] = run.spec.get("experiment") or {}
-    return run.path.resolve().parents[str(record.get("output", OUTPUT)).count("/")]
 
 
 async def arerun(
@@ -82,7 +82,7 @@ async def arerun(
 
 
 def compared(first: Run, second: Run) -> Rerun:
-    """Two runs of one spec, held against each other."""
+    """Compare two runs of one spec."""
     return Rerun(
         first,
         second,
@@ -92,47 +92,37 @@ def compared(first: Run, second: Run) -> Rerun:
 
 
 def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """What of the code that two runs recorded is not the same."""
-    then: Mapping[str, Any] = first.get("provenance") or {}
-    now: Mapping[str, Any] = second.get("provenance") or {}
-    said = [
+    """Return the differences of the code that two runs recorded."""
+    then: dict[str, Any] = first.get("provenance") or {}
+    now: dict[str, Any] = second.get("provenance") or {}
+    found = [
         f"{name} was {then.get(name)}, is {now.get(name)}"
         for name in ("proctor", "python")
         if then.get(name) != now.get(name)
     ]
-    said.extend(_git(then.get("git"), now.get("git")))
-    before, after = then.get("packages"), now.get("packages")
-    if isinstance(before, dict) and isinstance(after, dict):
-        said.extend(_packages(cast("dict[str, str]", before), cast("dict[str, str]", after)))
-    agents: Mapping[str, Mapping[str, Any]] = first.get("agents") or {}
-    others: Mapping[str, Mapping[str, Any]] = second.get("agents") or {}
-    said.extend(
-        f"the agent {name} is not the code or model it was"
-        for name in sorted(agents)
-        if agents[name].get("version") != (others.get(name) or {}).get("version")
+    git_then: dict[str, Any] = then.get("git") or {}
+    git_now: dict[str, Any] = now.get("git") or {}
+    if git_then.get("commit") != git_now.get("commit"):
+        commits = [str(git.get("commit") or "none")[:12] for git in (git_then, git_now)]
+        found.append(f"the commit was {commits[0]}, is {commits[1]}")
+    found.extend(
+        f"the tree had uncommitted changes {when}, which the commit does not show"
+        for when, git in (("then", git_then), ("now", git_now))
+        if git.get("dirty")
     )
-    return said
-
-
-def _git(then: Any, now: Any) -> list[str]:
-    before = cast("dict[str, Any]", then) if isinstance(then, dict) else {}
-    after = cast("dict[str, Any]", now) if isinstance(now, dict) else {}
-    said: list[str] = []
-    if before.get("commit") != after.get("commit"):
-        said.append(f"the commit was {_short(before)}, is {_short(after)}")
-    for when, state in (("then", before), ("now", after)):
-        if state.get("dirty"):
-            said.append(f"the tree had uncommitted changes {when}: the commit does not tell all")
-    return said
-
-
-def _short(state: Mapping[str, Any]) -> str:
-    return str(state.get("commit") or "none")[:12]
-
-
-def _packages(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name} was {then.get(name, 'absent')}, is {now.get(name, 'absent')}"
-        for name in sorted(then.keys() | now.keys())
-        if then.get(name) != now.get(name)
-    ]
+    packages: dict[str, str] = then.get("packages") or {}
+    others: dict[str, str] = now.get("packages") or {}
+    if packages and others:
+        found.extend(
+            f"{name} was {packages.get(name, 'absent')}, is {others.get(name, 'absent')}"
+            for name in sorted(packages.keys() | others.keys())
+            if packages.get(name) != others.get(name)
+        )
+    agents: Mapping[str, Mapping[str, Any]] = first.get("agents") or {}
+    repeated: Mapping[str, Mapping[str, Any]] = second.get("agents") or {}
+    found.extend(
+        f"the code or model of the agent {name} has changed"
+        for name in sorted(agents)
+        if agents[name].get("version") != (repeated.get(name) or {}).get("version")
+    )
+    return found

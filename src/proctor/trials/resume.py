@@ -1,4 +1,4 @@
-"""Go on with a run from its folder alone.
+"""Resume a run from its folder alone.
 
     run = await proctor.trials.resume.aresume("results/suite/2026-01-31_001")
 
@@ -38,7 +38,7 @@ from proctor.trials.prepare import AgentLike, Design, RunContext, given_agents, 
 from proctor.trials.session import UNFINISHED, Observer, run_session
 
 FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")
-"""Options that say which trials there are: with others it would be another run."""
+"""Options that determine the plan: with other values it would be another run."""
 
 
 async def aresume(
@@ -49,7 +49,7 @@ async def aresume(
     observer: Observer | None = None,
     **options: Any,
 ) -> Run:
-    """Do what is left of a run; `options` replace those it began with."""
+    """Run the remaining trials of a run; `options` override the recorded ones."""
     context, folder = restore(path, agent=agent, **options)
     async with uploading_async(folder):
         return await run_session(context, folder, rerun=rerun, observer=observer)
@@ -58,7 +58,7 @@ async def aresume(
 def restore(
     path: str | Path, *, agent: AgentLike | None = None, **changes: Any
 ) -> tuple[RunContext, RunFolder]:
-    """Return the context and folder of a run, to go on with it.
+    """Return the context and folder of a run, to resume it.
 
     An agent that was made in Python and cannot be imported must be given again.
     """
@@ -77,7 +77,7 @@ def restore(
         (only,) = given.values()
         given = dict.fromkeys(suite.all_agents, only)
     context = prepare(suite, options, agents=given, configuration=configuration, design=design)
-    # With research, which trials there are follows from results: told when the journal is read.
+    # With research the plan depends on results: it is checked when the journal is read.
     if context.unfolding is None and context.plan.record() != spec["cells"]:
         raise ProctorError("the plan in the spec is not the one its cases make", where=where)
     return context, folder
@@ -86,7 +86,7 @@ def restore(
 def left_of(
     context: RunContext, folder: RunFolder, rerun: frozenset[TrialStatus] = UNFINISHED
 ) -> RunContext:
-    """Return the context with a plan of what is left; early stops may make some of it needless."""
+    """Return the context with a plan of the remaining trials; early stop may skip some of them."""
     done = {trial.key for trial in folder.trials() if trial.status not in rerun}
     left = [planned for planned in context.plan.trials if planned.key not in done]
     of = Counter(planned.cell for planned in left)
@@ -98,39 +98,31 @@ def left_of(
 def parts_of(
     spec: Mapping[str, Any], where: str, changes: Mapping[str, Any] | None = None
 ) -> tuple[Suite, RunOptions, Configuration, Design | None]:
-    """Read the spec of a run; `changes` replace options that it began with."""
+    """Read the spec of a run; `changes` override its recorded options."""
     try:
-        base, written, kept = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
+        base, written, options = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
     except (KeyError, TypeError) as error:
         raise ProctorError(f"the spec of the run lacks {error}", where=where) from None
     suite = restore_suite(written, folder=base, name=where)
-    configuration = _configuration(spec.get("settings") or {}, base, where)
-    options = _changed(kept, changes or {})
+    # References to environment variables in the recorded settings are resolved now.
+    problems: list[SpecProblem] = []
+    tree = tree_of(
+        spec.get("settings") or {}, lambda _: SourceLocation(where), os.environ, problems
+    )
+    settings = validated(tree, Settings, problems)
+    if problems or settings is None:
+        raise SpecError(problems)
+    configuration = Configuration(settings, base, (), tree)
+    for name, value in (changes or {}).items():
+        if name in FIXED and value != options.get(name):
+            raise ProctorError(
+                f"a run that is resumed keeps its `{name}`", hint="start another run to change it"
+            )
+    if changes and changes.get("executor") == ExecutorName.LOCAL:
+        options = {name: value for name, value in options.items() if name not in OF_WORKERS}
+    run_options = RunOptions(**{**options, **(changes or {})})
     try:
         design = Design.restored(spec["experiment"]) if "experiment" in spec else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ProctorError(f"the experiment in the spec lacks {error}", where=where) from None
-    return suite, options, configuration, design
-
-
-def _changed(kept: dict[str, Any], changes: Mapping[str, Any]) -> RunOptions:
-    for name, value in changes.items():
-        if name in FIXED and value != kept.get(name):
-            raise ProctorError(
-                f"a run that is resumed keeps its `{name}`",
-                hint="start another run to change it",
-            )
-    if changes.get("executor") == ExecutorName.LOCAL:
-        kept = {name: value for name, value in kept.items() if name not in OF_WORKERS}
-    return RunOptions(**{**kept, **changes})
-
-
-def _configuration(record: Any, folder: Path, where: str) -> Configuration:
-    """The settings the run began with, their environment variables read anew."""
-    problems: list[SpecProblem] = []
-    place = SourceLocation(where)
-    tree = tree_of(record, lambda _: place, os.environ, problems)
-    settings = validated(tree, Settings, problems)
-    if problems or settings is None:
-        raise SpecError(problems)
-    return Configuration(settings, folder, (), tree)
+    return suite, run_options, configuration, design

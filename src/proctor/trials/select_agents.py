@@ -1,7 +1,7 @@
-"""Who is put to the test: agents of the suite, of the settings, or named on the command line.
+"""Select the agents to test: of the suite, of the settings, or named on the command line.
 
-Each is kept with how it was written, environment variables as references, so that a run folder
-can be resumed without holding a secret.
+Each is recorded as written, with environment variables as references, so that a run folder can be
+resumed without containing a secret.
 """
 
 from __future__ import annotations
@@ -23,33 +23,36 @@ from proctor.errors import did_you_mean
 from proctor.imports import IMPORT_PATH
 from proctor.spec import Configuration, Suite
 from proctor.spec.located import Tree, escaped, plain
-from proctor.spec.suite import AgentRef
 
 
 class ChosenAgent(NamedTuple):
-    """An agent that can be run, and what a run folder keeps of it."""
+    """An agent that can be run, and its form in the record of a run."""
 
     config: AgentConfig
     written: Any
 
     @classmethod
     def of(cls, config: AgentConfig) -> ChosenAgent:
-        """An agent made in Python, which was never written."""
+        """Return an agent made in Python, which has no written form."""
         return cls(config, escaped(config.model_dump(mode="json", exclude_none=True)))
 
 
 def choose_agents(
-    suite: Suite, asked: Sequence[str], configuration: Configuration
+    suite: Suite, names: Sequence[str], configuration: Configuration
 ) -> dict[str, ChosenAgent]:
-    """The agents asked for, else those of the suite, else the one of the settings, by name."""
+    """Return the named agents, else those of the suite, else the one of the settings."""
     fallback = configuration.settings.agent
-    names = list(asked or suite.all_agents)
+    names = list(names or suite.all_agents)
     if not names and fallback is not None:
-        return {str(fallback): _of_settings(suite, fallback, configuration)}
+        if fallback.kind is None and fallback.name is not None:
+            return {str(fallback): _named(suite, fallback.name, configuration)}
+        options = fallback.model_dump(exclude_none=True)
+        tree = _child(configuration.tree, "agent")
+        return {str(fallback): _placed(options, tree, configuration)}
     if not names:
         raise UnknownAgentError(
             "no agent: say what is under test",
-            hint="give --agent (in a world, random will do), or write `agent:` into the file "
+            hint="use --agent (in a world, random will do), or set `agent:` in the file "
             "or the settings",
         )
     return {name: _named(suite, name, configuration) for name in names}
@@ -81,29 +84,27 @@ def _named(
 def _with_members(
     chosen: ChosenAgent, suite: Suite, configuration: Configuration, inside: tuple[str, ...]
 ) -> ChosenAgent:
-    """An ensemble with the agents it names put in, so that it stands for itself."""
+    """Return an ensemble with the options of the agents it names, so that it is self-contained."""
     config = chosen.config
     if not isinstance(config, EnsembleAgentConfig):
         return chosen
     members: dict[str, Any] = dict(config.members)
     as_written = chosen.written.get("members")
-    kept: dict[str, Any] = dict(
-        cast("dict[str, Any]", as_written if isinstance(as_written, dict) else members)
-    )
+    recorded = dict(cast("dict[str, Any]", as_written if isinstance(as_written, dict) else members))
     judge, written = config.judge, dict(chosen.written)
     for name, ref in members.items():
         if found := _by_name(ref, suite, configuration, inside):
-            members[name], kept[name] = _options(found), found.written
+            members[name], recorded[name] = _options(found), found.written
     if found := _by_name(judge, suite, configuration, inside):
         judge, written["judge"] = _options(found), found.written
-    made = config.model_copy(update={"members": members, "judge": judge})
-    return ChosenAgent(made, {**written, "members": kept})
+    config = config.model_copy(update={"members": members, "judge": judge})
+    return ChosenAgent(config, {**written, "members": recorded})
 
 
 def _by_name(
     ref: Any, suite: Suite, configuration: Configuration, inside: tuple[str, ...]
 ) -> ChosenAgent | None:
-    """The agent that a member is named by; None where it is written out."""
+    """Return the agent that a member refers to; None if the member is written out."""
     if not isinstance(ref, str) or re.fullmatch(IMPORT_PATH, ref):
         return None
     if ref in inside:
@@ -112,30 +113,23 @@ def _by_name(
 
 
 def _options(agent: ChosenAgent) -> dict[str, Any]:
-    """An agent's options, with what its import paths start from, which a record leaves out."""
+    """Return an agent's options with the base of its import paths, which a dump leaves out."""
     base = getattr(agent.config, "base_dir", None)
     options = agent.config.model_dump(exclude_none=True)
     return options if base is None else {**options, "base_dir": base}
 
 
-def _of_settings(suite: Suite, ref: AgentRef, configuration: Configuration) -> ChosenAgent:
-    if ref.kind is None and ref.name is not None:
-        return _named(suite, ref.name, configuration)
-    options = ref.model_dump(exclude_none=True)
-    return _placed(options, _child(configuration.tree, "agent"), configuration)
-
-
 def _placed(
     options: Mapping[str, Any], tree: Tree | None, configuration: Configuration
 ) -> ChosenAgent:
-    """An agent of the settings: its import paths start at the settings' folder."""
+    """Return an agent of the settings; its import paths start at the settings' folder."""
     config = agent_config(options, base_dir=configuration.folder)
     written: Any = None if tree is None else plain(tree, as_written=True)
-    # The short form is an import path, which cannot say where it starts.
-    kept: dict[str, Any] = {**(written if isinstance(written, dict) else escaped(dict(options)))}
+    # The short form is an import path, which cannot name its base.
+    record: dict[str, Any] = {**(written if isinstance(written, dict) else escaped(dict(options)))}
     if "base_dir" in type(config).model_fields:
-        kept["base_dir"] = escaped(str(configuration.folder.resolve()))
-    return ChosenAgent(config, kept)
+        record["base_dir"] = escaped(str(configuration.folder.resolve()))
+    return ChosenAgent(config, record)
 
 
 def _child(tree: Tree | None, *names: str) -> Tree | None:

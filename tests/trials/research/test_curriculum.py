@@ -68,7 +68,7 @@ def test_stopped_at_any_trial_and_resumed_it_is_the_same(tmp_path):
     run = proctor.run(
         experiment(**fields), results=tmp_path, limits={"max_trials": 5}, concurrency=1
     )
-    assert "trial limit reached" in run.stopped
+    assert "trial limit reached" in str(run.stopped)
     sittings = 1
     while run.stopped:
         assert record_of(run)["ended"] is False
