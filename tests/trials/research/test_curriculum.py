@@ -134,7 +134,7 @@ def test_results_that_later_rounds_stand_on_are_not_run_again(tmp_path):
     with pytest.raises(ProctorError, match="later rounds were decided on these results"):
         run_sync(aresume(run.path, rerun=FAILED))
     before = run.folder.spec_path.read_bytes()
-    with pytest.raises(ProctorError, match="chosen by curriculum, so none are added"):
+    with pytest.raises(ProctorError, match="curriculum selected the trials of this run"):
         extend(run.path, 1)
     assert run.folder.spec_path.read_bytes() == before
     stranger = Trial(
