@@ -121,9 +121,15 @@ def test_what_makes_no_sense_is_told():
     """R-Q8: no axes, a draw without a number, two ways of sampling."""
     for fields, message in (
         ({"research": {"sweep": {}}}, "a sweep needs `params`"),
-        ({"params": {"x": [1]}, "research": {"sweep": {"sampler": "tpe"}}}, "`n` is how many"),
-        ({"params": {"x": [1]}, "research": {"sweep": {"n": 3}}}, "`n` is how many"),
-        ({"params": {"x": [1]}, "sample": {"n": 1}, "research": {"sweep": {}}}, "says itself how"),
+        (
+            {"params": {"x": [1]}, "research": {"sweep": {"sampler": "tpe"}}},
+            "is for random and tpe",
+        ),
+        ({"params": {"x": [1]}, "research": {"sweep": {"n": 3}}}, "is for random and tpe"),
+        (
+            {"params": {"x": [1]}, "sample": {"n": 1}, "research": {"sweep": {}}},
+            "has its own sampler",
+        ),
         ({"params": SPACE, "research": {"sweep": {}}}, "must be drawn from"),
         ({"research": {}}, "give one of curriculum, adaptive, ablation, sweep"),
     ):
