@@ -1,21 +1,24 @@
 """The functions that expressions may call.
 
-Each takes values as they come, refuses those it cannot use, and gives what is bounded afterwards.
-`FUNCTIONS`, with the draws and what the evaluator knows itself, is the whole list: the parser
-refuses every other name, and a test holds the reference page against it.
+Each checks its arguments and raises `RefusedError` for values it cannot use; the interpreter bounds
+the result. `FUNCTIONS`, `DRAWS` and `OTHER` together are the whole list: the parser rejects every
+other name, and a test compares the reference page with it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from proctor.scenarios import _randomness as randomness
 from proctor.scenarios._randomness import Stream
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 Number = int | float
+_Bound = TypeVar("_Bound", int, float)
+_Run = TypeVar("_Run", bound=Callable[..., Any])
 
 MAX_BITS = 256
 """Size of whole numbers: seeds and digests fit, and arithmetic on them stays one step."""
@@ -29,9 +32,15 @@ MAX_ITEMS = 10_000
 SLOW = 40
 """Steps that a function in many digits costs: it takes that much longer than a sum."""
 
+MAX_MEAN = 500.0
+"""Maximum mean of a Poisson draw, which is made one event at a time."""
+
+MAX_TRIES = 1_000
+"""Draws of a truncated distribution: rarer values are most likely a mistake in the bounds."""
+
 
 class RefusedError(Exception):
-    """A value that is not given; who knows the place adds it."""
+    """A value that cannot be used; the caller adds the place."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -40,7 +49,7 @@ class RefusedError(Exception):
 
 
 class Function(NamedTuple):
-    """A function, how many values it takes, how it is written, and the steps a call costs."""
+    """A function, its minimum and maximum number of arguments, its usage, and its cost in steps."""
 
     run: Callable[..., Any]
     least: int
@@ -53,7 +62,7 @@ class Function(NamedTuple):
 
 
 def bounded(value: Value) -> Value:
-    """The value, if it is one that may be; numbers are finite, texts and lists have an end."""
+    """Return the value if it is within bounds: a finite number, a text or list that is not huge."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
@@ -64,15 +73,20 @@ def bounded(value: Value) -> Value:
             raise RefusedError("the result is not a finite number")
         return value + 0.0  # -0.0 + 0.0 is 0.0: no zero has a sign
     elif isinstance(value, str):
-        if len(value) > MAX_TEXT:
-            raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
+        check_length(len(value))
     elif len(value) > MAX_ITEMS:
         raise RefusedError(f"the list has more than {MAX_ITEMS:,} items")
     return value
 
 
+def check_length(characters: int, limit: int = MAX_TEXT) -> None:
+    """Raise `RefusedError` for a text of this length; called before a long text is made."""
+    if characters > limit:
+        raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
+
+
 def shown(value: Any) -> str:
-    """What a value is, for a message."""
+    """Describe a value for a message."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -85,7 +99,7 @@ def shown(value: Any) -> str:
 
 
 def same_kind(value: Any) -> Value:
-    """A value given from Python as the plain kinds a template knows: tuples become lists."""
+    """Return a value from Python as the plain kinds a template knows: tuples become lists."""
     if isinstance(value, list | tuple):
         return [same_kind(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
@@ -96,18 +110,18 @@ def same_kind(value: Any) -> Value:
     raise RefusedError(f"a {type(value).__name__} is no value of a template")
 
 
-# -- what arguments are --------------------------------------------------------------------------
+# -- kinds of arguments: each returns the value as that kind, or raises ---------------------------
 
 
 def number(value: Value) -> Number:
-    """A number, which true and false are not."""
+    """Return a number; true and false are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RefusedError(f"expected a number, got {shown(value)}")
     return value
 
 
 def real(value: Value) -> float:
-    """A number as a double."""
+    """Return a number as a double."""
     try:
         return float(number(value))
     except OverflowError:
@@ -115,7 +129,7 @@ def real(value: Value) -> float:
 
 
 def whole(value: Value) -> int:
-    """A whole number; 3.0 is one."""
+    """Return a whole number; 3.0 is one."""
     found = number(value)
     if isinstance(found, float) and not found.is_integer():
         raise RefusedError(f"expected a whole number, got {shown(value)}")
@@ -123,28 +137,34 @@ def whole(value: Value) -> int:
 
 
 def text(value: Value) -> str:
-    """A text."""
+    """Return a text."""
     if not isinstance(value, str):
         raise RefusedError(f"expected a text, got {shown(value)}")
     return value
 
 
 def items(value: Value) -> list[Value]:
-    """A list."""
+    """Return a list."""
     if not isinstance(value, list):
         raise RefusedError(f"expected a list, got {shown(value)}")
     return value
 
 
 def some(value: Value) -> list[Value]:
-    """A list that is not empty."""
+    """Return a list that is not empty."""
     if not (found := items(value)):
         raise RefusedError("the list is empty")
     return found
 
 
+def _mapping(value: Value) -> dict[str, Value]:
+    if not isinstance(value, dict):
+        raise RefusedError(f"expected a mapping, got {shown(value)}")
+    return value
+
+
 def size(value: Value, most: int = MAX_ITEMS) -> int:
-    """How many, within bounds."""
+    """Return a count within bounds."""
     count = whole(value)
     if not 0 <= count <= most:
         raise RefusedError(f"expected 0 to {most:,}, got {shown(value)}")
@@ -152,53 +172,139 @@ def size(value: Value, most: int = MAX_ITEMS) -> int:
 
 
 def within(value: Value, low: float, high: float) -> float:
-    """A number between two others, both allowed."""
+    """Return a number between two others, both included."""
     found = real(value)
     if not low <= found <= high:
         raise RefusedError(f"expected {low:g} to {high:g}, got {shown(value)}")
     return found
 
 
+_not_negative = partial(within, low=0.0, high=math.inf)
+_probability = partial(within, low=0.0, high=1.0)
+
+
 def positive(value: Value) -> float:
-    """A number above zero."""
+    """Return a number above zero."""
     found = real(value)
     if found <= 0:
         raise RefusedError(f"expected more than 0, got {shown(value)}")
     return found
 
 
+def _digits(value: Value) -> int:
+    # A double has no more significant digits.
+    return int(within(whole(value), 0, 15))
+
+
+def _ordered(low: Value, high: Value, kind: Callable[[Value], _Bound]) -> tuple[_Bound, _Bound]:
+    first, last = kind(low), kind(high)
+    if first > last:
+        raise RefusedError(f"the bounds {shown(low)} and {shown(high)} are the wrong way round")
+    return first, last
+
+
+# -- functions -----------------------------------------------------------------------------------
+
+
+def _of(
+    usage: str, run: Callable[..., Any], *kinds: Callable[[Any], Any], cost: int = 1
+) -> Function:
+    """Return a function that takes arguments of these kinds."""
+
+    def call(*values: Value) -> Any:
+        return run(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
+
+    return Function(call, len(kinds), len(kinds), usage, cost)
+
+
+def _draw_of(usage: str, run: Callable[..., Any], *kinds: Callable[[Any], Any]) -> Function:
+    """Return the same for a method of `Stream`; a draw gets the stream of its place first."""
+
+    def call(stream: Stream, *values: Value) -> Any:
+        return run(stream, *(kind(value) for kind, value in zip(kinds, values, strict=True)))
+
+    return Function(call, len(kinds), len(kinds), usage)
+
+
+def _over(choose: Callable[[Iterable[Number]], Number]) -> Callable[..., Number]:
+    """Return `choose` for numbers given one by one or as one list."""
+
+    def call(*values: Value) -> Number:
+        listed = len(values) == 1 and isinstance(values[0], list)
+        return choose([number(value) for value in (some(values[0]) if listed else values)])
+
+    return call
+
+
+FUNCTIONS: dict[str, Function] = {
+    "abs": _of("abs(x)", abs, number),
+    "ceil": _of("ceil(x)", math.ceil, number),
+    "cos": _of("cos(x)", randomness.cos, real, cost=SLOW),
+    "exp": _of("exp(x)", randomness.exp, real, cost=SLOW),
+    "floor": _of("floor(x)", math.floor, number),
+    "keys": _of("keys(mapping)", list, _mapping),
+    "lower": _of("lower(text)", str.lower, text),
+    "max": Function(_over(max), 1, 100, "max(a, b, …)"),
+    "min": Function(_over(min), 1, 100, "min(a, b, …)"),
+    "sin": _of("sin(x)", randomness.sin, real, cost=SLOW),
+    "sqrt": _of("sqrt(x)", randomness.sqrt, _not_negative),
+    "upper": _of("upper(text)", str.upper, text),
+}
+"""Functions that return the same for the same values; those below register themselves."""
+
+DRAWS: dict[str, Function] = {
+    "binomial": _draw_of("binomial(n, p)", Stream.binomial, size, _probability),
+    "exponential": _draw_of("exponential(mean)", Stream.exponential, positive),
+    "lognormal": _draw_of("lognormal(mean, sd)", Stream.lognormal, real, _not_negative),
+    "normal": _draw_of("normal(mean, sd)", Stream.normal, real, _not_negative),
+    "poisson": _draw_of("poisson(mean)", Stream.poisson, partial(within, low=0.0, high=MAX_MEAN)),
+}
+"""Functions that draw from the stream of their place. Each checks its arguments before it draws,
+and takes a bounded number of draws.
+"""
+
+
+def _function(
+    usage: str,
+    least: int,
+    most: int | None = None,
+    cost: int = 1,
+    table: dict[str, Function] = FUNCTIONS,
+) -> Callable[[_Run], _Run]:
+    """Register a function under the name that its usage begins with."""
+
+    def register(run: _Run) -> _Run:
+        table[usage.partition("(")[0]] = Function(run, least, most or least, usage, cost)
+        return run
+
+    return register
+
+
+_draw = partial(_function, table=DRAWS)
+
+
 # -- numbers -------------------------------------------------------------------------------------
 
 
-def _spread(values: tuple[Value, ...]) -> list[Value]:
-    return some(values[0]) if len(values) == 1 and isinstance(values[0], list) else list(values)
-
-
-def _min(*values: Value) -> Number:
-    return min(number(value) for value in _spread(values))
-
-
-def _max(*values: Value) -> Number:
-    return max(number(value) for value in _spread(values))
-
-
+@_function("sum(list)", 1)
 def _sum(values: Value) -> Number:
     found = [number(value) for value in items(values)]
     # Exactly rounded: the built-in sum of floats is not the same in every version of Python.
     return sum(found) if all(isinstance(x, int) for x in found) else math.fsum(found)
 
 
+@_function("mean(list)", 1)
 def _mean(values: Value) -> float:
     found = some(values)
     return float(_sum(found)) / len(found)
 
 
+@_function("round(x, digits)", 1, 2)
 def _round(value: Value, digits: Value = None) -> Number:
-    if digits is None:
-        return round(number(value))
-    return round(real(value), int(within(whole(digits), 0, 15)))
+    return round(number(value)) if digits is None else round(real(value), _digits(digits))
 
 
+@_function("log(x, base)", 1, 2, SLOW)
 def _log(value: Value, base: Value = None) -> float:
     if base is None:
         return randomness.ln(positive(value))
@@ -207,16 +313,14 @@ def _log(value: Value, base: Value = None) -> float:
     return randomness.log(positive(value), b)
 
 
-def _sqrt(value: Value) -> float:
-    return randomness.sqrt(within(value, 0.0, math.inf))
-
-
+@_function("clamp(x, low, high)", 3)
 def _clamp(value: Value, low: Value, high: Value) -> Number:
     if number(low) > number(high):
         raise RefusedError(f"the bounds {low} and {high} are the wrong way round")
     return max(number(low), min(number(high), number(value)))
 
 
+@_function("int(x)", 1)
 def _int(value: Value) -> int:
     if isinstance(value, str):
         try:
@@ -226,6 +330,7 @@ def _int(value: Value) -> int:
     return int(value) if isinstance(value, bool) else int(number(value))
 
 
+@_function("float(x)", 1)
 def _float(value: Value) -> float:
     if isinstance(value, str):
         try:
@@ -235,35 +340,12 @@ def _float(value: Value) -> float:
     return real(value)
 
 
-def _abs(value: Value) -> Number:
-    return abs(number(value))
-
-
-def _ceil(value: Value) -> int:
-    return math.ceil(number(value))
-
-
-def _floor(value: Value) -> int:
-    return math.floor(number(value))
-
-
-def _exp(value: Value) -> float:
-    return randomness.exp(real(value))
-
-
-def _sin(value: Value) -> float:
-    return randomness.sin(real(value))
-
-
-def _cos(value: Value) -> float:
-    return randomness.cos(real(value))
-
-
 # -- texts ---------------------------------------------------------------------------------------
 
 
+@_function("str(x)", 1)
 def as_text(value: Value) -> str:
-    """A value as it is written in YAML; lists and mappings have no such form here."""
+    """Return a value as YAML writes it; lists and mappings have no such form here."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -273,40 +355,36 @@ def as_text(value: Value) -> str:
     return str(value)
 
 
-def _lower(value: Value) -> str:
-    return text(value).lower()
-
-
-def _upper(value: Value) -> str:
-    return text(value).upper()
-
-
+@_function("title(text)", 1)
 def _title(value: Value) -> str:
     return text(value)[:1].upper() + text(value)[1:]
 
 
+@_function("fixed(x, digits)", 2)
 def _fixed(value: Value, digits: Value) -> str:
-    places = int(within(whole(digits), 0, 15))
-    # The largest double has 309 digits, so the width is bounded as it stands.
+    places = _digits(digits)
+    # The largest double has 309 digits, so the width needs no limit of its own.
     return f"{real(value):.{places}f}"
 
 
+@_function("join(list, between)", 1, 2)
 def _join(values: Value, between: Value = ", ") -> str:
     parts, sign = [as_text(value) for value in items(values)], text(between)
-    if sum(map(len, parts)) + len(sign) * len(parts) > MAX_TEXT:
-        raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
+    check_length(sum(map(len, parts)) + len(sign) * len(parts))
     return sign.join(parts)
 
 
+@_function("replace(text, old, new)", 3)
 def _replace(value: Value, old: Value, new: Value) -> str:
     whole_text, part, other = text(value), text(old), text(new)
     if not part:
         raise RefusedError("there is nothing to replace in an empty text")
-    if len(whole_text) + whole_text.count(part) * len(other) > 2 * MAX_TEXT:
-        raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
+    # An upper limit, since the replaced parts are counted too; the result is checked exactly.
+    check_length(len(whole_text) + whole_text.count(part) * len(other), 2 * MAX_TEXT)
     return whole_text.replace(part, other)
 
 
+@_function("split(text, at)", 1, 2)
 def _split(value: Value, between: Value = None) -> list[Value]:
     found = text(value)
     if between is not None and not text(between):
@@ -317,43 +395,48 @@ def _split(value: Value, between: Value = None) -> list[Value]:
 # -- lists ---------------------------------------------------------------------------------------
 
 
+@_function("range(start, end, step)", 1, 3)
 def _range(first: Value, last: Value = None, step: Value = 1) -> list[Value]:
     start, stop = (0, whole(first)) if last is None else (whole(first), whole(last))
     if not (by := whole(step)):
         raise RefusedError("a range cannot go in steps of 0")
-    found = range(start, stop, by)
-    # The length is asked of arithmetic: len() of a range beyond the machine's words is an error.
+    # Computed: len() of a range that exceeds the machine's words is an error.
     if max(0, (stop - start + by - (1 if by > 0 else -1)) // by) > MAX_ITEMS:
         raise RefusedError(f"the range has more than {MAX_ITEMS:,} items")
-    return list(found)
+    return list(range(start, stop, by))
 
 
+@_function("len(x)", 1)
 def _len(value: Value) -> int:
     if isinstance(value, str | list | dict):
         return len(value)
     raise RefusedError(f"expected a list, a mapping or a text, got {shown(value)}")
 
 
+@_function("reversed(list)", 1)
 def _reversed(values: Value) -> list[Value]:
     return items(values)[::-1]
 
 
+@_function("sorted(list)", 1)
 def _sorted(values: Value) -> list[Value]:
     found = items(values)
-    if all(isinstance(value, str) for value in found):
-        return sorted(found, key=text)
-    return sorted(found, key=number)
+    # Texts or numbers; a mixture has no order, and `number` says so.
+    return sorted(found, key=text if all(isinstance(value, str) for value in found) else number)
 
 
+@_function("unique(list)", 1)
 def _unique(values: Value) -> list[Value]:
     seen: dict[tuple[str, Any], Value] = {}
     for value in items(values):
         if isinstance(value, list | dict):
             raise RefusedError(f"expected texts or numbers, got {shown(value)}")
+        # By type too: 1, 1.0 and true are equal in Python, but different values here.
         seen.setdefault((type(value).__name__, value), value)
     return list(seen.values())
 
 
+@_function("zip(list, list, …)", 1, 8)
 def _zip(*lists: Value) -> list[Value]:
     found = [items(each) for each in lists]
     if len({len(each) for each in found}) > 1:
@@ -361,18 +444,12 @@ def _zip(*lists: Value) -> list[Value]:
     return [list(row) for row in zip(*found, strict=True)]
 
 
-def _keys(value: Value) -> list[Value]:
-    if not isinstance(value, dict):
-        raise RefusedError(f"expected a mapping, got {shown(value)}")
-    return list(value)
-
-
+@_function("values(mapping)", 1)
 def _values(value: Value) -> list[Value]:
-    if not isinstance(value, dict):
-        raise RefusedError(f"expected a mapping, got {shown(value)}")
-    return list(value.values())
+    return list(_mapping(value).values())
 
 
+@_function("linspace(low, high, n)", 3)
 def _linspace(low: Value, high: Value, count: Value) -> list[Value]:
     first, last, n = real(low), real(high), size(count)
     if n == 1:
@@ -380,136 +457,60 @@ def _linspace(low: Value, high: Value, count: Value) -> list[Value]:
     return [first + (last - first) * (position / (n - 1)) for position in range(n)]
 
 
-FUNCTIONS: dict[str, Function] = {
-    "abs": Function(_abs, 1, 1, "abs(x)"),
-    "ceil": Function(_ceil, 1, 1, "ceil(x)"),
-    "clamp": Function(_clamp, 3, 3, "clamp(x, low, high)"),
-    "cos": Function(_cos, 1, 1, "cos(x)", SLOW),
-    "exp": Function(_exp, 1, 1, "exp(x)", SLOW),
-    "fixed": Function(_fixed, 2, 2, "fixed(x, digits)"),
-    "float": Function(_float, 1, 1, "float(x)"),
-    "floor": Function(_floor, 1, 1, "floor(x)"),
-    "int": Function(_int, 1, 1, "int(x)"),
-    "join": Function(_join, 1, 2, "join(list, between)"),
-    "keys": Function(_keys, 1, 1, "keys(mapping)"),
-    "len": Function(_len, 1, 1, "len(x)"),
-    "linspace": Function(_linspace, 3, 3, "linspace(low, high, n)"),
-    "log": Function(_log, 1, 2, "log(x, base)", SLOW),
-    "lower": Function(_lower, 1, 1, "lower(text)"),
-    "max": Function(_max, 1, 100, "max(a, b, …)"),
-    "mean": Function(_mean, 1, 1, "mean(list)"),
-    "min": Function(_min, 1, 100, "min(a, b, …)"),
-    "range": Function(_range, 1, 3, "range(start, end, step)"),
-    "replace": Function(_replace, 3, 3, "replace(text, old, new)"),
-    "reversed": Function(_reversed, 1, 1, "reversed(list)"),
-    "round": Function(_round, 1, 2, "round(x, digits)"),
-    "sin": Function(_sin, 1, 1, "sin(x)", SLOW),
-    "sorted": Function(_sorted, 1, 1, "sorted(list)"),
-    "split": Function(_split, 1, 2, "split(text, at)"),
-    "sqrt": Function(_sqrt, 1, 1, "sqrt(x)"),
-    "str": Function(as_text, 1, 1, "str(x)"),
-    "sum": Function(_sum, 1, 1, "sum(list)"),
-    "title": Function(_title, 1, 1, "title(text)"),
-    "unique": Function(_unique, 1, 1, "unique(list)"),
-    "upper": Function(_upper, 1, 1, "upper(text)"),
-    "values": Function(_values, 1, 1, "values(mapping)"),
-    "zip": Function(_zip, 1, 8, "zip(list, list, …)"),
-}
-"""Functions that give the same for the same values."""
-
-CONSTANTS: dict[str, float] = {"pi": math.pi, "tau": math.tau, "e": math.e}
-
-OTHER = ("all", "any", "ref")
-"""Functions that the evaluator itself knows: they need more than values."""
+# -- draws ---------------------------------------------------------------------------------------
 
 
-# The functions of expressions that draw at random, from the stream of their place.
-#
-# Each checks its values before it draws, and takes a bounded number of draws.
-
-
-MAX_MEAN = 500.0
-"""Of a Poisson draw, which is made one event at a time."""
-
-MAX_TRIES = 1_000
-"""Draws of a truncated distribution: what is hit less often than that is not meant."""
-
-
-def _ordered(low: Value, high: Value) -> tuple[float, float]:
-    first, last = real(low), real(high)
-    if first > last:
-        raise RefusedError(f"the bounds {shown(low)} and {shown(high)} are the wrong way round")
-    return first, last
-
-
+@_draw("uniform(low, high)", 2)
 def _uniform(stream: Stream, low: Value, high: Value) -> float:
-    return stream.uniform(*_ordered(low, high))
+    return stream.uniform(*_ordered(low, high, real))
 
 
-def _normal(stream: Stream, mean: Value, sd: Value) -> float:
-    return stream.normal(real(mean), within(sd, 0.0, math.inf))
-
-
+@_draw("truncated_normal(mean, sd, low, high)", 4)
 def _truncated(stream: Stream, mean: Value, sd: Value, low: Value, high: Value) -> float:
-    first, last = _ordered(low, high)
+    first, last = _ordered(low, high, real)
+    center, spread = real(mean), _not_negative(sd)
     for _ in range(MAX_TRIES):
-        if first <= (drawn := _normal(stream, mean, sd)) <= last:
+        if first <= (drawn := stream.normal(center, spread)) <= last:
             return drawn
     raise RefusedError("next to nothing of the distribution lies between the bounds")
 
 
-def _lognormal(stream: Stream, mean: Value, sd: Value) -> float:
-    return stream.lognormal(real(mean), within(sd, 0.0, math.inf))
-
-
-def _exponential(stream: Stream, mean: Value) -> float:
-    return stream.exponential(positive(mean))
-
-
+@_draw("triangular(low, high, mode)", 3)
 def _triangular(stream: Stream, low: Value, high: Value, mode: Value) -> float:
-    first, last = _ordered(low, high)
+    first, last = _ordered(low, high, real)
     return stream.triangular(first, last, within(mode, first, last))
 
 
-def _poisson(stream: Stream, mean: Value) -> int:
-    return stream.poisson(within(mean, 0.0, MAX_MEAN))
-
-
-def _binomial(stream: Stream, n: Value, p: Value) -> int:
-    return stream.binomial(size(n), within(p, 0.0, 1.0))
-
-
+@_draw("chance(p)", 1)
 def _chance(stream: Stream, p: Value) -> bool:
-    return stream.unit() < within(p, 0.0, 1.0)
+    return stream.unit() < _probability(p)
 
 
+@_draw("randint(low, high)", 2)
 def _randint(stream: Stream, low: Value, high: Value) -> int:
-    first, last = whole(low), whole(high)
-    if first > last:
-        raise RefusedError(f"the bounds {shown(low)} and {shown(high)} are the wrong way round")
+    first, last = _ordered(low, high, whole)
     return first + stream.below(last - first + 1)
 
 
-def _weights(values: list[Value], weights: Value) -> list[float]:
-    found = [within(weight, 0.0, math.inf) for weight in items(weights)]
-    if len(found) != len(values):
-        raise RefusedError(f"{len(values)} items have {len(found)} weights")
-    if not any(found) or not math.isfinite(math.fsum(found)):
-        raise RefusedError("the weights must add up to more than 0, and to a number")
-    return found
-
-
+@_draw("choice(list, weights)", 1, 2)
 def _choice(stream: Stream, values: Value, weights: Value = None) -> Value:
     found = some(values)
     if weights is None:
         return found[stream.below(len(found))]
-    return cast("Value", stream.weighted(found, _weights(found, weights)))
+    shares = [_not_negative(weight) for weight in items(weights)]
+    if len(shares) != len(found):
+        raise RefusedError(f"{len(found)} items have {len(shares)} weights")
+    if not any(shares) or not math.isfinite(math.fsum(shares)):
+        raise RefusedError("the weights must add up to more than 0, and to a number")
+    return cast("Value", stream.weighted(found, shares))
 
 
+@_draw("choices(list, n, weights)", 2, 3)
 def _choices(stream: Stream, values: Value, n: Value, weights: Value = None) -> list[Value]:
     return [_choice(stream, values, weights) for _ in range(size(n))]
 
 
+@_draw("sample(list, n)", 2)
 def _sample(stream: Stream, values: Value, n: Value) -> list[Value]:
     found = items(values)
     if (count := size(n)) > len(found):
@@ -517,28 +518,16 @@ def _sample(stream: Stream, values: Value, n: Value) -> list[Value]:
     return stream.sample(found, count)
 
 
+@_draw("shuffle(list)", 1)
 def _shuffle(stream: Stream, values: Value) -> list[Value]:
     found = items(values)
     return stream.sample(found, len(found))
 
 
-DRAWS: dict[str, Function] = {
-    "binomial": Function(_binomial, 2, 2, "binomial(n, p)"),
-    "chance": Function(_chance, 1, 1, "chance(p)"),
-    "choice": Function(_choice, 1, 2, "choice(list, weights)"),
-    "choices": Function(_choices, 2, 3, "choices(list, n, weights)"),
-    "exponential": Function(_exponential, 1, 1, "exponential(mean)"),
-    "lognormal": Function(_lognormal, 2, 2, "lognormal(mean, sd)"),
-    "normal": Function(_normal, 2, 2, "normal(mean, sd)"),
-    "poisson": Function(_poisson, 1, 1, "poisson(mean)"),
-    "randint": Function(_randint, 2, 2, "randint(low, high)"),
-    "sample": Function(_sample, 2, 2, "sample(list, n)"),
-    "shuffle": Function(_shuffle, 1, 1, "shuffle(list)"),
-    "triangular": Function(_triangular, 3, 3, "triangular(low, high, mode)"),
-    "truncated_normal": Function(_truncated, 4, 4, "truncated_normal(mean, sd, low, high)"),
-    "uniform": Function(_uniform, 2, 2, "uniform(low, high)"),
-}
-"""Functions that draw from the stream of their place."""
+CONSTANTS: dict[str, float] = {"pi": math.pi, "tau": math.tau, "e": math.e}
+
+OTHER = ("all", "any", "ref")
+"""Functions of the interpreter itself: they need more than values."""
 
 KNOWN = frozenset((*FUNCTIONS, *DRAWS, *OTHER))
 """Every function there is."""
