@@ -191,12 +191,15 @@ def test_a_parameter_without_default_must_be_given(catalog: Catalog, write) -> N
             "scenario: {a: 1}\nparams: {a: {type: str, min: 1}}",
             "2:30: min is a number, for numbers",
         ),
-        ("scenario: {a: 1}\nparams: {a: {type: int, min: !ev 1}}", "2:30: min must stand as it is"),
+        (
+            "scenario: {a: 1}\nparams: {a: {type: int, min: !ev 1}}",
+            "2:30: min must be a plain value",
+        ),
         (
             "scenario: {a: 1}\nparams: {a: {type: int, default: x}}",
             "2:34: the default expected a whole",
         ),
-        ("scenario: {a: 1}\nparams: {a: !ev 1}", "2:13: the type of 'a' cannot be told"),
+        ("scenario: {a: 1}\nparams: {a: !ev 1}", "2:13: the type of 'a' is unknown"),
         ("scenario: {a: 1}\nparams: {seed: 1}", "2:10: 'seed' cannot be the name"),
         ("scenario: {a: 1}\nparams: {my-x: 1}", "2:10: 'my-x' cannot be the name"),
         ("scenario: {a: 1}\nparams: {if: 1}", "2:10: 'if' cannot be the name"),
@@ -234,7 +237,9 @@ def test_a_parameter_without_default_must_be_given(catalog: Catalog, write) -> N
         ),
     ],
 )
-def test_mistakes_are_told_with_their_place(catalog: Catalog, write, text: str, told: str) -> None:
+def test_mistakes_are_reported_with_their_place(
+    catalog: Catalog, write, text: str, told: str
+) -> None:
     """R-S4: file, line and column of every mistake, and what was probably meant."""
     write(text)
     found = problems(catalog)

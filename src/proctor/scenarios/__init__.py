@@ -1,4 +1,4 @@
-"""Scenario templates: found by name, built from a seed and parameters, kept and brought back.
+"""Scenario templates: find them by name, build them from seed and parameters, store the builds.
 
 Public names are imported when first used.
 """

@@ -1,7 +1,7 @@
-"""The folder of a built scenario, and how it is written, copied and verified.
+"""The folder of a built scenario: write, copy and verify it.
 
-A folder is whole or absent: it is written aside and renamed. Nothing in it depends on the clock,
-the machine or where the catalog lies.
+Guarantees: a folder is complete or absent, since it is written under another name and renamed.
+Nothing in it depends on the clock, the machine or the location of the catalog.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class BuiltFolder:
 
     <folder>/
       scenario.yaml          what the agent may see, in opaque names
-      _ground_truth_.yaml    what is so, in the same names
-      _visibility_.yaml      which files are visible; each opaque name and what it stands for
-      _spec_.yaml            the case, world and solution, every value worked out
+      _ground_truth_.yaml    the truth, in the same names
+      _visibility_.yaml      which files are visible; the true name of each opaque one
+      _spec_.yaml            the case, world and solution, every value evaluated
       _manifest_.yaml        seed, parameters, source, the operations of the build; digests of
                              the other files
     """
@@ -53,7 +53,7 @@ class BuiltFolder:
 
     @classmethod
     def open(cls, path: Path) -> BuiltFolder:
-        """An existing folder; `ProctorError` when it is not whole, or not as it was built."""
+        """Open a folder; raise `ProctorError` when a file is missing or has been changed."""
         folder = cls(path)
         missing = [name for name in FILES if not (path / name).is_file()]
         if missing:
@@ -71,11 +71,10 @@ class BuiltFolder:
                 hint="upgrade proctor",
             )
         digests: Any = manifest.get("files")
-        for name in FILES:
-            if name == MANIFEST:
-                continue
-            told = cast("Any", digests).get(name) if isinstance(digests, dict) else None
-            if told != digest(_limited(path / name)):
+        for name, content in folder.contents().items():
+            expected = cast("Any", digests).get(name) if isinstance(digests, dict) else None
+            # The manifest cannot hold its own digest.
+            if name != MANIFEST and expected != digest(content):
                 raise ProctorError(
                     f"{name} is not as it was built",
                     where=str(path / name),
@@ -84,7 +83,7 @@ class BuiltFolder:
         return folder
 
     def read(self, name: str) -> dict[str, Any]:
-        """What a file of the folder says."""
+        """Return the content of a file, which must be a mapping."""
         document = read(self.path / name, environ={}, dialect=FileDialect(portable=True))
         if document.problems or document.tree is None:
             raise SpecError(document.problems)
@@ -94,36 +93,41 @@ class BuiltFolder:
         return cast("dict[str, Any]", value)
 
     def contents(self) -> dict[str, bytes]:
-        """The five files as they are."""
+        """Return the bytes of the five files."""
         return {name: _limited(self.path / name) for name in FILES}
 
 
 def rendered(parts: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, bytes]:
-    """The five files, from what each says; the manifest gets the digests of the others."""
+    """Return the five files from their values; the manifest gets the digests of the others."""
     files = {name: dump(parts[name]).encode() for name in FILES if name != MANIFEST}
     digests = {name: digest(files[name]) for name in sorted(files)}
-    told = {"format": FORMAT, **manifest, "files": digests}
-    return {MANIFEST: dump(told).encode(), **files}
+    complete = {"format": FORMAT, **manifest, "files": digests}
+    return {MANIFEST: dump(complete).encode(), **files}
 
 
 def digest(content: bytes) -> str:
-    """How files are told apart."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(content).hexdigest()
 
 
-def write_folder(path: Path, files: Mapping[str, bytes], *, sync: bool = True) -> None:
-    """Write a folder wholly or not at all; it must not exist, or be empty."""
-    refuse_taken(path)
+def write_folder(
+    path: Path, files: Mapping[str, bytes], *, sync: bool = True, replace: bool = False
+) -> None:
+    """Write a folder completely or not at all; without `replace` it must be absent or empty."""
+    if not replace:
+        refuse_taken(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = write_aside(path.parent, files, sync=sync)
         try:
-            if path.exists():
-                path.rmdir()
-            aside.rename(path)
-        except OSError:
+            if replace:
+                replace_folder(aside, path)
+            else:
+                if path.exists():
+                    path.rmdir()
+                aside.rename(path)
+        finally:
             shutil.rmtree(aside, ignore_errors=True)
-            raise
     except OSError as error:
         raise ProctorError(
             f"cannot write the folder: {error.strerror or error}", where=str(path)
@@ -131,7 +135,7 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, sync: bool = True) -
 
 
 def refuse_taken(path: Path) -> None:
-    """Raise where a folder cannot be written because something is there."""
+    """Raise when a folder cannot be written because something is at its path."""
     try:
         taken = path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir())))
     except OSError as error:
@@ -143,10 +147,10 @@ def refuse_taken(path: Path) -> None:
 
 
 def write_aside(parent: Path, files: Mapping[str, bytes], *, sync: bool) -> Path:
-    """A new folder beside where it will stand, with these files in it."""
+    """Write files to a new hidden folder below `parent` and return it, to be renamed."""
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
     try:
-        aside.chmod(0o755)
+        aside.chmod(0o755)  # mkdtemp allows the owner only
         for name, content in files.items():
             target = aside / name
             target.parent.mkdir(exist_ok=True)
@@ -162,7 +166,8 @@ def write_aside(parent: Path, files: Mapping[str, bytes], *, sync: bool) -> Path
 
 
 def replace_folder(aside: Path, path: Path) -> None:
-    """Put a folder in the place of another; the old one is moved away first, then removed."""
+    """Replace a folder by another."""
+    # A folder cannot be renamed onto one with content: the old one is moved away first.
     old = Path(tempfile.mkdtemp(prefix=".old-", dir=path.parent))
     with contextlib.suppress(FileNotFoundError):
         path.rename(old / "folder")
@@ -173,7 +178,8 @@ def replace_folder(aside: Path, path: Path) -> None:
 
 
 def _limited(path: Path) -> bytes:
-    """A file's content, up to what a reader takes; never through a link."""
+    """Return a file's content up to the size a reader accepts."""
+    # Not through a link: a folder from elsewhere could point at any file of this machine.
     if path.is_symlink():
         raise ProctorError("a link has no place in a built scenario", where=str(path))
     try:
@@ -207,7 +213,7 @@ def dump(value: Any) -> str:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        return True
+        return True  # equal values are written out: whether they are one object is chance
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)  # a list is indented under its key
@@ -217,13 +223,13 @@ class _Dumper(yaml.SafeDumper):
 
     def write_double_quoted(self, text: str, split: bool = True) -> None:
         # PyYAML would write emoji as numbers.
-        quoted = _ESCAPED.sub(_escape, text.replace("\\", "\\\\").replace('"', '\\"'))
-        self.write_indicator(f'"{quoted}"', True)
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        self.write_indicator(f'"{_ESCAPED.sub(self._escape, quoted)}"', True)
 
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    return _NAMED.get(match.group()) or (f"\\u{code:04X}" if code > 0xFF else f"\\x{code:02X}")
+    @staticmethod
+    def _escape(match: re.Match[str]) -> str:
+        code = ord(match.group())
+        return _NAMED.get(match.group()) or (f"\\u{code:04X}" if code > 0xFF else f"\\x{code:02X}")
 
 
 def _text(_: _Dumper, value: str) -> yaml.ScalarNode:
@@ -237,7 +243,7 @@ def _text(_: _Dumper, value: str) -> yaml.ScalarNode:
         and lines[-1]
         and all(line == line.rstrip() and not _ESCAPED.search(line) for line in lines)
     ):
-        style = "|"  # reads back as it is, and well
+        style = "|"  # unchanged when it is read back, and readable
     return yaml.ScalarNode("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -9,6 +9,7 @@ do what one large one may not. An error names the innermost part of the expressi
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -29,6 +30,7 @@ from proctor.scenarios._functions import (
     Value,
     as_text,
     bounded,
+    check_length,
     items,
     number,
     shown,
@@ -226,8 +228,8 @@ class _Interpreter:
         made: list[Value] = []
         for _ in self.turns(node.generators):
             made.append(self.value(node.elt))
-            if len(made) > MAX_ITEMS:
-                raise RefusedError(f"the list has more than {MAX_ITEMS:,} items")
+            if len(made) > MAX_ITEMS:  # here, not at the end: the list must not grow for long
+                bounded(made)
         return made
 
     def mapping_comprehension(self, node: ast.DictComp) -> Value:
@@ -236,7 +238,7 @@ class _Interpreter:
             # The value is evaluated before its key; another order would change the random draws.
             made[text(self.value(node.key))] = self.value(node.value)
             if len(made) > MAX_ITEMS:
-                raise RefusedError(f"the list has more than {MAX_ITEMS:,} items")
+                bounded(made)
         return made
 
     def turns(self, loops: Sequence[ast.comprehension]) -> Generator[None]:
@@ -266,11 +268,10 @@ class _Interpreter:
     def item(self, node: ast.Subscript) -> Value:
         value = self.value(node.value)
         if isinstance(node.slice, ast.Slice):
-            edges = [
-                None if edge is None else self.value(edge)
+            first, last = (
+                None if edge is None or (at := self.value(edge)) is None else whole(at)
                 for edge in (node.slice.lower, node.slice.upper)
-            ]
-            first, last = (None if edge is None else whole(edge) for edge in edges)
+            )
             if not isinstance(value, str | list):
                 raise RefusedError(f"expected a list or a text, got {shown(value)}")
             return self.budget.made(value[first:last])
@@ -292,15 +293,14 @@ class _Interpreter:
             as_text(self.value(part.value if isinstance(part, ast.FormattedValue) else part))
             for part in node.values
         ]
-        if sum(map(len, parts)) > MAX_TEXT:
-            raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
+        check_length(sum(map(len, parts)))
         return self.budget.made("".join(parts))
 
     def call(self, node: ast.Call) -> Value:
         name = cast("ast.Name", node.func).id
         given = [self.value(argument) for argument in node.args]
         for value in given:
-            self.budget.made(value)  # most functions go through all of what they are given
+            self.budget.made(value)  # most functions read all of their arguments
         if name in ("any", "all"):
             _check_count(name, given, 1, 1, f"{name}(list)")
             found = [truth(value) for value in items(given[0])]
@@ -339,6 +339,14 @@ _RULES: Mapping[type[ast.AST], Callable[[_Interpreter, Any], Value]] = {
 }
 
 
+_ORDER: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
 def truth(value: Value) -> bool:
     """Return a condition's value; only true and false are conditions."""
     if not isinstance(value, bool):
@@ -373,29 +381,22 @@ def _holds(sign: ast.cmpop, left: Value, right: Value) -> bool:
         case ast.Eq() | ast.NotEq():
             return _equal(left, right) == isinstance(sign, ast.Eq)
         case ast.In() | ast.NotIn():
-            return _contains(right, left) == isinstance(sign, ast.In)
+            if isinstance(right, str):
+                found = text(left) in right
+            elif isinstance(right, dict):
+                found = isinstance(left, str) and left in right
+            else:
+                found = any(_equal(item, left) for item in items(right))
+            return found == isinstance(sign, ast.In)
         case _:
             if isinstance(left, str) and isinstance(right, str):
-                order = (left > right) - (left < right)
-            else:
-                first, second = number(left), number(right)
-                order = (first > second) - (first < second)
-            if order == 0:
-                return isinstance(sign, ast.LtE | ast.GtE)
-            return isinstance(sign, (ast.Lt | ast.LtE) if order < 0 else (ast.Gt | ast.GtE))
+                return _ORDER[type(sign)](left, right)
+            return _ORDER[type(sign)](number(left), number(right))
 
 
 def _equal(left: Value, right: Value) -> bool:
     """Return whether two values are equal: 1 and 1.0 are, 1 and true are not."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
-
-
-def _contains(container: Value, part: Value) -> bool:
-    if isinstance(container, str):
-        return text(part) in container
-    if isinstance(container, dict):
-        return part in container if isinstance(part, str) else False
-    return any(_equal(item, part) for item in items(container))
 
 
 def _check_count(name: str, given: list[Value], least: int, most: int, usage: str) -> None:

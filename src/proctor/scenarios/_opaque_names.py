@@ -1,9 +1,9 @@
-"""Opaque names: what an agent sees instead of words that would give the answer away.
+"""Opaque names, which an agent sees instead of words that would give the answer away.
 
-Promise: a name depends on the seed and on what it stands for alone, so that adding one changes no
-other; it is no word and says nothing of its order. Texts are renamed word by word (plurals and
-capitals follow), keys too, and mappings whose keys were renamed are put in the order of the new
-names. Who hides a name inside a longer word (`beehive`) shows it: words are not looked into.
+Guarantees: a name depends only on the seed and its true name, so that adding one changes no other;
+it is no word and does not reveal its order. Texts are renamed word by word (plurals and capitals
+follow), keys too, and mappings whose keys were renamed are sorted by the new names. Trade-off: a
+name inside a longer word (`beehive`) stays visible, since only whole words are replaced.
 """
 
 from __future__ import annotations
@@ -27,21 +27,17 @@ SYLLABLES = 3
 CODE_LENGTH = 5
 
 
-def _group(value: Any) -> Any:
-    return {"of": cast("Any", value)} if isinstance(value, list) else value
-
-
 class NameGroup(Strict):
     """Names of one sort, and how they are replaced."""
 
     of: tuple[str, ...] = ()
     """The true names."""
     count: Annotated[int, Field(ge=1, le=1_000)] | None = None
-    """How many, where they have no true names of their own: those are GROUP_1, GROUP_2, …"""
+    """Number of names that have no true names of their own: those are GROUP_1, GROUP_2, …"""
     style: Literal["word", "code"] = "word"
     """`word`: syllables without a meaning; `code`: letters and digits."""
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z]*$", max_length=12)] = ""
-    """What each new name begins with."""
+    """Prefix of each new name."""
     pool: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
     """Names to use instead, drawn without repetition; at least as many as true ones."""
 
@@ -52,11 +48,18 @@ class NameGroup(Strict):
         return self
 
 
-Group = Annotated[NameGroup, BeforeValidator(_group, json_schema_input_type=list[str] | NameGroup)]
+def _full_form(value: Any) -> Any:
+    """Return a group in its long form: a list is short for its names."""
+    return {"of": cast("Any", value)} if isinstance(value, list) else value
+
+
+Group = Annotated[
+    NameGroup, BeforeValidator(_full_form, json_schema_input_type=list[str] | NameGroup)
+]
 
 
 def with_numbers(groups: Mapping[str, NameGroup]) -> dict[str, NameGroup]:
-    """Groups that are counted, with the true names that their numbers give."""
+    """Return the groups with true names for those that have only a count."""
     return {
         name: group
         if group.count is None
@@ -66,7 +69,7 @@ def with_numbers(groups: Mapping[str, NameGroup]) -> dict[str, NameGroup]:
 
 
 class OpaqueNames:
-    """True names and the opaque ones that stand for them, by group."""
+    """True names and their opaque ones, by group."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, str]]) -> None:
         self.groups = {group: dict(names) for group, names in groups.items()}
@@ -75,17 +78,18 @@ class OpaqueNames:
         }
         words = sorted(self._opaque, key=lambda word: (-len(word), word))
         any_of = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
-        # An underscore parts words here: `bee_count` is about bees.
+        # Longest first, so that `honey bee` is found before `bee`. An underscore separates words:
+        # `bee_count` is about bees.
         self._pattern = re.compile(
             rf"(?<![^\W_])({any_of})(e?s)?(?![^\W_])" if words else r"(?!)", re.IGNORECASE
         )
 
     def in_text(self, text: str) -> str:
-        """A text with every true name replaced."""
+        """Return a text with every true name replaced."""
         return self._pattern.sub(self._replaced, text)
 
     def exactly(self, text: str) -> str:
-        """The opaque name, if the text is a true one and nothing else."""
+        """Return the opaque name if the text is exactly a true one, else the text."""
         found = self._pattern.fullmatch(text)
         return text if found is None or found[2] else self._replaced(found)
 
@@ -99,10 +103,10 @@ class OpaqueNames:
         return new + ending
 
     def in_tree(self, tree: Tree, *, key_words: bool = True, keep_keys: int = 0) -> Tree:
-        """A tree with names replaced in its texts and keys.
+        """Return a tree with names replaced in its texts and keys.
 
-        Keys are searched for names, or (not `key_words`) replaced only when they are one; those of
-        the first `keep_keys` levels stay as they are.
+        Names are replaced inside keys, or (not `key_words`) only where a key is exactly a name;
+        keys of the first `keep_keys` levels stay.
         """
         if isinstance(tree.value, str):
             return replace(tree, value=self.in_text(tree.value))
@@ -115,7 +119,7 @@ class OpaqueNames:
         new = {key: key if keep_keys > 0 else rename(key) for key in tree.value}
         moved = sorted((new[key], key) for key in new if new[key] != key)
         order = iter(key for _, key in moved)
-        # Renamed keys change places among themselves; all others stay where they are.
+        # Renamed keys are sorted among themselves: their order would give the true names away.
         keys = [key if new[key] == key else next(order) for key in tree.value]
         value = {
             new[key]: self.in_tree(tree.value[key], key_words=key_words, keep_keys=keep_keys - 1)
@@ -128,7 +132,7 @@ class OpaqueNames:
 def opaque_names(
     groups: Mapping[str, NameGroup], source: RandomSource
 ) -> dict[str, dict[str, str]]:
-    """A name for each true one: group → true → opaque."""
+    """Return a name for each true one: group → true → opaque."""
     taken = {true.casefold() for group in groups.values() for true in group.of}
     found: dict[str, dict[str, str]] = {}
     for name, group in sorted(groups.items()):
@@ -137,12 +141,13 @@ def opaque_names(
             found[name] = dict(zip(sorted(group.of), drawn, strict=True))
         else:
             found[name] = {
-                true: _made(group, name, true, source, taken) for true in sorted(group.of)
+                true: _new_name(group, name, true, source, taken) for true in sorted(group.of)
             }
     return found
 
 
-def _made(group: NameGroup, name: str, true: str, source: RandomSource, taken: set[str]) -> str:
+def _new_name(group: NameGroup, name: str, true: str, source: RandomSource, taken: set[str]) -> str:
+    # A stream of its own for each true name: another name in the group changes nothing here.
     stream = source.stream(("names", name, true))
     while True:
         new = group.prefix
@@ -158,7 +163,7 @@ def _made(group: NameGroup, name: str, true: str, source: RandomSource, taken: s
 
 
 def name_problems(groups: Mapping[str, NameGroup], place: SourceLocation) -> list[SpecProblem]:
-    """What is wrong with names taken together."""
+    """Return the problems of all names together."""
     problems: list[SpecProblem] = []
     seen: dict[str, str] = {}
     for name, group in groups.items():

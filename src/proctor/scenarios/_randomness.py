@@ -1,10 +1,10 @@
 """Random numbers that are the same on every machine and belong to one place of a template.
 
-Promise: a stream depends on the template's name, the seed and the place it is drawn for, and on
-nothing else: not on what other places draw, nor in which order. Python's own generator promises
-this for `random()` alone, and not across versions for the rest; hence SHA-256 in counter mode,
-and distributions made of exactly rounded arithmetic. That is slower by far, and still
-microseconds a draw.
+Guarantees: a stream depends only on the template's name, the seed and the place it is drawn for,
+not on what other places draw or in which order. Python's own generator guarantees this for
+`random()` only, and not across versions for the rest; hence SHA-256 in counter mode, and
+distributions made of exactly rounded arithmetic. Trade-off: that is much slower, though still
+microseconds per draw.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from collections.abc import Sequence
 from decimal import Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from typing import Any, NamedTuple
 
-# Mathematics whose last digit does not depend on the machine.
-#
-# The C library's `log`, `exp`, `sin` and `pow` differ between systems in the last bit, and a
-# built scenario must not. So they are computed in decimal with digits to spare and rounded once.
-# Addition, multiplication, division and square roots are exact enough by IEEE 754 and are
-# Python's own.
+# Mathematics whose last digit does not depend on the machine. The C library's `log`, `exp`, `sin`
+# and `pow` differ between systems in the last bit, and a built scenario must not. They are computed
+# in decimal with spare digits and rounded once. Addition, multiplication, division and square roots
+# are defined exactly by IEEE 754, so Python's own are used.
 
 
 DIGITS = 40
 """A double has 17: with 23 to spare, rounding twice is rounding once."""
 
 LARGEST_ANGLE = 1e6
-"""Beyond it the digits of π below would no longer be enough, and no angle is meant."""
+"""Beyond it the digits of π below are not enough, and such a value is hardly an angle."""
 
 LARGEST_EXPONENT = 700.0
-"""e to the 709th is the largest double."""
+"""Maximum exponent of e: the largest double is about e to the 709.78."""
 
 _CONTEXT = Context(
     prec=DIGITS,
@@ -46,24 +44,24 @@ sqrt = math.sqrt
 
 
 def exp(x: float) -> float:
-    """e to the x; 0 where that is too small for a number, OverflowError where too large."""
+    """Return e to the x: 0 where that is too small; raise OverflowError where too large."""
     if x > LARGEST_EXPONENT:
         raise OverflowError
     return 0.0 if x < -2 * LARGEST_EXPONENT else float(_CONTEXT.exp(Decimal(x)))
 
 
 def ln(x: float) -> float:
-    """The natural logarithm of a positive number."""
+    """Return the natural logarithm of a positive number."""
     return float(_CONTEXT.ln(Decimal(x)))
 
 
 def log(x: float, base: float) -> float:
-    """The logarithm to a base."""
+    """Return the logarithm to a base."""
     return float(_CONTEXT.divide(_CONTEXT.ln(Decimal(x)), _CONTEXT.ln(Decimal(base))))
 
 
 def power(x: float, y: float) -> float:
-    """x to the y. OverflowError where it is too large, ValueError where it is no real number."""
+    """Return x to the y; raise OverflowError if too large, ValueError if not a real number."""
     whole = float(y).is_integer()
     if x == 0.0:
         if y < 0:
@@ -79,25 +77,26 @@ def power(x: float, y: float) -> float:
 
 
 def sin(x: float) -> float:
-    """The sine of an angle in radians."""
+    """Return the sine of an angle in radians."""
     return float(_series(_angle(x), first=1))
 
 
 def cos(x: float) -> float:
-    """The cosine of an angle in radians."""
+    """Return the cosine of an angle in radians."""
     return float(_series(_angle(x), first=0))
 
 
 def _angle(x: float) -> Decimal:
     if abs(x) > LARGEST_ANGLE:
         raise OverflowError
+    # Subtracting whole turns costs leading digits, hence twice as many.
     wide = Context(prec=2 * DIGITS)
     turns = wide.divide(Decimal(x), _TURN).to_integral_value()
     return wide.subtract(Decimal(x), wide.multiply(turns, _TURN))
 
 
 def _series(x: Decimal, first: int) -> Decimal:
-    """Taylor's series of the sine (first power 1) or the cosine (first power 0)."""
+    """Return Taylor's series of the sine (first power 1) or the cosine (first power 0)."""
     wide = Context(prec=DIGITS + 10)
     term = x if first else Decimal(1)
     total, n, square = term, first, wide.multiply(x, x)
@@ -118,23 +117,23 @@ Place = tuple[str | int, ...]
 
 
 class RandomSource(NamedTuple):
-    """Where the streams of a build come from.
+    """The source of all streams of a build.
 
-    The name keeps two templates apart: under one seed they would otherwise draw alike, and their
-    results would be no two observations. Variants of a template share it, so that they differ by
-    their parameters alone.
+    The name separates templates: under one seed they would otherwise draw the same numbers, and
+    their results would not be independent. Variants of a template share it, so that they differ
+    only by their parameters.
     """
 
     name: str
     seed: int
 
     def stream(self, place: Place) -> Stream:
-        """The random numbers of a place, from their beginning."""
+        """Return the random numbers of a place, from their beginning."""
         return Stream(json.dumps([VERSION, *self, *place], separators=(",", ":")))
 
 
 class Stream:
-    """The random numbers of one place, which its `identity` names."""
+    """The random numbers of one place, derived from its `identity`."""
 
     def __init__(self, identity: str) -> None:
         self._key = hashlib.sha256(identity.encode()).digest()
@@ -144,7 +143,7 @@ class Stream:
         self.drawn = 0
 
     def bits(self) -> int:
-        """The next 64 bits."""
+        """Return the next 64 bits."""
         if self._used >= len(self._block):
             self._block = hashlib.sha256(self._key + self._count.to_bytes(8, "big")).digest()
             self._count, self._used = self._count + 1, 0
@@ -154,13 +153,14 @@ class Stream:
         return int.from_bytes(word, "big")
 
     def unit(self) -> float:
-        """In [0, 1), each multiple of 2⁻⁵³ as likely as the others."""
+        """Return a number in [0, 1): a multiple of 2⁻⁵³, each equally likely."""
         return (self.bits() >> 11) * _UNIT
 
     def below(self, limit: int) -> int:
-        """A whole number in [0, limit), without bias: what does not divide evenly is redrawn."""
+        """Return a whole number in [0, limit) without bias."""
         words = (max(limit - 1, 1).bit_length() + 63) // 64
         span = 1 << (64 * words)
+        # Numbers above the last multiple of the limit are redrawn: they would favour small ones.
         usable = span - span % limit
         while True:
             drawn = 0
@@ -172,11 +172,13 @@ class Stream:
     # -- distributions --------------------------------------------------------------------------
 
     def uniform(self, low: float, high: float) -> float:
-        """Anywhere between the two, each place as likely."""
+        """Draw between two numbers, uniformly."""
+        # Rounding can reach just above `high`.
         return min(low + (high - low) * self.unit(), high)
 
     def normal(self, mean: float, sd: float) -> float:
-        """By the polar method, which needs a logarithm and a root only."""
+        """Draw from a normal distribution."""
+        # The polar method needs only a logarithm and a root.
         while True:
             x, y = 2.0 * self.unit() - 1.0, 2.0 * self.unit() - 1.0
             square = x * x + y * y
@@ -184,15 +186,16 @@ class Stream:
                 return mean + sd * (x * sqrt(-2.0 * ln(square) / square))
 
     def lognormal(self, mean: float, sd: float) -> float:
-        """Its logarithm is normal with this mean and deviation."""
+        """Draw a number whose logarithm is normal with this mean and deviation."""
         return exp(self.normal(mean, sd))
 
     def exponential(self, mean: float) -> float:
-        """The time to the next of events that come at random, on average `mean` apart."""
+        """Draw the time to the next event, when they are `mean` apart on average."""
+        # 1 - unit is never 0, which has no logarithm.
         return -mean * ln(1.0 - self.unit())
 
     def triangular(self, low: float, high: float, mode: float) -> float:
-        """Between low and high, most likely at the mode."""
+        """Draw between low and high, most likely at the mode."""
         if high == low:
             return low
         drawn, peak = self.unit(), (mode - low) / (high - low)
@@ -201,37 +204,35 @@ class Stream:
         return high - sqrt((1.0 - drawn) * (high - low) * (high - mode))
 
     def poisson(self, mean: float) -> int:
-        """How many events happen when `mean` are expected; by multiplying units (Knuth)."""
+        """Draw the number of events when `mean` are expected, by multiplying units (Knuth)."""
         count, product, limit = 0, self.unit(), exp(-mean)
         while product > limit:
             count, product = count + 1, product * self.unit()
         return count
 
     def binomial(self, n: int, p: float) -> int:
-        """How many of n succeed, each with probability p."""
+        """Draw how many of n succeed, each with probability p."""
         return sum(1 for _ in range(n) if self.unit() < p)
 
     def weighted(self, items: Sequence[Any], weights: Sequence[float]) -> Any:
-        """One of the items, as likely as its weight says."""
-        left = self.unit() * _total(weights)
+        """Draw one of the items with probability proportional to its weight."""
+        # Added one by one: from Python 3.12 on, `sum` of floats compensates rounding errors.
+        total = 0.0
+        for weight in weights:
+            total += weight
+        left = self.unit() * total
         for item, weight in zip(items, weights, strict=True):
             if weight > 0.0:
                 left -= weight
                 if left < 0.0:
                     return item
+        # Rounding left a rest: the last item that can be drawn.
         return next(i for i, w in zip(reversed(items), reversed(weights), strict=True) if w > 0.0)
 
     def sample(self, items: Sequence[Any], n: int) -> list[Any]:
-        """Some of the items, each at most once, in random order."""
+        """Draw n of the items, each at most once, in random order."""
         left = list(items)
         for position in range(n):
             other = position + self.below(len(left) - position)
             left[position], left[other] = left[other], left[position]
         return left[:n]
-
-
-def _total(weights: Sequence[float]) -> float:
-    total = 0.0
-    for weight in weights:
-        total += weight
-    return total

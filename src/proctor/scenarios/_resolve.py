@@ -1,13 +1,14 @@
-"""The values of a template: every `!ev` and `!ref` worked out, each when it is first asked for.
+"""Evaluate every `!ev` and `!ref` of a template, each when it is first needed.
 
-Promise: a value depends on the seed, the parameters and what it refers to, never on the order of
-the file; what goes round in a circle is told with the circle; every problem has its place, and one
-bad value does not hide the others.
+Guarantees: a value depends on the seed, the parameters and what it refers to, never on the order of
+the file; a circular reference is reported with the circle; every problem has its place, and one bad
+value does not hide the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, NoReturn, cast
 
@@ -29,15 +30,15 @@ LONGEST_QUOTE = 60
 
 
 class FailedError(Exception):
-    """A value that cannot be given, for a reason that is already told."""
+    """A value that cannot be evaluated, for a reason that is already reported."""
 
 
 class SeedNeededError(Exception):
-    """A value that depends on the seed, asked for where there is none."""
+    """A value depends on the seed, and there is none."""
 
 
 class Operation(NamedTuple):
-    """One thing that was worked out: where, and what stood there."""
+    """One evaluated expression or reference, with its place in the template."""
 
     place: Place
     tag: str
@@ -47,7 +48,7 @@ class Operation(NamedTuple):
 class Resolver:
     """The values of one template under one seed and one set of parameters.
 
-    Without a source of randomness, what is drawn at random raises `SeedNeededError`.
+    Without a source of randomness, a random draw raises `SeedNeededError`.
     """
 
     def __init__(
@@ -66,19 +67,17 @@ class Resolver:
         self.operations: dict[Place, Operation] = {}
         self._values: dict[Place, Value] = {}
         self._failed: set[Place] = set()
-        self._asked: list[Place] = []
+        self._under_way: list[Place] = []
 
-    # -- what callers ask for -------------------------------------------------------------------
+    # -- for callers ----------------------------------------------------------------------------
 
-    def section(self, *place: str) -> Tree | None:
-        """A part of the template with everything in it worked out; None when there is none."""
-        tree: Tree | None = self.root
-        for step in place:
-            tree = tree.child(step) if tree is not None else None
-        return None if tree is None else self.resolved(tree, place)
+    def section(self, key: str) -> Tree | None:
+        """Return a section of the template with all values evaluated; None when there is none."""
+        tree = self.root.child(key)
+        return None if tree is None else self.resolved(tree, (key,))
 
     def resolved(self, tree: Tree, place: Place) -> Tree:
-        """A tree with everything in it worked out; parts that cannot be are marked as broken."""
+        """Return a tree with all values evaluated; those that fail are marked as broken."""
         try:
             self.budget.charge(1)
             if tree.tag is None and isinstance(tree.value, str):
@@ -104,7 +103,7 @@ class Resolver:
         return tree
 
     def param(self, name: str) -> Value:
-        """The value of a parameter: as given, else its default, worked out."""
+        """Return the value of a parameter: as given, else its default, evaluated."""
         param = self.params[name]
         if name in self.given:
             return self.given[name]
@@ -122,34 +121,31 @@ class Resolver:
         return value
 
     def every_param(self) -> dict[str, Value]:
-        """The values of all parameters; those that fail are left out and told."""
+        """Return the values of all parameters; those that fail are reported and left out."""
         found: dict[str, Value] = {}
         for name in self.params:
-            try:
+            with suppress(FailedError):
                 found[name] = self.param(name)
-            except FailedError:
-                continue
         return found
 
     # -- values ---------------------------------------------------------------------------------
 
     def _leaf(self, tree: Tree, place: Place) -> Value:
-        """The value of what has a tag; worked out once."""
+        """Return the value of a tagged leaf; evaluated once."""
         if place in self._values:
             return self._values[place]
         if place in self._failed:
             raise FailedError
         text = str(tree.value)
-        if place in self._asked:
-            circle = [*self._asked[self._asked.index(place) :], place]
-            self._problem(tree.place, f"goes round in a circle: {' → '.join(map(dotted, circle))}")
-        self._asked.append(place)
+        if place in self._under_way:
+            self._problem(tree.place, circle_message([*self._under_way, place]))
+        self._under_way.append(place)
         try:
-            value = self._worked_out(tree, text, place)
+            value = self._evaluated(tree, text, place)
             self.budget.weigh(value)
         except ExpressionError as error:
             self._failed.add(place)
-            self._problem(tree.place, _quoted(error, text), error.hint)
+            self._problem(tree.place, quoted_message(error, text), error.hint)
         except RefusedError as error:
             self._failed.add(place)
             self._problem(tree.place, error.message, error.hint)
@@ -157,12 +153,12 @@ class Resolver:
             self._failed.add(place)
             raise
         finally:
-            self._asked.pop()
+            self._under_way.pop()
         self._values[place] = value
         self.operations[place] = Operation(place, str(tree.tag), text)
         return value
 
-    def _worked_out(self, tree: Tree, text: str, place: Place) -> Value:
+    def _evaluated(self, tree: Tree, text: str, place: Place) -> Value:
         if tree.tag == REF:
             try:
                 self.budget.enter()
@@ -180,7 +176,7 @@ class Resolver:
         return self.source.stream(place)
 
     def _named(self, name: str) -> Value:
-        """What a name stands for in an expression: a parameter, a named value, the seed."""
+        """Return the value of a name in an expression: a parameter, a named value, the seed."""
         if name in self.params:
             return self.param(name)
         values = self.root.child("values")
@@ -199,19 +195,20 @@ class Resolver:
         return [*self.params, *named, "seed"]
 
     def _referred(self, path: str) -> Value:
-        """What a dotted path leads to, from the top of the template."""
+        """Return the value at a dotted path from the top of the template."""
         steps = path.split(".")
         if steps[0] == "params":
-            return self._param_path(steps)
+            if len(steps) < 2 or steps[1] not in self.params:
+                near = did_you_mean(steps[1], self.params) if len(steps) > 1 else None
+                raise RefusedError(f"there is no parameter {path!r}", near)
+            return _inside(self.param(steps[1]), steps[2:], path)
         if steps[0] == "names" and len(steps) > 1:
             return _inside(self._true_names(steps[1]), steps[2:], path)
         tree, place = self.root, cast("Place", ())
         for position, step in enumerate(steps):
             if tree.tag is not None:
                 return _inside(self._leaf(tree, place), steps[position:], path)
-            key: str | int = (
-                int(step) if isinstance(tree.value, list) and step.isdecimal() else step
-            )
+            key = step_key(tree, step)
             found = tree.child(key)
             if found is None:
                 raise RefusedError(f"there is no {path!r}", _near(step, tree))
@@ -219,7 +216,7 @@ class Resolver:
         return self._plain(tree, place)
 
     def _true_names(self, group: str) -> Value:
-        """The names of a group, as a list; in what is built, opaque ones take their place."""
+        """Return the true names of a group; the build replaces them by opaque ones."""
         names = self.root.child("names")
         tree = names.child(group) if names is not None else None
         if tree is None or names is None:
@@ -230,31 +227,20 @@ class Resolver:
             return numbered(group, declared["count"])
         return declared.get("of") if isinstance(declared, dict) else declared
 
-    def _param_path(self, steps: list[str]) -> Value:
-        path = ".".join(steps)
-        if len(steps) < 2 or steps[1] not in self.params:
-            near = did_you_mean(steps[1], self.params) if len(steps) > 1 else None
-            raise RefusedError(f"there is no parameter {path!r}", near)
-        return _inside(self.param(steps[1]), steps[2:], path)
-
     def _plain(self, tree: Tree, place: Place) -> Value:
-        """The bare value of a tree; each part is taken from the budget, however it was reached."""
+        """Return the bare value of a tree; every part is charged, each time it is reached."""
         if tree.tag is not None:
             return self._leaf(tree, place)
         self.budget.charge(1)
-        if isinstance(tree.value, dict | list):
-            try:
-                self.budget.enter()
-                return self._members(tree.value, place)
-            finally:
-                self.budget.depth -= 1
-        self.budget.made(tree.value)
-        return tree.value
-
-    def _members(self, value: dict[str, Tree] | list[Tree], place: Place) -> Value:
-        if isinstance(value, dict):
-            return {key: self._plain(item, (*place, key)) for key, item in value.items()}
-        return [self._plain(item, (*place, at)) for at, item in enumerate(value)]
+        if not isinstance(tree.value, dict | list):
+            return self.budget.made(tree.value)
+        try:
+            self.budget.enter()
+            if isinstance(tree.value, dict):
+                return {key: self._plain(item, (*place, key)) for key, item in tree.value.items()}
+            return [self._plain(item, (*place, at)) for at, item in enumerate(tree.value)]
+        finally:
+            self.budget.depth -= 1
 
     def _problem(self, place: FilePlace, message: str, hint: str | None = None) -> NoReturn:
         self.problems.append(SpecProblem(place, message, hint))
@@ -262,23 +248,34 @@ class Resolver:
 
 
 MAX_NAMES = 1_000
-"""Of a group that is only counted."""
+"""Maximum names of a group that is given by its count."""
 
 
 def numbered(group: str, count: Value) -> Value:
-    """True names for a group that gives none: `species_1` and so on."""
+    """Return true names for a group that gives none: `species_1` and so on."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_NAMES:
         raise RefusedError(f"names: the count of {group!r} must be 1 to {MAX_NAMES:,}")
     return [f"{group}_{number}" for number in range(1, count + 1)]
 
 
 def dotted(place: Place) -> str:
-    """A place as people write it."""
+    """Return a place as it is written in references."""
     return ".".join(str(step) for step in place)
 
 
+def circle_message(path: list[Place]) -> str:
+    """Describe the circle that ends a path: from the first visit of its last place."""
+    circle = path[path.index(path[-1]) :]
+    return f"goes round in a circle: {' → '.join(map(dotted, circle))}"
+
+
+def step_key(tree: Tree, step: str) -> str | int:
+    """Return the key of one step of a reference: a position where the tree is a list."""
+    return int(step) if isinstance(tree.value, list) and step.isdecimal() else step
+
+
 def tree_of(value: Value, place: FilePlace) -> Tree:
-    """A value as a tree whose every part is at one place."""
+    """Return a value as a tree whose every part is at one place."""
     if isinstance(value, dict):
         inner = {key: tree_of(item, place) for key, item in value.items()}
         return Tree(place, inner, dict.fromkeys(inner, place))
@@ -305,8 +302,8 @@ def _near(step: str, tree: Tree) -> str | None:
     return did_you_mean(step, tree.value) or f"there are {', '.join(list(tree.value)[:12])}"
 
 
-def _quoted(error: ExpressionError, text: str) -> str:
-    """The message with the part of the expression that it is about."""
+def quoted_message(error: ExpressionError, text: str) -> str:
+    """Return the message with the part of the expression that is at fault."""
     part = text[error.start : error.end].strip()
     if not part:
         return error.message

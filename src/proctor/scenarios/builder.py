@@ -1,8 +1,7 @@
-"""From a template, a seed and parameters to a built scenario.
+"""Build a scenario from a template, a seed and parameters.
 
-Promise: the same content, seed and parameters give the same bytes, on any machine and in any
-order; a value does not change because another one was added. What is built is kept, and kept
-builds are looked up by content.
+Guarantees: the same content, seed and parameters give the same bytes, on any machine and in any
+order; a value does not change because another one was added. Builds are cached by content.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -60,58 +59,51 @@ from proctor.spec.yaml_reader import MAX_DEPTH
 from proctor.strict import Strict
 from proctor.user_dirs import user_folder
 
-# Built scenarios kept by what they were built from, so that each is built once.
-#
-# Promise: a look-up gives exactly what a build would, or nothing: each file is held against its
-# digest, and an entry that is torn, changed or unreadable is built anew. A cache that cannot be
-# written costs time, never correctness.
-
-
 FOLDER = "folder"
 DIGESTS = "digests.json"
 
 
 class BuildCache:
-    """A folder of built scenarios.
+    """A folder of built scenarios, by what they were built from.
 
     <root>/
       3f/
         3f9a…64 hex digits…/
-          folder/          the built scenario: what `Built.path` is
+          folder/          the built scenario: `Built.path`
           digests.json     SHA-256 of each file in it
+
+    A look-up returns exactly what a build would, or nothing: each file is compared with its digest,
+    and an entry that is torn, changed or unreadable is built again. A cache that cannot be written
+    costs time, never correctness.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def get(self, key: str) -> tuple[Path, dict[str, bytes]] | None:
-        """The folder of a build and what is in it; None when it is absent or not as it was."""
+        """Return the folder of a build and its files; None when it is absent or was changed."""
         entry = self._entry(key)
         try:
-            told: Any = json.loads((entry / DIGESTS).read_bytes())
+            digests: Any = json.loads((entry / DIGESTS).read_bytes())
             files = {name: (entry / FOLDER / name).read_bytes() for name in FILES}
         except (OSError, ValueError):
             return None
-        if not isinstance(told, dict):
-            return None
-        wanted = cast("dict[str, Any]", told)
-        if any(wanted.get(name) != digest(content) for name, content in files.items()):
-            return None
-        return entry / FOLDER, files
+        intact = digests == {name: digest(content) for name, content in files.items()}
+        return (entry / FOLDER, files) if intact else None
 
     def has(self, key: str) -> bool:
-        """Whether a build is there, without looking whether it is whole."""
+        """Return whether a build exists, without checking its files."""
         return (self._entry(key) / DIGESTS).is_file()
 
     def put(self, key: str, files: Mapping[str, bytes]) -> Path | None:
-        """Keep a build; the folder it stands in, or None when it cannot be kept."""
+        """Store a build and return its folder; None when it cannot be written."""
         entry = self._entry(key)
         digests = {name: digest(content) for name, content in files.items()}
         content = {f"{FOLDER}/{name}": data for name, data in files.items()}
         content[DIGESTS] = json.dumps(digests, indent=1).encode()
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
-            # Not forced out: what a crash tears no longer has its digest.
+            # Not fsynced: an entry torn by a crash no longer matches its digests.
             aside = write_aside(entry.parent, content, sync=False)
         except OSError:
             return None
@@ -131,30 +123,22 @@ class BuildCache:
         return self.root / key[:2] / key
 
 
-def build_key(name: str, content: str, seed: int, params: Mapping[str, Any]) -> str:
-    """SHA-256 over everything a build depends on."""
-    asked = [FORMAT, _code(), name, content, seed, sorted(params.items())]
-    encoded = json.dumps(asked, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(encoded.encode()).hexdigest()
-
-
 @lru_cache(maxsize=1)
-def _code() -> str:
-    """What builds is part of what a build depends on: this package, by its content."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    mark = hashlib.sha256(__version__.encode())
-    for source in sources:
-        mark.update(source.read_bytes())
-    return mark.hexdigest()
+def _code_digest() -> str:
+    """Return the digest of this package, since a build depends on the code too."""
+    code = hashlib.sha256(__version__.encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        code.update(source.read_bytes())
+    return code.hexdigest()
 
 
 def default_cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where builds are kept: the user's cache folder."""
+    """Return the folder of cached builds, in the user's cache folder."""
     return user_folder("cache", "scenarios", environ=environ)
 
 
 MAX_SEED = 2**63 - 1
-"""What every store of results holds as a whole number."""
+"""Maximum seed: the largest whole number that every results store can hold."""
 
 _CHECKS = ("correctness", "path", "cost", "checks", "assertions", "weights", "required")
 
@@ -165,28 +149,28 @@ class WorldSpec(Strict):
     use: Annotated[str, Field(min_length=1)]
     """`package.module:Class`, or `gym:NAME`."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """What it is made with."""
+    """Arguments of the world."""
     max_steps: Annotated[int, Field(ge=1)] | None = None
-    """How long an episode may last."""
+    """Maximum steps of an episode."""
     scoring: dict[str, Any] | str | None = None
-    """The rule of the score, where the world's own is not meant."""
+    """A scoring rule instead of the world's own."""
 
 
 class SolutionSpec(Strict):
-    """Who solves it, and how well: what `proctor scenario check` holds it to."""
+    """The agent that solves the scenario, and its minimum score in `proctor scenario check`."""
 
     agent: Agent
     min_score: Share
 
 
 class RandomSpec(Strict):
-    """What chance reaches at most."""
+    """The maximum score of random actions."""
 
     max_score: Share
 
 
 class _Parts(Strict):
-    """What a template says beside its case, once worked out."""
+    """The evaluated sections of a template besides its case."""
 
     world: WorldSpec | None = None
     solution: SolutionSpec | None = None
@@ -203,10 +187,10 @@ def build(
     cache: bool = True,
     **params: Any,
 ) -> Built:
-    """Build a scenario: a template by name (`a.b`, `a.b@variant`), or by its file.
+    """Build a scenario from a template, by name (`a.b`, `a.b@variant`) or by file.
 
-    It stands in the cache, or in `out` when that is given. With `cache=False` it is built anew,
-    and without `out` its folder goes when the process does.
+    The folder is in the cache, or at `out` when that is given. With `cache=False` it is always
+    built, and without `out` its folder is removed when the process ends.
     """
     template = find_template(path, catalog)
     return build_template(template, seed, params, out=out, cache=cache)
@@ -216,7 +200,7 @@ def find_template(
     path: str | Path | Template,
     catalog: Catalog | str | Path | Sequence[str | Path] | None = None,
 ) -> Template:
-    """The template that a name or a path means; without a catalog, that of the project."""
+    """Return the template with a name or path; the default catalog is the project's."""
     if isinstance(path, Template):
         return path
     if isinstance(catalog, str | Path):
@@ -244,18 +228,18 @@ def build_template(
     out: str | Path | None = None,
     cache: bool | BuildCache = True,
 ) -> Built:
-    """Build a template that was found already; see `build`."""
+    """Build a template; see `build`."""
     given = checked_params(template, seed, params or {})
-    if out is not None:
+    if out is not None:  # before the work, not after it
         refuse_taken(Path(out))
-    kept = BuildCache(default_cache_folder()) if cache is True else cache
+    builds = BuildCache(default_cache_folder()) if cache is True else cache or None
     key = key_of(template, seed, given)
-    found = kept.get(key) if isinstance(kept, BuildCache) else None
+    found = builds.get(key) if builds is not None else None
     if found is not None:
         place, files = found
     else:
         files = built_files(template, seed, given)
-        place = kept.put(key, files) if isinstance(kept, BuildCache) else None
+        place = builds.put(key, files) if builds is not None else None
     if out is not None:
         place = Path(out)
         write_folder(place, files)
@@ -263,7 +247,7 @@ def build_template(
 
 
 def checked_params(template: Template, seed: int, params: Mapping[str, Any]) -> dict[str, Value]:
-    """The parameters of a build: the variant's, and what is given over them."""
+    """Return the checked parameters of a build: the variant's, overridden by those given."""
     if isinstance(seed, bool) or not isinstance(seed, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ProctorError(f"a seed is a whole number, not {seed!r}")
     if not 0 <= seed <= MAX_SEED:
@@ -272,15 +256,17 @@ def checked_params(template: Template, seed: int, params: Mapping[str, Any]) -> 
 
 
 def key_of(template: Template, seed: int, given: Mapping[str, Value]) -> str:
-    """What the cache knows a build by."""
-    return build_key(template.id, template.content_hash, seed, given)
+    """Return the cache key of a build: SHA-256 over everything it depends on."""
+    parts = [FORMAT, _code_digest(), template.id, template.content_hash, seed]
+    encoded = json.dumps([*parts, sorted(given.items())], separators=(",", ":"))
+    return hashlib.sha256(encoded.encode()).hexdigest()
 
 
 # -- building ------------------------------------------------------------------------------------
 
 
 def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> dict[str, bytes]:
-    """The files of a built scenario; `SpecError` holds every problem with its place."""
+    """Return the files of a built scenario; raise `SpecError` with every problem."""
     source = RandomSource(template.name, seed)
     resolver = Resolver(template.tree, template.params, given, source)
     params = resolver.every_param()
@@ -290,8 +276,15 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
         if (found := resolver.section(key)) is not None
     }
     problems = resolver.problems
-    _checked_shapes(sections, problems)
-    parts = validated(_only(template.tree, sections, _Parts.model_fields), _Parts, problems)
+    for key, tree in sections.items():
+        if key in ("scenario", "truth") and not tree.broken and not isinstance(tree.value, dict):
+            problems.append(SpecProblem(tree.place, f"{key} is a mapping"))
+        # Files of the build add levels of their own around a section.
+        if tree.depth > MAX_DEPTH - 4:
+            problems.append(SpecProblem(tree.place, f"{key} is nested too deep to be read back"))
+    chosen = {key: sections[key] for key in _Parts.model_fields if key in sections}
+    keys = {key: template.tree.keys[key] for key in chosen}
+    parts = validated(replace(template.tree, value=chosen, keys=keys), _Parts, problems)
     if problems or parts is None:
         raise SpecError(problems)
     groups = with_numbers(parts.names)
@@ -306,32 +299,34 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
     validated(case, Case, problems)
     if problems:
         raise SpecError(problems)
+    values = {key: plain(tree) for key, tree in sections.items()}
+    # The input is what the agent gets as its request, and is in the case no second time.
+    written: dict[str, Any] = plain(case)
+    del written["input"]
+    # Sorted by the opaque names: the order of the template would give the true ones away.
+    by_opaque = {
+        group: dict(sorted((new, true) for true, new in members.items()))
+        for group, members in names.groups.items()
+    }
+    asked = "input" if "input" in values else "scenario"
     return rendered(
         {
-            SCENARIO: _visible(sections),
-            TRUTH: _plain(sections, "truth", {}),
-            VISIBILITY: _visibility(names),
-            SPEC: _spec(template, sections, case, params),
+            SCENARIO: {"input": values["input"]} if asked == "input" else values["scenario"],
+            TRUTH: values.get("truth", {}),
+            VISIBILITY: {"visible": list(VISIBLE), "hidden": list(HIDDEN), "names": by_opaque},
+            SPEC: {
+                "asks": asked,
+                "case": written,
+                "params": dict(params),
+                **{key: values[key] for key in ("world", *CHECKING) if key in values},
+            },
         },
         _manifest(template, seed, params, resolver, names),
     )
 
 
-def _checked_shapes(sections: Mapping[str, Tree], problems: list[SpecProblem]) -> None:
-    for key, tree in sections.items():
-        if key in ("scenario", "truth") and not tree.broken and not isinstance(tree.value, dict):
-            problems.append(SpecProblem(tree.place, f"{key} is a mapping"))
-        if tree.depth > MAX_DEPTH - 4:
-            problems.append(SpecProblem(tree.place, f"{key} is nested too deep to be read back"))
-
-
-def _only(root: Tree, sections: Mapping[str, Tree], keys: Any) -> Tree:
-    chosen = {key: sections[key] for key in keys if key in sections}
-    return replace(root, value=chosen, keys={key: root.keys[key] for key in chosen})
-
-
 def _in_opaque_names(sections: Mapping[str, Tree], names: OpaqueNames) -> dict[str, Tree]:
-    """What the agent meets, in opaque names; what people select and read by stays as it is."""
+    """Rename what the agent meets; fields that people select and read by stay as they are."""
     found = dict(sections)
     for key in ("input", "scenario", "truth"):
         if key in found:
@@ -350,43 +345,9 @@ def _in_opaque_names(sections: Mapping[str, Tree], names: OpaqueNames) -> dict[s
 def _case(template: Template, sections: Mapping[str, Tree]) -> Tree:
     root = template.tree
     fields = {key: sections[key] for key in CASE_FIELDS if key in sections}
-    asked = sections.get("input") or sections["scenario"]
-    members = {"id": Tree(root.place, template.id), **fields, "input": asked}
+    request = sections.get("input") or sections["scenario"]
+    members = {"id": Tree(root.place, template.id), **fields, "input": request}
     return Tree(root.place, members, {key: root.keys.get(key, root.place) for key in members})
-
-
-def _plain(sections: Mapping[str, Tree], key: str, otherwise: Any = None) -> Any:
-    return plain(sections[key]) if key in sections else otherwise
-
-
-def _visible(sections: Mapping[str, Tree]) -> dict[str, Any]:
-    if "input" in sections:
-        return {"input": plain(sections["input"])}
-    return plain(sections["scenario"])
-
-
-def _visibility(names: OpaqueNames) -> dict[str, Any]:
-    by_opaque = {
-        group: dict(sorted((new, true) for true, new in members.items()))
-        for group, members in names.groups.items()
-    }
-    return {"visible": list(VISIBLE), "hidden": list(HIDDEN), "names": by_opaque}
-
-
-def _spec(
-    template: Template, sections: Mapping[str, Tree], case: Tree, params: Mapping[str, Value]
-) -> dict[str, Any]:
-    written: dict[str, Any] = plain(case)
-    written.pop("input")
-    found: dict[str, Any] = {
-        "asks": "input" if "input" in sections else "scenario",
-        "case": written,
-        "params": dict(params),
-    }
-    for key in ("world", *CHECKING):
-        if key in sections:
-            found[key] = plain(sections[key])
-    return found
 
 
 def _manifest(
@@ -398,6 +359,7 @@ def _manifest(
 ) -> dict[str, Any]:
     root = template.root.resolve()
     files = [file.resolve().relative_to(root).as_posix() for file in template.files]
+    # Sorted: the order of evaluation must not show in the bytes of a build.
     done: list[dict[str, Any]] = [{"do": "include", "file": file} for file in sorted({*files[1:]})]
     operations = sorted(resolver.operations.values(), key=lambda each: dotted(each.place))
     done += [

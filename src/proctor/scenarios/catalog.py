@@ -1,7 +1,7 @@
 """Templates by dotted name: `a.b` is `a/b/spec.yaml` in the first catalog that has it.
 
-Promise: a name never leads out of a catalog, whatever links it holds; a template is read again
-only when a file of it changed, which is told by content, not by clocks.
+Guarantees: a name never leads out of a catalog, whatever links it contains; a template is read
+again only when one of its files changed, by content and not by modification time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.scenarios.template import FILE, Template, read_template
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proctor.spec.config import Configuration
 
 SHIPPED = Path(__file__).resolve().parent.parent / "catalog"
-"""The templates that come with Proctor."""
+"""The templates shipped with Proctor."""
 
 MAX_LEVELS = 12
 """Folders below each other in a catalog; names stay readable, and a scan ends."""
@@ -47,7 +47,7 @@ class Catalog:
         self.paths = tuple(Path(path) for path in paths)
 
     def get(self, name: str) -> Template:
-        """The template of a name: `a.b`, or `a.b@variant`."""
+        """Return the template with this name: `a.b`, or `a.b@variant`."""
         dotted, at, variant = name.replace("/", ".").partition("@")
         for root in self.paths:
             path = self._file(root, dotted)
@@ -57,21 +57,21 @@ class Catalog:
         raise self._unknown(name, dotted)
 
     def all(self) -> list[Template]:
-        """Every template there is, sorted by name."""
+        """Return all templates, sorted by name."""
         return [self.get(name) for name in self.names()]
 
     def names(self) -> list[str]:
-        """The name of every template, without reading any."""
+        """Return the names of all templates, without reading them."""
         return sorted({name for root in self.paths for name in _scan(root)})
 
     def entries(self) -> list[Template]:
-        """Every case there is: each template under each of its variants."""
+        """Return all cases: each template under each of its variants."""
         return [entry for template in self.all() for entry in template.every_variant()]
 
     def scope(self, name: str) -> list[Template]:
-        """Every case under a name: of all templates below it, or of the template itself.
+        """Return the cases of all templates below a name, or of the template itself.
 
-        `UnknownTemplateError` when there is none; a name with `@` is that one variant.
+        Raise `UnknownTemplateError` when there is none; a name with `@` is one variant.
         """
         if "@" in name:
             return [self.get(name)]
@@ -82,7 +82,7 @@ class Catalog:
         return [entry for n in names for entry in self.get(n).every_variant()]
 
     def matching(self, pattern: str) -> list[Template]:
-        """Every case whose id a glob matches; `/` may stand for the dots."""
+        """Return all cases whose id matches a glob; `/` may replace the dots."""
         wanted = pattern.replace("/", ".").casefold()
         return [entry for entry in self.entries() if fnmatchcase(entry.id.casefold(), wanted)]
 
@@ -110,12 +110,12 @@ class Catalog:
 
 
 def catalog_for(configuration: Configuration) -> Catalog:
-    """The catalogs in force: the project's first, then the one that comes with Proctor."""
+    """Return the catalogs to search: the project's first, then the one shipped with Proctor."""
     return Catalog([*configuration.catalogs, SHIPPED])
 
 
 def template_at(path: Path, catalog: Catalog) -> Template:
-    """The template of a file, or of the folder it is in."""
+    """Return the template of a file, or of the folder it is in."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise ProctorError("there is no such template", where=str(file))
@@ -133,26 +133,20 @@ def template_at(path: Path, catalog: Catalog) -> Template:
 # -- reading once --------------------------------------------------------------------------------
 
 
-class _CachedTemplate(NamedTuple):
-    """A template and the content of the files it was read from."""
+_cache: dict[tuple[Path, Path, str], tuple[Template, tuple[bytes, ...]]] = {}
+"""Templates, each with the digests of the files it was read from."""
 
-    template: Template
-    digests: tuple[bytes, ...]
-
-
-_kept: dict[tuple[Path, Path, str], _CachedTemplate] = {}
-
-_MOST_KEPT = 4_096
-"""Templates in memory; beyond it all are forgotten, which costs reading them again."""
+_MAX_CACHED = 4_096
+"""Maximum templates in memory; beyond it the cache is cleared, which costs reading them again."""
 
 
 def _read(path: Path, root: Path, name: str) -> Template:
     if len(name) > LONGEST_ID:
         raise ProctorError(f"the name has more than {LONGEST_ID} characters", where=str(path))
     key = (path.absolute(), root.absolute(), name)
-    kept = _kept.get(key)
-    if kept is not None and _digests(kept.template.files) == kept.digests:
-        return kept.template
+    template, digests = _cache.get(key, (None, ()))
+    if template is not None and _digests(template.files) == digests:
+        return template
     if not path.resolve().is_relative_to(root.resolve()):
         raise ProctorError(
             f"the template lies outside its catalog {str(root)!r}",
@@ -160,9 +154,9 @@ def _read(path: Path, root: Path, name: str) -> Template:
             hint="copy it there; links that lead outside are not followed",
         )
     template = read_template(path, root, name)
-    if len(_kept) >= _MOST_KEPT:
-        _kept.clear()
-    _kept[key] = _CachedTemplate(template, _digests(template.files))
+    if len(_cache) >= _MAX_CACHED:
+        _cache.clear()
+    _cache[key] = (template, _digests(template.files))
     return template
 
 
@@ -172,12 +166,12 @@ def _digests(files: Iterable[Path]) -> tuple[bytes, ...]:
         try:
             found.append(hashlib.sha256(file.read_bytes()).digest())
         except OSError:
-            found.append(b"")
+            found.append(b"")  # gone: unequal to any digest, so it is read again
     return tuple(found)
 
 
 def _scan(root: Path) -> Iterator[str]:
-    """The names of the templates in a folder; links and hidden folders are passed by."""
+    """Yield the names of the templates in a folder; links and hidden folders are skipped."""
     if not root.is_dir():
         return
     for folder, inner, files in os.walk(root):
@@ -190,7 +184,7 @@ def _scan(root: Path) -> Iterator[str]:
 
 
 def _spelled(root: Path, steps: Sequence[str]) -> bool:
-    """Whether the folders are called exactly so."""
+    """Return whether the folders have exactly these names."""
     folder = root
     for step in steps:
         try:

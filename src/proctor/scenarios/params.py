@@ -1,6 +1,6 @@
 """Parameters of a template: typed, with defaults and bounds.
 
-What a user gives is checked before anything is built, and normalised, so that `3` and `3.0` for a
+Given values are checked before anything is built, and normalised, so that `3` and `3.0` for a
 number are one build and not two.
 """
 
@@ -38,7 +38,7 @@ class Param(NamedTuple):
     description: str | None = None
 
     def accepted(self, value: Any) -> Value:
-        """The value in the form of this type; `RefusedError` when it is none."""
+        """Return the value as this type; raise `RefusedError` when it has another."""
         found = bounded(_CONVERSIONS[self.type](same_kind(value), self))
         if isinstance(found, int | float) and not isinstance(found, bool):
             low = self.min is not None and found < self.min
@@ -49,7 +49,7 @@ class Param(NamedTuple):
         return found
 
     def from_text(self, text: str) -> Value:
-        """The value that a text on the command line stands for."""
+        """Parse a value from the command line."""
         if self.type == "str":
             return self.accepted(text)
         if self.type == "choice":
@@ -60,7 +60,7 @@ class Param(NamedTuple):
 
 
 def accepted_params(params: Mapping[str, Param], given: Mapping[str, Any]) -> dict[str, Value]:
-    """What was given, checked and sorted by name; `ProctorError` says what is wrong."""
+    """Return the given parameters, checked and sorted by name; raise `ProctorError` if wrong."""
     found: dict[str, Value] = {}
     for name in sorted(given):
         if name not in params:
@@ -80,7 +80,7 @@ def accepted_params(params: Mapping[str, Param], given: Mapping[str, Any]) -> di
 
 
 def params_from_text(params: Mapping[str, Param], texts: Mapping[str, str]) -> dict[str, Value]:
-    """Parameters given as texts (`--set name=value`), each read as its type is."""
+    """Parse parameters given as texts (`--set name=value`), each as its type."""
     found: dict[str, Any] = {}
     for name, text in texts.items():
         param = params.get(name)
@@ -119,6 +119,7 @@ def _bool(value: Value, param: Param) -> Value:
 
 def _choice(value: Value, param: Param) -> Value:
     for option in param.of:
+        # In Python 1 equals true; here they are different options.
         if option == value and isinstance(option, bool) == isinstance(value, bool):
             return option
     options = [_as_written(option) for option in param.of]
@@ -144,7 +145,7 @@ def _as_written(value: Value) -> str:
 
 
 def read_params(tree: Tree | None, problems: list[SpecProblem]) -> dict[str, Param]:
-    """The parameters that a template declares; what is wrong with them is added to `problems`."""
+    """Return the parameters that a template declares; add mistakes to `problems`."""
     if tree is None or tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
@@ -165,11 +166,14 @@ def read_params(tree: Tree | None, problems: list[SpecProblem]) -> dict[str, Par
 def _declared(
     name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
 ) -> Param | None:
-    """`name: {type: …}`, or `name: default` in short."""
+    """Return a parameter from `name: {type: …}`, or from `name: default` in short."""
     if not isinstance(tree.value, dict):
-        kind = _type_of(tree)
+        # bool before int: in Python a bool is an int.
+        kinds = (bool, int, float, str, list) if tree.tag is None else ()
+        kind = next((kind.__name__ for kind in kinds if isinstance(tree.value, kind)), None)
         if kind is None:
-            problems.append(SpecProblem(tree.place, f"the type of {name!r} cannot be told", _SHORT))
+            message = f"the type of {name!r} is unknown"
+            problems.append(SpecProblem(tree.place, message, "write {type: int, default: …}"))
             return None
         return Param(name, kind, at, tree)
     count = len(problems)
@@ -179,38 +183,22 @@ def _declared(
             problems.append(SpecProblem(tree.keys[key], f"unknown key {key!r}", hint))
         elif key != "default" and any(part.tag for part in child.walk()):
             problems.append(
-                SpecProblem(child.place, f"{key} must stand as it is; only a default may be !ev")
+                SpecProblem(child.place, f"{key} must be a plain value; only a default may be !ev")
             )
     if len(problems) > count:
         return None
-    return _long(name, tree, at, problems)
+    return _long_form(name, tree, at, problems)
 
 
-_SHORT = "write {type: int, default: …}"
-
-
-def _type_of(tree: Tree) -> str | None:
-    if tree.tag is not None:
-        return None
-    for kinds, name in (
-        (bool, "bool"),
-        (int, "int"),
-        (float, "float"),
-        (str, "str"),
-        (list, "list"),
-    ):
-        if isinstance(tree.value, kinds):
-            return name
-    return None
-
-
-def _long(name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]) -> Param | None:
-    told: dict[str, Any] = {
+def _long_form(
+    name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
+) -> Param | None:
+    fields: dict[str, Any] = {
         key: plain(child)
         for key, child in cast("dict[str, Tree]", tree.value).items()
         if key != "default"
     }
-    kind, of = told.get("type"), told.get("of")
+    kind, of = fields.get("type"), fields.get("of")
     options = cast("list[Value]", of) if isinstance(of, list) else []
     if kind not in TYPES:
         place = (tree.child("type") or tree).place
@@ -224,7 +212,7 @@ def _long(name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
         )
         return None
     for key in ("min", "max"):
-        bound = told.get(key)
+        bound = fields.get(key)
         if bound is not None and (
             kind not in ("int", "float")
             or isinstance(bound, bool)
@@ -236,9 +224,10 @@ def _long(name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
             return None
     default = tree.child("default")
     param = Param(
-        name, kind, at, default, told.get("min"), told.get("max"), tuple(options),
-        told.get("description"),
+        name, kind, at, default, fields.get("min"), fields.get("max"), tuple(options),
+        fields.get("description"),
     )  # fmt: skip
+    # A default with an expression is checked by the build, when its value is known.
     if default is not None and not any(part.tag for part in default.walk()):
         try:
             param.accepted(plain(default))

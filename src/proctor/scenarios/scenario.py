@@ -1,4 +1,4 @@
-"""A built scenario: what it shows, what is so, and a world or a question to put an agent to."""
+"""A built scenario: what an agent sees, the truth, and a world or a question to run it on."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from proctor.scenarios._built_folder import (
     VISIBILITY,
     VISIBLE,
     BuiltFolder,
-    replace_folder,
-    write_aside,
     write_folder,
 )
 from proctor.spec.located import SourceLocation, SpecError, plain
@@ -38,29 +36,26 @@ if TYPE_CHECKING:
     from proctor.worlds import World
 
 
-AS_WRITTEN = FileDialect(portable=True)
-"""What was built is read as it stands: nothing of this machine is put in."""
-
-
 @lru_cache(maxsize=1)
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for builds that stand nowhere else; it goes when the process does."""
+    """Return a folder for builds without one; it is removed when the process ends."""
     return tempfile.TemporaryDirectory(prefix="proctor-scenarios-")
 
 
+# Cached, since all trials of a scenario read the same files.
 @lru_cache(maxsize=256)
-def _said(content: bytes, name: str) -> dict[str, Any]:
-    """What a file says. Trials of one scenario ask the same files again and again."""
-    document = read_text(content.decode(), name, dialect=AS_WRITTEN)
+def _parsed(content: bytes, name: str) -> dict[str, Any]:
+    # Portable: a build must not take in anything of this machine, such as its environment.
+    document = read_text(content.decode(), name, dialect=FileDialect(portable=True))
     if document.problems or document.tree is None:
         raise SpecError(document.problems)
     return plain(document.tree)
 
 
 class Built:
-    """One built scenario; `template` is what it came from, where that is known.
+    """One built scenario; `template` is its source, if known.
 
-    Everything it says comes from its files, so that one brought back from a store is the same.
+    Everything is read from its files, so that a stored and fetched scenario is the same.
     """
 
     def __init__(
@@ -77,12 +72,12 @@ class Built:
 
     @classmethod
     def open(cls, path: str | Path) -> Built:
-        """A built scenario from its folder, which must be as it was built."""
+        """Open a built scenario from its folder, which must be unchanged."""
         return cls(Path(path))
 
     @property
     def path(self) -> Path:
-        """Its folder. One that stands nowhere is written when it is asked for, until the end."""
+        """The folder; a build without one is written on first use, until the process ends."""
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(dir=_scratch().name)) / "scenario"
             write_folder(self._path, self._files, sync=False)
@@ -90,19 +85,19 @@ class Built:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its folder outlives the process."""
+        """Whether the folder outlives the process."""
         return self._path is not None and not self._path.is_relative_to(_scratch().name)
 
-    # -- what it says ---------------------------------------------------------------------------
+    # -- content --------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The id of its case: `a.b`, or `a.b@variant`."""
+        """The id of the case: `a.b`, or `a.b@variant`."""
         return str(self.manifest["name"])
 
     @property
     def seed(self) -> int:
-        """The seed it was built with, and its world is reset with."""
+        """The seed of the build and of its world."""
         return int(self.manifest["seed"])
 
     @property
@@ -117,22 +112,22 @@ class Built:
 
     @cached_property
     def scenario(self) -> dict[str, Any]:
-        """What the agent may see, in opaque names."""
+        """The part that the agent may see, in opaque names."""
         return self._read(SCENARIO)
 
     @cached_property
     def truth(self) -> dict[str, Any]:
-        """What is so, in the same names."""
+        """The truth, in the same names."""
         return self._read(TRUTH)
 
     @cached_property
     def visibility(self) -> dict[str, Any]:
-        """Which files are visible, and what each opaque name stands for."""
+        """The visible files, and the true name of each opaque one."""
         return self._read(VISIBILITY)
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The case, the world and the solution, every value worked out."""
+        """The case, the world and the solution, every value evaluated."""
         return self._read(SPEC)
 
     @property
@@ -143,43 +138,43 @@ class Built:
 
     @property
     def solution(self) -> dict[str, Any] | None:
-        """Who solves it (`agent`), and how well (`min_score`)."""
+        """The agent that solves it (`agent`), and its minimum score (`min_score`)."""
         return self.spec.get("solution")
 
     @property
     def random(self) -> dict[str, Any] | None:
-        """What chance reaches at most (`max_score`)."""
+        """The maximum score of random actions (`max_score`)."""
         return self.spec.get("random")
 
     @property
     def world_spec(self) -> dict[str, Any] | None:
-        """The world as it was written: `use`, `options`, `max_steps`, `scoring`."""
+        """The world as specified: `use`, `options`, `max_steps`, `scoring`."""
         return self.spec.get("world")
 
     @property
     def folder(self) -> Path:
-        """What import paths in it start from: the template's folder, while there is one."""
+        """The folder that import paths are relative to: the template's, if known."""
         return self.path if self.template is None else self.template.folder
 
     def _read(self, name: str) -> dict[str, Any]:
-        # A copy: whoever changes what one trial was given must not change the next one's.
-        return copy.deepcopy(_said(self._files[name], name))
+        # A copy: a trial that changes its scenario must not change that of the next one.
+        return copy.deepcopy(_parsed(self._files[name], name))
 
-    # -- what it is for -------------------------------------------------------------------------
+    # -- use ------------------------------------------------------------------------------------
 
     def case(self) -> Case:
-        """The case: what the agent is asked is what it may see."""
+        """Return the case; its input is the part that the agent may see."""
         from proctor.spec.suite import Case
 
-        seen: Any = self.scenario
-        asked = seen["input"] if self.spec["asks"] == "input" else seen
-        case = Case.model_validate({**self.spec["case"], "input": asked})
+        visible: Any = self.scenario
+        request = visible["input"] if self.spec["asks"] == "input" else visible
+        case = Case.model_validate({**self.spec["case"], "input": request})
         source = self.path / SPEC if self.template is None else self.template.path
         case.put(SourceLocation(str(source), 1, 1), self.folder)
         return case
 
     def world(self) -> World | None:
-        """A fresh world to act in; None when it is a question."""
+        """Return a new world to act in; None when it is a question."""
         written = self.world_spec
         if written is None:
             return None
@@ -193,51 +188,45 @@ class Built:
         )
 
     def run(self, steps: int | None = None, agent: Any = "random") -> EpisodeOutcome:
-        """Put an agent to it once: an episode in its world, or an answer to its question.
+        """Run an agent once: an episode in the world, or an answer to the question.
 
-        `agent` is a name, an import path, options, a callable, or `"solution"` for its own.
+        `agent` is a name, an import path, options, a callable, or `"solution"` for the scenario's
+        own. Nothing is stored: trials that count are those of `proctor run`.
         """
         return run_sync(self.arun(steps, agent), nested=True)
 
     async def arun(self, steps: int | None = None, agent: Any = "random") -> EpisodeOutcome:
-        """The same, inside an event loop."""
-
-        self._outcome = None
-        self._outcome = await attempt(self, agent, steps)
+        """Same as `run`, inside an event loop."""
+        self._outcome = None  # so that a failed run does not leave the score of the one before
+        self._outcome = await _attempt(self, agent, steps)
         return self._outcome
 
     def score(self) -> float | None:
-        """The score of the last run, 0 to 1; None before one, or when it could not be scored."""
+        """Return the score of the last run, 0 to 1; None without one, or if it has no score."""
         return None if self._outcome is None else self._outcome.score
 
     def visible_to(self, folder: str | Path) -> Path:
-        """Copy what an agent may see, and nothing else, into a folder of its own."""
+        """Copy the files that an agent may see, and no others, to a folder."""
         target = Path(folder)
         write_folder(target, {name: self._files[name] for name in VISIBLE}, sync=False)
         return target
 
     def copy_to(self, folder: str | Path) -> Built:
-        """The same scenario in another folder."""
+        """Copy the scenario to another folder and return it."""
         write_folder(Path(folder), self._files)
         return Built(Path(folder), template=self.template, files=self._files)
 
     def same_as(self, other: Built) -> bool:
-        """Whether the two are equal to the byte."""
+        """Return whether both have the same bytes."""
         return all(self._files[name] == other._files[name] for name in FILES)
 
 
-# Put an agent to a built scenario once, keeping nothing.
-#
-# For those who write scenarios and want to see one at work; trials that count are `proctor
-# run`'s.
-
-
 SOLUTION = "solution"
-"""The name of the scenario's own solution, where an agent is asked for."""
+"""The name of the scenario's own solution, in place of an agent."""
 
 
-async def attempt(built: Built, agent: Any, steps: int | None = None) -> EpisodeOutcome:
-    """One episode in its world, or one answer to its question with the checks of its case."""
+async def _attempt(built: Built, agent: Any, steps: int | None) -> EpisodeOutcome:
+    """Run an episode in the world, or answer the question and evaluate the checks of the case."""
     config = _agent(built, agent)
     case = built.case()
     request = AgentRequest(case.input, case=built.name, trial=built.name, seed=built.seed)
@@ -288,7 +277,7 @@ def _agent(built: Built, agent: Any) -> AgentConfig:
         return agent
     if agent == SOLUTION:
         if built.solution is None:
-            raise ProctorError(f"{built.name} does not say how it is solved")
+            raise ProctorError(f"{built.name} has no solution")
         agent = built.solution["agent"]
     configuration = load_configuration()
     return resolve_agent(
@@ -299,18 +288,17 @@ def _agent(built: Built, agent: Any) -> AgentConfig:
     )
 
 
-# Built scenarios kept under a name, and brought back.
-#
-# Promise: what is fetched is to the byte what was stored; a name never leads out of the store; a
-# stored folder is whole or absent, and never replaced by another unless that is asked for.
+# Built scenarios stored under a name. A fetched one has the bytes of the stored one; a name never
+# leads out of the store; a stored folder is complete or absent, and is replaced by another one only
+# on request.
 
 
 def store(
     name: str, folder: str | Path | Built, *, replace: bool = False, root: Path | None = None
 ) -> Path:
-    """Keep a built scenario under a name; the folder it is kept in.
+    """Store a built scenario under a name and return its folder.
 
-    Storing the same again is nothing; another one under the name needs `replace`.
+    Storing the same again does nothing; another one under the name needs `replace`.
     """
     target = _place(name, root)
     source = Path(folder.path if isinstance(folder, Built) else folder)
@@ -327,19 +315,24 @@ def store(
     files = built.contents()
     if not target.exists():
         write_folder(target, files)
-    elif _held(target) != files:
+        return target
+    try:
+        stored = BuiltFolder.open(target).contents()
+    except ProctorError:  # damaged: treated as another scenario
+        stored = None
+    if stored != files:
         if not replace:
             raise ProctorError(
                 f"there is another scenario under the name {name!r}",
                 where=str(target),
                 hint="choose another name, or replace it with --force",
             )
-        _replaced(target, files)
+        write_folder(target, files, replace=True)
     return target
 
 
 def fetch(name: str, out: str | Path | None = None, *, root: Path | None = None) -> Path:
-    """The folder of a stored scenario, verified; copied to `out` when that is given."""
+    """Return the folder of a stored scenario, verified; copy it to `out` if that is given."""
     stored = _place(name, root)
     if not stored.is_dir():
         known = stored_names(root)
@@ -355,7 +348,7 @@ def fetch(name: str, out: str | Path | None = None, *, root: Path | None = None)
 
 
 def stored_names(root: Path | None = None) -> list[str]:
-    """What is stored, by name."""
+    """Return the names of all stored scenarios."""
     place = root or default_store_folder()
     if not place.is_dir():
         return []
@@ -363,32 +356,12 @@ def stored_names(root: Path | None = None) -> list[str]:
 
 
 def default_store_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where scenarios are kept: the user's data folder."""
+    """Return the folder of stored scenarios, in the user's data folder."""
     return user_folder("data", "scenarios", environ=environ)
 
 
 def _place(name: str, root: Path | None) -> Path:
     if problem := problem_with_id(name):
         raise ProctorError(problem.replace("an id", "a name").replace("the id", "the name"))
-    # Two names that some file system cannot tell apart are one.
+    # Names that differ only by case would be one folder on some file systems, so they always are.
     return (root or default_store_folder()) / same_id(name)
-
-
-def _held(stored: Path) -> dict[str, bytes] | None:
-    try:
-        return BuiltFolder.open(stored).contents()
-    except ProctorError:
-        return None
-
-
-def _replaced(target: Path, files: Mapping[str, bytes]) -> None:
-    try:
-        aside = write_aside(target.parent, files, sync=True)
-        try:
-            replace_folder(aside, target)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise ProctorError(
-            f"cannot replace the folder: {error.strerror or error}", where=str(target)
-        ) from None

@@ -1,8 +1,8 @@
 """A scenario template: `catalog/a/b/spec.yaml`, read and checked but not yet built.
 
-Promise: whatever can be wrong without a seed is told here, with file, line and column: unknown
-keys, expressions that are none, parameters without a type. What cases are selected by (tags,
-difficulty, type) does not depend on the seed, so a plan can be made without building anything.
+Guarantees: every mistake that does not depend on a seed is reported here, with file, line and
+column: unknown keys, invalid expressions, parameters without a type. The fields that select cases
+(tags, difficulty, type) do not depend on the seed, so a plan needs no build.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,17 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.scenarios._expressions import ExpressionError, is_name, parse
 from proctor.scenarios._functions import KNOWN, Value
 from proctor.scenarios._randomness import Place
-from proctor.scenarios._resolve import EV, REF, TAGS, FailedError, Resolver, SeedNeededError, dotted
+from proctor.scenarios._resolve import (
+    EV,
+    REF,
+    TAGS,
+    FailedError,
+    Resolver,
+    SeedNeededError,
+    circle_message,
+    quoted_message,
+    step_key,
+)
 from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
 from proctor.spec.located import SpecError, SpecProblem, Tree, plain, renamed
 from proctor.spec.suite import Case, problem_with_id
@@ -29,24 +40,21 @@ if TYPE_CHECKING:
     from proctor.scenarios.scenario import Built
 
 
-# References that lead back to themselves, found when a template is read.
-#
-# Promise: a circle of `!ref`s is told whether or not anything uses it. What an expression refers
-# to may depend on a condition, so circles through `!ev` are told when they are walked, by the
-# build.
-
-
-MOST_PARTS = 200_000
-"""Parts of a template that are looked at, aliases counted at each use: a build takes no more."""
+MAX_PARTS = 200_000
+"""Parts of a template that are checked, aliases counted at each use: a build takes no more."""
 
 
 def circle_problems(root: Tree, tag: str) -> list[SpecProblem]:
-    """One problem for each circle of references with this tag that is met first."""
-    if root.size > MOST_PARTS:
+    """Return one problem for each circle of references with this tag, used or not.
+
+    An expression may refer to a value only under a condition, so circles through `!ev` are found
+    by the build, when it follows them.
+    """
+    if root.size > MAX_PARTS:
         return []  # the build refuses it
     leaves = dict(_leaves(root, (), tag))
     done: set[Place] = set()
-    left = MOST_PARTS
+    left = MAX_PARTS
     problems: list[SpecProblem] = []
     for start in leaves:
         path: dict[Place, None] = {}
@@ -59,7 +67,8 @@ def circle_problems(root: Tree, tag: str) -> list[SpecProblem]:
                 if path:
                     done.add(path.popitem()[0])
             elif place in path:
-                problems.append(_problem([*path, place], leaves[place]))
+                message = circle_message([*path, place])
+                problems.append(SpecProblem(leaves[place].place, message))
                 done.update(path)
                 break
             elif place not in done:
@@ -68,21 +77,17 @@ def circle_problems(root: Tree, tag: str) -> list[SpecProblem]:
     return problems
 
 
-def _problem(walked: list[Place], leaf: Tree) -> SpecProblem:
-    circle = walked[walked.index(walked[-1]) :]
-    return SpecProblem(leaf.place, f"goes round in a circle: {' → '.join(map(dotted, circle))}")
-
-
 def _targets(text: str, root: Tree, tag: str) -> Iterator[Place]:
-    """The leaves that must be worked out for a reference."""
+    """Yield the leaves that a reference needs."""
     tree, place = root, ()
     for step in text.strip().split("."):
         if tree.tag is not None:
             break
-        key: str | int = int(step) if isinstance(tree.value, list) and step.isdecimal() else step
+        key = step_key(tree, step)
         found = tree.child(key)
         if found is None:
-            return  # told when it is used; parameters and names are no circle of references
+            # Reported when it is used. Parameters and names cannot be part of a circle.
+            return
         tree, place = found, (*place, key)
     for inside, _ in _leaves(tree, place, tag):
         yield inside
@@ -103,14 +108,14 @@ def _leaves(tree: Tree, place: Place, tag: str) -> Iterator[tuple[Place, Tree]]:
 FILE = "spec.yaml"
 
 CASE_FIELDS = tuple(name for name in Case.model_fields if name not in ("id", "input"))
-"""What a template may say of its case; the id is the template's name."""
+"""Fields of a case that a template may set; the id is the template's name."""
 
 SECTIONS = ("params", "variants", "values", "names", "input", "scenario", "truth", "world")
 CHECKING = ("solution", "random")
 KEYS = (*CASE_FIELDS, *SECTIONS, *CHECKING)
 
 MAX_CHARACTERS = 16 * 2**20
-"""Of a template with every use of an alias and every included text counted."""
+"""Maximum size of a template, with every use of an alias and every included text counted."""
 
 SELECTED_BY = ("tags", "difficulty", "type")
 
@@ -120,7 +125,7 @@ class Template:
     """One template, under one of its variants or none; `given` are the variant's parameters."""
 
     name: str
-    """Dotted: the way to it in its catalog."""
+    """The dotted name: its path in the catalog."""
     path: Path
     """The file."""
     root: Path
@@ -130,7 +135,7 @@ class Template:
     params: Mapping[str, Param]
     variants: Mapping[str, Mapping[str, Value]]
     content_hash: str
-    """SHA-256 of what the template says, includes and all; comments and layout do not count."""
+    """SHA-256 of the content with all includes; comments and layout do not count."""
     variant: str | None = None
     given: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
@@ -141,11 +146,11 @@ class Template:
 
     @property
     def folder(self) -> Path:
-        """What import paths in the template start from."""
+        """The folder that import paths in the template are relative to."""
         return self.path.parent
 
     def under(self, variant: str) -> Template:
-        """The template with the parameters of a variant."""
+        """Return the template with the parameters of a variant."""
         if variant not in self.variants:
             known = f"it has {', '.join(self.variants)}" if self.variants else "it has none"
             raise ProctorError(
@@ -156,35 +161,35 @@ class Template:
         return replace(self, variant=variant, given=self.variants[variant])
 
     def every_variant(self) -> list[Template]:
-        """The template under each of its variants; itself when it has none."""
+        """Return the template under each of its variants; itself when it has none."""
         return [self.under(variant) for variant in self.variants] or [self]
 
-    # -- what cases are selected by -------------------------------------------------------------
+    # -- fields that select cases ---------------------------------------------------------------
 
     @property
     def description(self) -> str | None:
-        """What it is about."""
+        """The description of the scenario."""
         return self._selection.get("description")
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Words to select by."""
+        """Tags to select by."""
         found = self._selection.get("tags")
         return tuple(map(str, cast("list[Any]", found))) if isinstance(found, list) else ()
 
     @property
     def difficulty(self) -> str | None:
-        """Such as easy, medium, hard."""
+        """The difficulty, such as easy, medium or hard."""
         return self._selection.get("difficulty")
 
     @property
     def type(self) -> str | None:
-        """What kind of scenario it is."""
+        """The kind of scenario."""
         return self._selection.get("type")
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What else it may be selected by; those that depend on the seed are known once built."""
+        """Further fields to select by; those that depend on the seed are known once built."""
         return self._selection["properties"]
 
     @property
@@ -194,12 +199,12 @@ class Template:
 
     @property
     def has_solution(self) -> bool:
-        """Whether it says how it can be solved, for `proctor scenario check`."""
+        """Whether it has a solution, for `proctor scenario check`."""
         return self.tree.child("solution") is not None
 
     @property
     def threshold(self) -> float | None:
-        """The score from which a trial has passed; None when it is not said before building."""
+        """The score from which a trial passes; None when it is not known before building."""
         found = self._selection.get("threshold")
         return float(found) if isinstance(found, int | float) else None
 
@@ -219,16 +224,16 @@ class Template:
         return build_template(self, seed, params, out=out, cache=cache)
 
     def check_params(self, params: Mapping[str, Any]) -> dict[str, Value]:
-        """Parameters as they will be used; texts are read as the command line's are.
+        """Return parameters as a build uses them; texts are parsed as on the command line.
 
-        `ProctorError` names the one that the template does not have, or cannot take.
+        Raise `ProctorError` for one that the template does not have or cannot take.
         """
         texts = {name: value for name, value in params.items() if isinstance(value, str)}
         read = params_from_text(self.params, texts)
         return accepted_params(self.params, {**params, **read})
 
     def is_cached(self, seed: int, params: Mapping[str, Any] | None = None) -> bool:
-        """Whether a build is kept already."""
+        """Return whether a build is in the cache."""
         from proctor.scenarios.builder import (
             BuildCache,
             checked_params,
@@ -241,7 +246,7 @@ class Template:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The file and all it includes, by their paths in the catalog: enough to build it again."""
+        """The file and its includes, by their paths in the catalog: enough to build it again."""
         root = self.root.resolve()
         return {
             file.resolve().relative_to(root).as_posix(): _text(file.read_bytes())
@@ -260,19 +265,14 @@ class Template:
                 if key in SELECTED_BY and tree is not None:
                     message = f"{key} must not depend on the seed: cases are selected by it"
                     raise SpecError([SpecProblem(tree.place, message)]) from None
-        found["properties"] = self._fixed_properties(resolver)
-        return found
-
-    def _fixed_properties(self, resolver: Resolver) -> dict[str, Any]:
         tree = self.tree.child("properties")
-        found: dict[str, Any] = {}
         members = tree.value if tree is not None and isinstance(tree.value, dict) else {}
+        properties: dict[str, Any] = {}
         for name, member in members.items():
-            try:
-                found[name] = plain(resolver.resolved(member, ("properties", name)))
-            except (SeedNeededError, FailedError):
-                continue
-        return found
+            # Those that depend on the seed are known once built.
+            with suppress(SeedNeededError, FailedError):
+                properties[name] = plain(resolver.resolved(member, ("properties", name)))
+        return {**found, "properties": properties}
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def _key_problems(tree: Tree, members: Mapping[str, Tree]) -> list[SpecProblem]:
 
 
 def _expression_problems(tree: Tree) -> list[SpecProblem]:
-    """Expressions that are none; aliases lead to the same tree, which is looked at once."""
+    """Return invalid expressions; aliases share one tree, which is checked once."""
     problems: list[SpecProblem] = []
     seen: set[int] = set()
     left = [tree]
@@ -345,9 +345,8 @@ def _expression_problems(tree: Tree) -> list[SpecProblem]:
             try:
                 parse(str(part.value), KNOWN)
             except ExpressionError as error:
-                quoted = str(part.value)[error.start : error.end].strip()[:60]
-                where = f", in `{quoted}`" if quoted else ""
-                problems.append(SpecProblem(part.place, f"{error.message}{where}", error.hint))
+                message = quoted_message(error, str(part.value))
+                problems.append(SpecProblem(part.place, message, error.hint))
     return problems
 
 
@@ -396,19 +395,20 @@ def _variants(
 
 
 def _text(content: bytes) -> str:
+    # A byte order mark tells UTF-16 from UTF-8, as for YAML.
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     return content.decode("utf-16" if wide else "utf-8-sig")
 
 
 class _Content:
-    """The digest of what a tree says: values, keys and tags in their order, but no places."""
+    """The digest of a tree: values, keys and tags in their order, without their places."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
         self.left = MAX_CHARACTERS
 
     def add(self, tree: Tree) -> None:
-        """Take in a tree; `SpecError` where it becomes too large."""
+        """Add a tree; raise `SpecError` when it becomes too large."""
         if isinstance(tree.value, dict):
             self.write("{", tree)
             for key, item in tree.value.items():
@@ -423,7 +423,7 @@ class _Content:
         else:
             if isinstance(tree.value, str):
                 self.left -= len(tree.value)
-                self.write("", tree)  # before a long text is looked at as a whole
+                self.write("", tree)  # checks the size before a long text is encoded
             self.write(f"{tree.tag or ''} {json.dumps(tree.value)}", tree)
 
     def write(self, text: str, tree: Tree) -> None:
