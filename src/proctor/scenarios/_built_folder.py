@@ -196,6 +196,7 @@ def _limited(path: Path) -> bytes:
 # could read it as something else.
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
+# Words that some version of YAML reads as a truth value, a number or nothing.
 _WORDS = frozenset("y n yes no on off true false null inf nan".split())
 # Characters that a reader may refuse, or take for the end of a line.
 _ESCAPED = re.compile(

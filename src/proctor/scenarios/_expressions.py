@@ -47,6 +47,7 @@ _NODES = (
 
 _PARTS = (ast.comprehension, ast.FormattedValue, ast.Slice)  # of what is around them
 
+# The first alternative that matches counts: `==` is a comparison before `=` is refused.
 _SCAN = re.compile(
     r"""(?P<text>"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*')
       | (?P<number>(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?)(?P<tail>[^\W\d]?)
@@ -89,6 +90,7 @@ class ExpressionError(Exception):
         self.hint = hint
 
 
+# Cached: a template is parsed when it is read, and again for every build.
 @lru_cache(maxsize=4_096)
 def parse(text: str, functions: frozenset[str]) -> ast.expr:
     """Parse an expression that may call these functions; raise `ExpressionError` if invalid."""
@@ -101,6 +103,7 @@ def parse(text: str, functions: frozenset[str]) -> ast.expr:
         )
     source = _source(text)
     try:
+        # Python would take space at the start for an indentation error.
         node = ast.parse(source.lstrip(), mode="eval").body
     except (RecursionError, MemoryError):
         raise _too_deep(0, len(text)) from None

@@ -156,6 +156,7 @@ class _Interpreter:
             return LITERALS[node.id]
         if node.id in self.variables:
             return self.variables[node.id]
+        # Constants come last: a template may have a value named `e` or `pi` of its own.
         try:
             return self.scope.names(node.id)
         except UnknownNameError:
@@ -208,7 +209,7 @@ class _Interpreter:
         left = self.value(node.left)
         for sign, other in zip(node.ops, node.comparators, strict=True):
             right = self.value(other)
-            self.budget.weigh(right)
+            self.budget.weigh(right)  # comparing may read all of it
             if not _holds(sign, left, right):
                 return False
             left = right
@@ -314,9 +315,11 @@ class _Interpreter:
         if name not in DRAWS:
             return self.budget.made(cast("Value", function.run(*given)))
         if self.drawing is None:
+            # One stream for the expression, so that two draws in it differ.
             self.drawing = self.scope.stream()
         before = self.drawing.drawn
         result = self.budget.made(cast("Value", function.run(self.drawing, *given)))
+        # Known only afterwards: some draws are repeated until they succeed.
         self.budget.charge(STEPS_PER_WORD * (self.drawing.drawn - before))
         return result
 
@@ -361,6 +364,7 @@ def _power(left: Number, right: Number) -> Value:
         # Bits of the result are about bits × exponent; checked before any work is done.
         if abs(left) > 1 and (left.bit_length() - 1) * right > MAX_BITS:
             raise RefusedError(f"the number has more than {MAX_BITS} bits")
+        # Powers of 0, 1 and -1 stay small, but the exponent may be huge: its parity is enough.
         return left**right if abs(left) > 1 else left ** (right % 2 if left < 0 else min(right, 1))
     try:
         return randomness.power(float(left), float(right))

@@ -20,6 +20,7 @@ from proctor.scenarios._resolve import numbered
 from proctor.spec.located import SourceLocation, SpecProblem, Tree
 from proctor.strict import Strict
 
+# Codes have no characters that look alike (0 and O, 1 and I), and no vowels, which make words.
 _CONSONANTS, _VOWELS, _CODE = "bdklmnrtvz", "aeou", "23456789BCDFGHJKMNPQRSTVWXZ"
 SYLLABLES = 3
 """64,000 names: room for any list, and short enough to say."""
@@ -137,6 +138,7 @@ def opaque_names(
     found: dict[str, dict[str, str]] = {}
     for name, group in sorted(groups.items()):
         if group.pool is not None:
+            # Sorted, so that the order in the template does not matter.
             drawn = source.stream(("names", name)).sample(sorted(set(group.pool)), len(group.of))
             found[name] = dict(zip(sorted(group.of), drawn, strict=True))
         else:

@@ -83,6 +83,7 @@ class Resolver:
             if tree.tag is None and isinstance(tree.value, str):
                 self.budget.made(tree.value)
         except RefusedError as error:
+            # The budget is that of the whole build: nothing else can be evaluated either.
             raise SpecError([SpecProblem(tree.place, error.message, error.hint)]) from None
         if tree.tag is not None:
             try:
@@ -134,7 +135,7 @@ class Resolver:
         """Return the value of a tagged leaf; evaluated once."""
         if place in self._values:
             return self._values[place]
-        if place in self._failed:
+        if place in self._failed:  # reported once, however many values refer to it
             raise FailedError
         text = str(tree.value)
         if place in self._under_way:
@@ -165,6 +166,7 @@ class Resolver:
                 return self._referred(text.strip())
             finally:
                 self.budget.depth -= 1
+        # A stream is made only for a draw: without a seed, only a draw is an error.
         scope = Scope(
             self._named, self._known, self._referred, lambda: self._stream(place), self.budget
         )

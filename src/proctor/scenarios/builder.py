@@ -331,12 +331,15 @@ def _in_opaque_names(sections: Mapping[str, Tree], names: OpaqueNames) -> dict[s
     for key in ("input", "scenario", "truth"):
         if key in found:
             found[key] = names.in_tree(found[key], keep_keys=0)
+    # Checks compare with what the agent saw, so they are renamed too. Their keys are names of
+    # fields, unless one is exactly a true name.
     for key in (*_CHECKS, "solution"):
         if key in found:
             found[key] = names.in_tree(found[key], key_words=False)
     world = found.get("world")
     options = world.child("options") if world is not None else None
     if world is not None and options is not None and isinstance(world.value, dict):
+        # The first level holds names of the world's own parameters.
         inner = names.in_tree(options, keep_keys=1)
         found["world"] = replace(world, value={**world.value, "options": inner})
     return found

@@ -119,6 +119,7 @@ def template_at(path: Path, catalog: Catalog) -> Template:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise ProctorError("there is no such template", where=str(file))
+    # A file of a catalog keeps its dotted name, so that results are the same as by name.
     for root in catalog.paths:
         if file.resolve().is_relative_to(root.resolve()):
             steps = file.resolve().parent.relative_to(root.resolve()).parts
@@ -176,6 +177,7 @@ def _scan(root: Path) -> Iterator[str]:
         return
     for folder, inner, files in os.walk(root):
         steps = Path(folder).relative_to(root).parts
+        # `os.walk` descends only into the folders left in this list.
         inner[:] = [name for name in inner if _STEP.fullmatch(name)]
         if len(steps) >= MAX_LEVELS:
             inner.clear()

@@ -55,6 +55,7 @@ class Param(NamedTuple):
         if self.type == "choice":
             written = {_as_written(option): option for option in self.of}
             return self.accepted(written.get(text, text))
+        # As YAML, so that a command and a file agree about `true`, `3` and `[1, 2]`.
         document = read_text(text, "--set", dialect=FileDialect(portable=True))
         return self.accepted(text if document.tree is None else plain(document.tree))
 
@@ -62,6 +63,7 @@ class Param(NamedTuple):
 def accepted_params(params: Mapping[str, Param], given: Mapping[str, Any]) -> dict[str, Value]:
     """Return the given parameters, checked and sorted by name; raise `ProctorError` if wrong."""
     found: dict[str, Value] = {}
+    # Sorted, so that the order in which they are given does not change the cache key.
     for name in sorted(given):
         if name not in params:
             known = f"it has {', '.join(params)}" if params else "it has no parameters"

@@ -244,6 +244,7 @@ async def _attempt(built: Built, agent: Any, steps: int | None) -> EpisodeOutcom
             truth=built.truth,
         )
     finally:
+        # No stored trial refers to the agent's working folder.
         if request.used_workdir is not None:
             shutil.rmtree(request.used_workdir, ignore_errors=True)
 
@@ -305,6 +306,7 @@ def store(
     if not source.is_dir():
         raise ProctorError("there is no such folder", where=str(source))
     built = BuiltFolder.open(source)
+    # Files besides the five would be missing when it is fetched.
     others = sorted(path.name for path in source.iterdir() if path.name not in FILES)
     if others:
         raise ProctorError(

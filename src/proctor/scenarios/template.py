@@ -219,6 +219,7 @@ class Template:
         cache: bool = True,
     ) -> Built:
         """Build it; see `proctor.scenarios.build`."""
+        # Here, since the builder imports this module.
         from proctor.scenarios.builder import build_template
 
         return build_template(self, seed, params, out=out, cache=cache)
@@ -262,6 +263,7 @@ class Template:
             try:
                 found[key] = None if tree is None else plain(resolver.resolved(tree, (key,)))
             except SeedNeededError:
+                # Description and threshold may depend on the seed; they are known once built.
                 if key in SELECTED_BY and tree is not None:
                     message = f"{key} must not depend on the seed: cases are selected by it"
                     raise SpecError([SpecProblem(tree.place, message)]) from None
@@ -431,4 +433,5 @@ class _Content:
         if self.left < 0:
             message = f"the template has more than {MAX_CHARACTERS:,} characters, includes and all"
             raise SpecError([SpecProblem(tree.place, message)])
+        # A line for each part, so that neighbours cannot run into each other.
         self.hash.update(f"{text}\n".encode())
