@@ -255,6 +255,7 @@ class TrialWriter:
         self._segments = SegmentWriter(folder.traces_path)
         self._written = written
         self._clock = clock
+        # Under ALWAYS a trial is on disk before the next one is written.
         self._most = 1 if sync == Sync.ALWAYS else MAX_WAITING
         self._waiting: list[Trial] = []
         self._traces: list[bytes | None] = []
@@ -268,7 +269,7 @@ class TrialWriter:
         if encoded is not None:
             self._bytes += len(encoded)
         waiting, now = len(self._waiting), self._clock()
-        if waiting == 1:
+        if waiting == 1:  # the first of a batch starts its clock
             self._since = now
         if (
             waiting >= self._most

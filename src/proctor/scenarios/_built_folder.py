@@ -1,5 +1,13 @@
 """The folder of a built scenario: write, copy and verify it.
 
+    <folder>/
+      scenario.yaml          what the agent may see, in opaque names
+      _ground_truth_.yaml    the truth, in the same names
+      _visibility_.yaml      which files are visible; the true name of each opaque one
+      _spec_.yaml            the case, world and solution, every value evaluated
+      _manifest_.yaml        seed, parameters, source, the operations of the build; digests of
+                             the other files
+
 Guarantees: a folder is complete or absent, since it is written under another name and renamed.
 Nothing in it depends on the clock, the machine or the location of the catalog.
 """
@@ -33,68 +41,43 @@ VISIBLE = (SCENARIO,)
 HIDDEN = tuple(name for name in FILES if name not in VISIBLE)
 
 FORMAT = 1
-"""Version of the layout below; a reader refuses a newer one."""
+"""Version of the layout above; a reader refuses a newer one."""
 
 
-class BuiltFolder:
-    """The folder of one built scenario.
-
-    <folder>/
-      scenario.yaml          what the agent may see, in opaque names
-      _ground_truth_.yaml    the truth, in the same names
-      _visibility_.yaml      which files are visible; the true name of each opaque one
-      _spec_.yaml            the case, world and solution, every value evaluated
-      _manifest_.yaml        seed, parameters, source, the operations of the build; digests of
-                             the other files
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @classmethod
-    def open(cls, path: Path) -> BuiltFolder:
-        """Open a folder; raise `ProctorError` when a file is missing or has been changed."""
-        folder = cls(path)
-        missing = [name for name in FILES if not (path / name).is_file()]
-        if missing:
+def verified_files(path: Path) -> dict[str, bytes]:
+    """Return the files of a folder; raise `ProctorError` when one is missing or was changed."""
+    for name in FILES:
+        if not (path / name).is_file():
             raise ProctorError(
-                f"not a built scenario: it has no {missing[0]}",
+                f"not a built scenario: it has no {name}",
                 where=str(path),
                 hint="`proctor scenario build NAME -o DIR` makes one",
             )
-        manifest = folder.read(MANIFEST)
-        found = manifest.get("format")
-        if not isinstance(found, int) or found > FORMAT:
+    document = read(path / MANIFEST, environ={}, dialect=FileDialect(portable=True))
+    if document.problems or document.tree is None:
+        raise SpecError(document.problems)
+    manifest: Any = plain(document.tree)
+    if not isinstance(manifest, dict):
+        raise ProctorError("expected a mapping", where=str(path / MANIFEST))
+    fields = cast("dict[str, Any]", manifest)
+    found, digests = fields.get("format"), fields.get("files")
+    if not isinstance(found, int) or found > FORMAT:
+        raise ProctorError(
+            f"the folder has format {found!r}, this version reads up to {FORMAT}",
+            where=str(path / MANIFEST),
+            hint="upgrade proctor",
+        )
+    files = {name: _limited(path / name) for name in FILES}
+    for name, content in files.items():
+        expected = cast("Any", digests).get(name) if isinstance(digests, dict) else None
+        # The manifest cannot hold its own digest.
+        if name != MANIFEST and expected != digest(content):
             raise ProctorError(
-                f"the folder has format {found!r}, this version reads up to {FORMAT}",
-                where=str(path / MANIFEST),
-                hint="upgrade proctor",
+                f"{name} is not as it was built",
+                where=str(path / name),
+                hint="build it again; a changed scenario is another template",
             )
-        digests: Any = manifest.get("files")
-        for name, content in folder.contents().items():
-            expected = cast("Any", digests).get(name) if isinstance(digests, dict) else None
-            # The manifest cannot hold its own digest.
-            if name != MANIFEST and expected != digest(content):
-                raise ProctorError(
-                    f"{name} is not as it was built",
-                    where=str(path / name),
-                    hint="build it again; a changed scenario is another template",
-                )
-        return folder
-
-    def read(self, name: str) -> dict[str, Any]:
-        """Return the content of a file, which must be a mapping."""
-        document = read(self.path / name, environ={}, dialect=FileDialect(portable=True))
-        if document.problems or document.tree is None:
-            raise SpecError(document.problems)
-        value: Any = plain(document.tree)
-        if not isinstance(value, dict):
-            raise ProctorError("expected a mapping", where=str(self.path / name))
-        return cast("dict[str, Any]", value)
-
-    def contents(self) -> dict[str, bytes]:
-        """Return the bytes of the five files."""
-        return {name: _limited(self.path / name) for name in FILES}
+    return files
 
 
 def rendered(parts: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, bytes]:

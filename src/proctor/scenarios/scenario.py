@@ -21,7 +21,7 @@ from proctor.scenarios._built_folder import (
     TRUTH,
     VISIBILITY,
     VISIBLE,
-    BuiltFolder,
+    verified_files,
     write_folder,
 )
 from proctor.spec.located import SourceLocation, SpecError, plain
@@ -67,7 +67,7 @@ class Built:
     ) -> None:
         self._path = path
         self.template = template
-        self._files = dict(files) if files is not None else BuiltFolder.open(self.path).contents()
+        self._files = dict(files) if files is not None else verified_files(self.path)
         self._outcome: EpisodeOutcome | None = None
 
     @classmethod
@@ -305,7 +305,7 @@ def store(
     source = Path(folder.path if isinstance(folder, Built) else folder)
     if not source.is_dir():
         raise ProctorError("there is no such folder", where=str(source))
-    built = BuiltFolder.open(source)
+    files = verified_files(source)
     # Files besides the five would be missing when it is fetched.
     others = sorted(path.name for path in source.iterdir() if path.name not in FILES)
     if others:
@@ -314,12 +314,11 @@ def store(
             where=str(source),
             hint="store the folder as it was built",
         )
-    files = built.contents()
     if not target.exists():
         write_folder(target, files)
         return target
     try:
-        stored = BuiltFolder.open(target).contents()
+        stored = verified_files(target)
     except ProctorError:  # damaged: treated as another scenario
         stored = None
     if stored != files:
@@ -342,10 +341,10 @@ def fetch(name: str, out: str | Path | None = None, *, root: Path | None = None)
             f"there are {', '.join(known[:12])}" if known else "`proctor store NAME DIR` keeps one"
         )
         raise ProctorError(f"nothing is stored under the name {name!r}", hint=hint)
-    folder = BuiltFolder.open(stored)
+    files = verified_files(stored)
     if out is None:
         return stored
-    write_folder(Path(out), folder.contents())
+    write_folder(Path(out), files)
     return Path(out)
 
 

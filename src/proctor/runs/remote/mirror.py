@@ -64,6 +64,7 @@ def mirrored(
     with _locked(root):
         work = _fetch_all(url, root, options or StoreOptions(), reading)
         current, problems = run_sync(work, nested=True)
+        # A list first, since folders are removed on the way.
         for spec in list(root.rglob(SPEC)):
             if spec.parent not in current:  # no longer in the store, or not accessible
                 shutil.rmtree(spec.parent, ignore_errors=True)
@@ -92,7 +93,7 @@ def _locked(root: Path) -> Generator[None]:
             hint="set XDG_CACHE_HOME to another folder",
         ) from None
     with file:
-        lock_file(file)
+        lock_file(file)  # waits: another command may be fetching the same runs
         yield
 
 
