@@ -38,7 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(sink.status)
             self.end_headers()
         except OSError:
-            pass  # whoever asked did not wait
+            pass  # the client did not wait
 
     def log_message(self, *args: Any) -> None:
         """Say nothing."""

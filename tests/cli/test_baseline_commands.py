@@ -153,7 +153,7 @@ def errors():
     return "Paris"
 
 
-def mended():
+def fixed():
     try:
         with capture.tool_call("search", {}):
             if OLD:
@@ -188,7 +188,7 @@ CASES = {name.replace("_", "-"): thing for name, thing in list(globals().items()
 KINDS = (
     *("same", "words", "verdict", "empty", "added", "removed", "reordered", "another-way"),
     *("arguments", "steps", "handoffs", "offered", "guarded", "tripped", "stopped", "routed"),
-    *("models", "errors", "mended", "tokens", "dear", "slow", "hostile"),
+    *("models", "errors", "fixed", "tokens", "dear", "slow", "hostile"),
 )
 CHECKED = {"verdict", "hostile"}
 
@@ -271,7 +271,7 @@ CHANGES = [
     ("routed", "warning path: agents: triage, billing → triage, sales, billing"),
     ("models", "warning path: model: m1 → m2"),
     ("errors", "warning path: errors that were not there: search: ConnectionError"),
-    ("mended", "info path: errors gone: search: ConnectionError"),
+    ("fixed", "info path: errors gone: search: ConnectionError"),
     ("tokens", "warning cost: tokens: 1,000 tokens → 1,700 tokens (1.70×), over 1.5×"),
     ("dear", "error cost: cost: $0.01 → $0.03 (3.00×), over 2×"),
     ("slow", "warning cost: latency: 200 ms → 340 ms (1.70×), over 1.5×"),
@@ -285,7 +285,7 @@ def test_every_change_is_named(console: str, case: str, line: str) -> None:
 
 
 def test_what_did_not_change_has_no_line(console: str) -> None:
-    """R-D4: a case that behaves as it did is told as such."""
+    """R-D4: a case that behaves as before is reported as unchanged."""
     (only,) = lines_of(console, "same")
     assert only == "same (agent:answer): correctness none · path none · cost none"
 
@@ -588,7 +588,7 @@ def test_an_answer_that_only_its_cost_was_checked_of_is_not_checked(simple: Path
 
 
 def test_usage(simple: Path) -> None:
-    """R-D4 R-R11: a wrong agent or two sources for one thing are told as such, exit 2."""
+    """R-D4 R-R11: a wrong agent, or two sources for one thing, is a named error, exit 2."""
     wrong = here(
         simple, "baseline", "save", "suite.yaml", "--version", "v1", "--agent", "agnt:answer!"
     )

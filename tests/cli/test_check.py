@@ -44,7 +44,7 @@ def test_a_good_catalog(project: Path) -> None:
 
 
 def test_a_solution_that_does_not_solve(project: Path) -> None:
-    """R-S4: told with the seed and both scores."""
+    """R-S4: reported with the seed and both scores."""
     change(project, "str(a + b)]}", "str(a + b + (1 if a > 6 else 0))]}")
     code, found = check(project, "catalog", "--seeds", 10)
     assert code == 1
@@ -64,7 +64,7 @@ def test_a_scenario_that_chance_solves(project: Path) -> None:
 
 
 def test_a_scenario_that_does_not_build(project: Path) -> None:
-    """R-S4: told at its place, for the seeds it happens with; the others are checked."""
+    """R-S4: reported with its place, for the seeds it happens with; the others are checked."""
     change(project, "!ev a + b}", "!ev a / (b - b)}")
     code, found = check(project, "catalog")
     assert code == 1

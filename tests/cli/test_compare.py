@@ -11,7 +11,7 @@ from proctor.cli.main import run as command
 from proctor.runs import annotations
 
 
-def told(capsys, *args):
+def reports(capsys, *args):
     """What a command says as JSON, and as text."""
     assert command([*map(str, args), "--json"]) == 0, capsys.readouterr().err
     document = json.loads(capsys.readouterr().out)
@@ -24,7 +24,7 @@ def test_two_runs_by_tag(tmp_path, capsys):
     first = made_run(tmp_path, {"x": suite([(9, 10)] * 6)}, name="old")
     made_run(tmp_path, {"x": suite([(9, 10)] * 5 + [(1, 10)])}, name="new")
     annotations.tag(first, "baseline")
-    document, text = told(capsys, "compare", "baseline", "latest", "--results", tmp_path)
+    document, text = reports(capsys, "compare", "baseline", "latest", "--results", tmp_path)
     (pair,) = document["pairs"]
     overall = pair["metrics"][0]
     assert overall["interval"]["value"] == pytest.approx(-0.8 / 6)
@@ -38,15 +38,15 @@ def test_two_runs_by_tag(tmp_path, capsys):
 def test_two_agents_of_the_latest_run(tmp_path, capsys):
     """R-Q3: without a run, of the latest."""
     made_run(tmp_path, {"x": suite([(9, 10)] * 3), "y": suite([(5, 10)] * 3)})
-    document, text = told(capsys, "compare", "--agents", "x,y", "--results", tmp_path)
+    document, text = reports(capsys, "compare", "--agents", "x,y", "--results", tmp_path)
     assert (document["pairs"][0]["first"], document["pairs"][0]["second"]) == ("x", "y")
     assert text.startswith("y compared with x")
     twice = ("compare", "--agents", "y", "--agents", "x", "--results", tmp_path)
-    assert told(capsys, *twice)[1].startswith("x compared with y")
+    assert reports(capsys, *twice)[1].startswith("x compared with y")
 
 
 def test_agents_where_runs_are_asked_for_get_a_hint(tmp_path, capsys):
-    """R-Q3: two agents are compared with --agents, and whoever names them plainly is told so."""
+    """R-Q3: two agents are compared with --agents; naming them as runs gives a hint."""
     made_run(tmp_path, {"x": suite([(9, 10)] * 3), "y": suite([(5, 10)] * 3)})
     assert command(["compare", "x", "y", "--results", str(tmp_path)]) == 2
     assert "hint: x is an agent: proctor compare latest --agents x,y" in capsys.readouterr().err
@@ -57,10 +57,10 @@ def test_agents_by_the_beginning_of_their_names(tmp_path, capsys):
     cells = {"a": (9, 10), "b": (2, 10)}
     made_run(tmp_path, {"fast (t=0,u=1)": cells, "fast (t=1,u=1)": cells, "slow": cells})
     asked = ("compare", "--results", tmp_path, "--agents")
-    document, _ = told(capsys, *asked, "fast (t=0,u=1),fast (t=1,u=1)")
+    document, _ = reports(capsys, *asked, "fast (t=0,u=1),fast (t=1,u=1)")
     pair = document["pairs"][0]
     assert (pair["first"], pair["second"]) == ("fast (t=0,u=1)", "fast (t=1,u=1)")
-    document, _ = told(capsys, *asked, "sl,fast (t=1")
+    document, _ = reports(capsys, *asked, "sl,fast (t=1")
     assert document["pairs"][0]["second"] == "fast (t=1,u=1)"
     assert command([*map(str, asked), "fast,slow"]) == 2
     assert capsys.readouterr().err.splitlines() == [
@@ -72,7 +72,7 @@ def test_agents_by_the_beginning_of_their_names(tmp_path, capsys):
 def test_one_case_is_told_alike(tmp_path, capsys):
     """R-Q1: the interval of a single case is the same in `results` and on the leaderboard."""
     made_run(tmp_path, {"x": {"a": (3, 5)}})
-    board, text = told(capsys, "leaderboard", "latest", "--results", tmp_path)
+    board, text = reports(capsys, "leaderboard", "latest", "--results", tmp_path)
     rate = board["rows"][0]["pass_rate"]
     assert command(["results", "latest", "--results", str(tmp_path), "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["groups"]
@@ -96,7 +96,7 @@ def test_one_case_is_told_alike(tmp_path, capsys):
 def test_edges_of_a_comparison(tmp_path, capsys, counts, said):
     """R-Q1: nothing judged, all pass, all fail, one trial, ties: said, not made up."""
     run = made_run(tmp_path, {"x": counts})
-    document, text = told(capsys, "compare", run, run, "--results", tmp_path)
+    document, text = reports(capsys, "compare", run, run, "--results", tmp_path)
     assert said in text
     assert "nan" not in text.lower()
     interval = document["pairs"][0]["metrics"][0]["interval"]
@@ -129,14 +129,14 @@ def test_hostile_names_are_not_obeyed(tmp_path, capsys):
 
 
 def test_a_leaderboard_of_the_latest_run(tmp_path, capsys):
-    """R-Q3: places, intervals, cost and latency; agents not told apart share places."""
+    """R-Q3: intervals, cost, latency; agents without a significant difference share ranks."""
     arms = {
         "good": suite([(10, 10)] * 8),
         "same": suite([(10, 10)] * 8),
         "bad": suite([(2, 10)] * 8),
     }
     made_run(tmp_path, arms)
-    document, text = told(capsys, "leaderboard", "--results", tmp_path)
+    document, text = reports(capsys, "leaderboard", "--results", tmp_path)
     rows = {row["name"]: row for row in document["rows"]}
     assert (rows["good"]["best"], rows["good"]["worst"]) == (1, 2)
     assert (rows["bad"]["best"], rows["bad"]["worst"]) == (3, 3)
@@ -152,7 +152,7 @@ def test_a_leaderboard_of_the_latest_run(tmp_path, capsys):
 def test_edges_of_a_leaderboard(tmp_path, capsys, metric, counts):
     """R-Q1: nothing judged, one trial, all fail: a dash and the reason."""
     made_run(tmp_path, {"x": counts})
-    document, text = told(capsys, "leaderboard", "--metric", metric, "--results", tmp_path)
+    document, text = reports(capsys, "leaderboard", "--metric", metric, "--results", tmp_path)
     (row,) = document["rows"]
     assert row["value"]["value"] is not None or row["value"]["reason"]
     assert row["value"]["low"] is not None or f"no interval: {row['value']['reason']}" in text
@@ -169,13 +169,13 @@ def test_a_plan_from_a_run(tmp_path, capsys):
     """R-Q1: noise and cost as the run had them; without a run as assumed."""
     made_run(tmp_path, {"x": suite([(5, 10)] * 4)})
     args = ("power", "--effect", "0.1", "--from", "latest", "--results", tmp_path)
-    document, text = told(capsys, *args)
+    document, text = reports(capsys, *args)
     assert document["within"]["value"] == pytest.approx(0.25 * 10 / 9)
     row = next(row for row in document["suite"] if row["plan"]["cases"] == 4)
     shown = f"{row['plan']['trials'][0]}"
     assert re.search(rf"4 +{shown} +{row['plan']['n']:,} +0\.278 seen in 4 cases, 40 trials", text)
     assert "no plan for a population" in text
-    document, text = told(capsys, "power", "--effect", "0.1", "--cases", "30")
+    document, text = reports(capsys, "power", "--effect", "0.1", "--cases", "30")
     assert [row["plan"]["trials"][0] for row in document["suite"]] == [5, 11]
     assert "assumed: typical" in text
     assert "29 for ≥ 90 %" in text

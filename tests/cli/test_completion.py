@@ -12,7 +12,7 @@ HERE = Path(sys.executable).parent
 
 
 def ask(shell: str, program: str, cwd: Path) -> str:
-    """What a program for a shell prints, with the `proctor` of this environment at hand."""
+    """Return the output of a shell script that can call this environment's `proctor`."""
     done = subprocess.run(
         [shell, *(["--norc", "--noprofile"] if shell == "bash" else []), "-c", program],
         cwd=cwd,
@@ -59,7 +59,7 @@ def test_bash(tmp_path: Path, line: str, offered: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_offers_files(tmp_path: Path) -> None:
-    """R-S6: where a file is wanted the shell completes files by itself."""
+    """R-S6: where a file is expected, the shell completes file names."""
     assert in_bash("proctor validate su", tmp_path)[:4] == ["files:", "-o", "default"]
 
 

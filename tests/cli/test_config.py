@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commands import proctor
 
-# Without settings and keys of whoever runs the tests.
+# Without the settings and keys of the user who runs the tests.
 BARE = {k: v for k, v in os.environ.items() if not k.startswith("PROCTOR_") and "KEY" not in k}
 KEY = "sk-proj-" + "a1B2c3D4" * 6
 

@@ -1,4 +1,4 @@
-"""Errors nobody foresaw: one line and a report that stays here; with --debug, everything."""
+"""Unexpected errors: one line and a local report; with --debug, the traceback."""
 
 import os
 import subprocess

@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(place: Path) -> str:
+def output(place: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE], capture_output=True, text=True, check=False, cwd=place
     )
@@ -40,7 +40,7 @@ def told(place: Path) -> str:
     return done.stdout
 
 
-def test_the_demo_tells_two_agents_apart_offline(told: str, place: Path) -> None:
+def test_the_demo_separates_two_agents_offline(output: str, place: Path) -> None:
     """R-R1: verdicts, ranked failures, cost and the folder, without network or key, exit code 0."""
     run = Run(only_run(place / "kept"))
     assert {cell.agent: {c.verdict for c in run.cells if c.agent == cell.agent}
@@ -49,13 +49,13 @@ def test_the_demo_tells_two_agents_apart_offline(told: str, place: Path) -> None
         "hasty": {Verdict.PASS, Verdict.HARD_FAIL},
     }  # fmt: skip
     assert run.totals.trials == 6 * 2 * 5
-    assert "forbidden_tools: " in told
-    assert "cost: n/a (no model calls)" in told
-    assert f"stored in kept/demo/{run.path.name}" in told
-    assert "tool cancel_order" in told, "what the agent did where it went wrong"
+    assert "forbidden_tools: " in output
+    assert "cost: n/a (no model calls)" in output
+    assert f"stored in kept/demo/{run.path.name}" in output
+    assert "tool cancel_order" in output, "what the agent did where it went wrong"
 
 
-def test_the_same_seeds_make_the_same_mistakes(told: str, place: Path) -> None:
+def test_the_same_seeds_make_the_same_mistakes(output: str, place: Path) -> None:
     """R-R5: a second demo gives the same answers trial by trial."""
     first = only_run(place / "kept")
     done = subprocess.run(
@@ -72,12 +72,12 @@ def test_the_same_seeds_make_the_same_mistakes(told: str, place: Path) -> None:
     assert answers[0] == answers[1]
 
 
-def test_every_command_the_demo_prints_works(told: str, place: Path) -> None:
+def test_every_command_the_demo_prints_works(output: str, place: Path) -> None:
     """R-R6: what is printed can be typed, and ends with a code that means what it says."""
-    printed = [line.strip() for line in told.splitlines() if line.startswith("  proctor ")]
+    printed = [line.strip() for line in output.splitlines() if line.startswith("  proctor ")]
     assert len(printed) == 6
     for command in printed:
-        # There is nobody here whose browser could be opened.
+        # There is no browser to open here.
         name, *args = shlex.split(command.replace(" --open", " --html"))
         assert name == "proctor"
         done = proctor(*args, cwd=place)
@@ -86,7 +86,7 @@ def test_every_command_the_demo_prints_works(told: str, place: Path) -> None:
 
 
 def test_a_local_model_that_is_not_there_is_said_in_one_line(place: Path) -> None:
-    """R-R11: a missing extra is an error of set-up, told with what to install, before any trial."""
+    """R-R11: a missing extra is a setup error that says what to install, before any trial."""
     code = "import sys; sys.modules['xllamacpp'] = None; from proctor.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "demo", "--model", "local", "--results", "none"],

@@ -94,9 +94,9 @@ def ours(line: str) -> list[list[str]]:
 
 
 def test_every_command_has_an_example() -> None:
-    """R-S6: nobody has to guess how a command is used."""
-    told = {path for path, _ in every()}
-    silent = {path for path, _ in walk(cli, "proctor")} - told
+    """R-S6: every command shows how it is used."""
+    shown = {path for path, _ in every()}
+    silent = {path for path, _ in walk(cli, "proctor")} - shown
     assert not silent
     for path, line in every():
         assert path in line, f"{path}: {line}"
@@ -217,7 +217,7 @@ def test_examples_work(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """R-S6: what the help says to type does what it says, as it stands."""
+    """R-S6: the examples in the help work as they are printed."""
     folder = shutil.copytree(place, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(folder)
     homes(monkeypatch, folder)

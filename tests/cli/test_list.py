@@ -84,7 +84,7 @@ def test_what_no_agent_fits_is_told_of_agents(project: Path) -> None:
 
 
 def test_experiments_of_the_project(project: Path) -> None:
-    """R-S3: by the dotted names they are run by; a broken file is told, the others are listed."""
+    """R-S3: by their dotted names; a broken file is reported, the others are listed."""
     write_experiment(project, "one", cases="luck.coin", agents=["random"], seeds=4)
     write_experiment(project, "many", cases="luck.coin", experiments={"a": {}, "b": {"seeds": 2}})
     code = "from proctor import Experiment\nexperiment = Experiment(cases='luck.coin')"

@@ -35,7 +35,7 @@ from proctor.errors import ProctorError
 @click.pass_context
 def extra(ctx, what):
     if what == "problem":
-        raise ProctorError("bad \\x1b[31mred\\nline", where="a.json:3:1", hint="write it anew")
+        raise ProctorError("bad \\x1b[31mred\\nline", where="a.json:3:1", hint="write it again")
     if what == "code":
         raise ProctorError("the gate failed", exit_code=1)
     if what == "bug":
@@ -77,7 +77,7 @@ def test_a_problem_is_one_line_and_a_hint(command: list[str]) -> None:
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         r"error: a.json:3:1: bad \x1b[31mred\nline",
-        "hint: write it anew",
+        "hint: write it again",
     ]
 
 
@@ -203,7 +203,7 @@ def test_former_subcommands(command: list[str], words: tuple[str, ...], successo
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_help_tells_validate_test_and_check_apart(command: list[str]) -> None:
+def test_help_distinguishes_validate_test_and_check(command: list[str]) -> None:
     """R-S6: each of the three says what the other two do."""
     for words in ((), ("validate",), ("test",), ("scenario", "check")):
         text = " ".join(run(command, *words, "--help").stdout.split())
@@ -222,7 +222,7 @@ def walk(group: LazyGroup, path: str) -> Iterator[tuple[str, str, click.Command]
             yield from walk(child, f"{path} {name}")
 
 
-def test_tables_tell_what_the_commands_tell() -> None:
+def test_tables_repeat_the_help_of_the_commands() -> None:
     """The line in a group's help is the first line of the command's own help."""
     for path, line, child in walk(cli, "proctor"):
         assert child.get_short_help_str(limit=200).rstrip(".") == line.rstrip("."), path

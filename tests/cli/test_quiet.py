@@ -1,4 +1,4 @@
-"""Nothing on the terminal that was not asked for."""
+"""Commands print nothing but their result."""
 
 import json
 import os
@@ -70,8 +70,8 @@ def test_an_interrupted_extension_is_told_in_words(tmp_path: Path) -> None:
         begun = gate.stderr.readline()
         assert begun == "begun\n", begun
         os.kill(gate.pid, signal.SIGINT)
-        out, told = gate.communicate(timeout=60)
+        out, errors = gate.communicate(timeout=60)
     assert gate.returncode == 130
     assert "interrupted by SIGINT" in out
-    assert "leaked" not in told
+    assert "leaked" not in errors
     assert Run(new).totals.cancelled == 2

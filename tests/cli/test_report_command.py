@@ -18,7 +18,7 @@ from proctor.runs.annotations import annotate, tag
 
 
 class Told(NamedTuple):
-    """What a command ended with and said."""
+    """The exit code and output of a command."""
 
     returncode: int
     stdout: str
@@ -48,31 +48,33 @@ def results(tmp_path: Path) -> Path:
 def test_a_report_is_printed_where_it_is_asked_for(results: Path) -> None:
     """R-Q5: the summary with the leaderboard, and nothing written."""
     before = sorted(results.rglob("*"))
-    told = proctor("report", "results/made/2026-05-29_001", cwd=results.parent)
-    assert told.returncode == 0, told.stderr
-    assert "rank" in told.stdout.splitlines()[0]
-    assert "What broke, the most harmful first" in told.stdout
+    result = proctor("report", "results/made/2026-05-29_001", cwd=results.parent)
+    assert result.returncode == 0, result.stderr
+    assert "rank" in result.stdout.splitlines()[0]
+    assert "What broke, the most harmful first" in result.stdout
     assert sorted(results.rglob("*")) == before
 
 
 def test_one_html_file_is_written_where_it_is_wanted(results: Path) -> None:
     """R-Q5: into the run folder, or to a file; replaced as a whole."""
     run = results / "made" / "2026-05-28_001"
-    told = proctor("report", run, "--html", cwd=results.parent)
-    assert told.returncode == 0, told.stderr
+    result = proctor("report", run, "--html", cwd=results.parent)
+    assert result.returncode == 0, result.stderr
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    told = proctor("report", run, "--html", "page.html", cwd=results.parent)
+    result = proctor("report", run, "--html", "page.html", cwd=results.parent)
     assert (results.parent / "page.html").read_bytes() == (run / "report.html").read_bytes()
-    assert "page.html" in told.stderr
-    assert told.stdout == ""
+    assert "page.html" in result.stderr
+    assert result.stdout == ""
 
 
 def test_markdown_goes_to_standard_output_alone(results: Path) -> None:
     """R-Q5: ready to be redirected into a file or a comment."""
-    told = proctor("report", results / "made" / "2026-05-28_001", "--markdown", cwd=results.parent)
-    assert told.returncode == 0
-    assert told.stdout.startswith("## ")
-    assert told.stderr == ""
+    result = proctor(
+        "report", results / "made" / "2026-05-28_001", "--markdown", cwd=results.parent
+    )
+    assert result.returncode == 0
+    assert result.stdout.startswith("## ")
+    assert result.stderr == ""
 
 
 def test_charts_are_written_in_both_formats(results: Path) -> None:
@@ -80,10 +82,10 @@ def test_charts_are_written_in_both_formats(results: Path) -> None:
     pytest.importorskip("vl_convert", reason="the extra charts is not installed")
     folder = results.parent / "charts"
     run = results / "made" / "2026-05-28_001"
-    told = proctor(
+    result = proctor(
         "report", run, "--charts", folder, "--chart-format", "png", "--chart-format", "svg"
     )
-    assert told.returncode == 0, told.stderr
+    assert result.returncode == 0, result.stderr
     kinds = {path.suffix for path in folder.iterdir()}
     assert kinds == {".png", ".svg"}
     assert len(list(folder.iterdir())) == 12
@@ -94,10 +96,10 @@ def test_the_run_tagged_baseline_is_compared_with(results: Path) -> None:
     old, new = results / "made" / "2026-05-28_001", results / "made" / "2026-05-29_001"
     assert "Since" not in proctor("report", new, cwd=results.parent).stdout
     tag(old, "baseline")
-    told = proctor("report", new, cwd=results.parent).stdout
-    assert "Since made/2026-05-28_001" in told
+    result = proctor("report", new, cwd=results.parent).stdout
+    assert "Since made/2026-05-28_001" in result
     named = proctor("report", new, "--against", "baseline", cwd=results.parent).stdout
-    assert named == told
+    assert named == result
     assert "Since" not in proctor("report", old, cwd=results.parent).stdout  # not with itself
     wrong = proctor("report", new, "--against", "baselin", cwd=results.parent)
     assert wrong.returncode == 2
@@ -105,7 +107,7 @@ def test_the_run_tagged_baseline_is_compared_with(results: Path) -> None:
 
 
 def test_annotations_are_told(results: Path) -> None:
-    """R-D5: what people said about the run stands in its report."""
+    """R-D5: notes about a run are in its report."""
     run = results / "made" / "2026-05-28_001"
     annotate(run, "the search index was <b>down</b>")
     assert "the search index was" in proctor("report", run, cwd=results.parent).stdout
@@ -124,8 +126,8 @@ def test_open_starts_a_browser_with_the_page(results: Path) -> None:
     browser.write_text(f'#!/bin/sh\necho "$@" > {results.parent}/opened\n')
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
     environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}", "DISPLAY": ":0"}
-    told = commands.proctor("report", run, "--open", cwd=results.parent, env=environment)
-    assert told.returncode == 0, told.stderr
+    result = commands.proctor("report", run, "--open", cwd=results.parent, env=environment)
+    assert result.returncode == 0, result.stderr
     assert (results.parent / "opened").read_text().strip().endswith("report.html")
 
 
@@ -137,10 +139,10 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
         (("runs", "share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
         (("report", "latest", "--html", "/dev/null/x.html"), "cannot write"),
     ):
-        told = proctor(*arguments, cwd=results.parent)
-        assert told.returncode == 2, arguments
-        assert words in told.stderr
-        assert "Traceback" not in told.stderr
+        result = proctor(*arguments, cwd=results.parent)
+        assert result.returncode == 2, arguments
+        assert words in result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_share_knows_the_secrets_of_the_project(results: Path) -> None:
@@ -149,28 +151,28 @@ def test_share_knows_the_secrets_of_the_project(results: Path) -> None:
     annotate(run, "ask about CUST-4711")
     settings = "redaction: {patterns: {customer: 'CUST-[0-9]+'}}"
     (results.parent / "proctor.yaml").write_text(settings)
-    told = proctor("runs", "share", run, "-o", "out.html", cwd=results.parent)
-    assert told.returncode == 0, told.stderr
+    result = proctor("runs", "share", run, "-o", "out.html", cwd=results.parent)
+    assert result.returncode == 0, result.stderr
     page = (results.parent / "out.html").read_text(encoding="utf-8")
     assert "CUST-4711" not in page
     assert "ask about [redacted:customer]" in page
-    assert "redacted again: 1 secret removed" in told.stdout
+    assert "redacted again: 1 secret removed" in result.stdout
     assert "share" in proctor("runs", "audit", cwd=results.parent).stdout
 
 
-def test_share_tells_what_is_inside(results: Path) -> None:
-    """R-D5: whoever sends it sees what they send."""
-    told = proctor("runs", "share", "latest", "-o", "out.zip", cwd=results.parent)
-    assert told.returncode == 0, told.stderr
+def test_share_lists_what_is_inside(results: Path) -> None:
+    """R-D5: the sender sees what the file contains."""
+    result = proctor("runs", "share", "latest", "-o", "out.zip", cwd=results.parent)
+    assert result.returncode == 0, result.stderr
     with zipfile.ZipFile(results.parent / "out.zip") as archive:
         for name in archive.namelist():
-            assert name in told.stdout
-    assert "redacted again: " in told.stdout
+            assert name in result.stdout
+    assert "redacted again: " in result.stdout
 
 
 def test_share_names_the_file_after_the_run(results: Path) -> None:
     """R-D5: without a file name, everything in a zip here."""
-    told = proctor("runs", "share", "latest", cwd=results.parent)
-    assert told.returncode == 0, told.stderr
+    result = proctor("runs", "share", "latest", cwd=results.parent)
+    assert result.returncode == 0, result.stderr
     with zipfile.ZipFile(results.parent / "made-2026-05-29_001.zip") as file:
         assert "CONTENTS.md" in file.namelist()

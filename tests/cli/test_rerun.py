@@ -127,7 +127,7 @@ def test_every_field_of_a_trial_is_compared_or_named_as_left_out() -> None:
 
 
 def test_a_run_by_its_name_or_the_latest(project: Path, run: Path) -> None:
-    """R-R5, R-R6: a run to repeat or go on with is named as everywhere, and an unknown one told."""
+    """R-R5, R-R6: a run to repeat or resume is named as everywhere; an unknown one is an error."""
     for name in ("latest", f"{run.parent.name}/{run.name}"):
         assert "identical: 36 of 36" in rerun(project, Path(name)).stdout
     done = proctor("run", "--resume", f"{run.parent.name}/{run.name}", "--quiet", cwd=project)

@@ -39,12 +39,12 @@ def test_the_table_has_every_denominator(root: Path, capsys) -> None:
 
 
 def test_a_name_that_nobody_has_is_a_slip(root: Path, capsys) -> None:
-    """R-D2: nothing found is an answer, unless the agent or the case asked for is not there."""
+    """R-D2: an empty result is valid, unless the agent or case does not exist."""
     asked = ["results", "--results", str(root)]
     assert run([*asked, "--agent", "carefull"]) == 2
-    told = capsys.readouterr().err
-    assert "no trial has the agent 'carefull'" in told
-    assert "did you mean 'careful'?" in told
+    output = capsys.readouterr().err
+    assert "no trial has the agent 'carefull'" in output
+    assert "did you mean 'careful'?" in output
     assert run([*asked, "--case", "nothing-like-it"]) == 2
     assert f"there are {', '.join(sorted(CASES))}" in capsys.readouterr().err
     assert run([*asked, "--agent", "careful", "--status", "failed"]) == 0
@@ -87,9 +87,9 @@ def test_filters_and_trials(root: Path, capsys) -> None:
         "0.4",
     )
     assert run([*asked, "--limit", "1"]) == 0
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == 2
-    assert "1 of 3 trials" in told.err
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 2
+    assert "1 of 3 trials" in output.err
     assert run([*asked, "--min-score", "0.9", "--group-by", "agent"]) == 0
     assert "0 trials" in capsys.readouterr().out
 
@@ -99,10 +99,10 @@ def test_a_bad_folder_is_named_on_standard_error(root: Path, capsys) -> None:
     (root / "x").mkdir()
     (root / "x" / "_spec_.yaml").write_text("format: 7\n")
     assert run(["results", "--results", str(root), "--format", "json"]) == 0
-    told = capsys.readouterr()
-    assert len(json.loads(told.out)["groups"]) == 2
-    assert "warning:" in told.err
-    assert "upgrade proctor" in told.err
+    output = capsys.readouterr()
+    assert len(json.loads(output.out)["groups"]) == 2
+    assert "warning:" in output.err
+    assert "upgrade proctor" in output.err
 
 
 @pytest.mark.parametrize(

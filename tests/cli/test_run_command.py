@@ -166,8 +166,8 @@ def test_a_dry_run_runs_nothing_and_estimates_from_earlier_runs(suite: Path) -> 
     assert "time: unknown" in done.stdout
     assert not (suite.parent / "results").exists()
     assert run(suite, "--agent", "paid:agent", "--filter", "id:case-0").returncode == 0
-    told = run(suite, *args).stdout
-    assert "cost: about $2.50 for 10 of 20 trials, unknown for the others" in told
+    expected = run(suite, *args).stdout
+    assert "cost: about $2.50 for 10 of 20 trials, unknown for the others" in expected
     estimate = json.loads(run(suite, *args, "--json").stdout)["estimate"]
     assert (estimate["cost_usd"], estimate["priced"], estimate["trials"]) == (2.5, 10, 20)
     (suite.parent / "paid.py").write_text("import no_such_module_anywhere")
@@ -176,7 +176,7 @@ def test_a_dry_run_runs_nothing_and_estimates_from_earlier_runs(suite: Path) -> 
     assert "no_such_module_anywhere" in broken.stderr
 
 
-def test_a_dry_run_of_a_resumed_run_tells_what_is_left(suite: Path) -> None:
+def test_a_dry_run_of_a_resumed_run_shows_what_is_left(suite: Path) -> None:
     """R-R7: how many of the plan are still to be run, where, and what that may cost."""
     run(suite, "--agent", "flaky:wrong_then_right", "--max-trials", 3, "--concurrency", 1)
     folder = only_run(suite.parent / "results")
@@ -248,11 +248,11 @@ def test_settings_give_defaults_and_flags_win(suite: Path) -> None:
     assert proctor("run", "--resume", folder, "--quiet").returncode == 0
     (suite.parent / "proctor.yaml").unlink()
     assert proctor("run", "--retry-failed", folder, "--quiet").returncode == 0
-    assert proctor("run", suite).returncode == 2, "now nobody says who is under test"
+    assert proctor("run", suite).returncode == 2, "now no agent is named"
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (["--trials", "0"], "--trials"),
         (["--max-cost", "nan"], "--max-cost"),
@@ -262,11 +262,11 @@ def test_settings_give_defaults_and_flags_win(suite: Path) -> None:
         (["--resume", "."], "name what to run"),
     ],
 )
-def test_wrong_use_is_2_and_named(suite: Path, args: list[str], told: str) -> None:
+def test_wrong_use_is_2_and_named(suite: Path, args: list[str], expected: str) -> None:
     """R-R11: usage errors never look like a failed gate."""
     done = run(suite, *args)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -27,7 +27,7 @@ def run(project: Path, *args: Any) -> Any:
 
 
 def test_a_glob_agents_and_seeds(project: Path) -> None:
-    """R-S3: a slash stands for a dot; every combination is a cell."""
+    """R-S3: a slash means a dot; every combination is a cell."""
     done = run(project, "arithmetic/*", "--agents", "adder,people:zero", "--seeds", 3)
     assert done.returncode == 1, "one of the two is always wrong"
     assert cells(project) == {
@@ -59,7 +59,7 @@ def test_a_suite_and_names_together(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (("--agents", "adder"), "name what to run"),
         (("nothing*", "--agents", "adder"), "no scenario is selected by 'nothing*'"),
@@ -69,11 +69,11 @@ def test_a_suite_and_names_together(project: Path) -> None:
         (("luck.coin", "--agents", "random", "--axis", "x=1"), "has no parameter 'x'"),
     ],
 )
-def test_what_is_refused(args: tuple[str, ...], told: str, project: Path) -> None:
+def test_what_is_refused(args: tuple[str, ...], expected: str, project: Path) -> None:
     """R-S3: exit 2 and nothing made."""
     done = run(project, *args)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert expected in done.stderr
     assert not (project / "results").exists()
 
 

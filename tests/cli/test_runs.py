@@ -40,7 +40,7 @@ def test_annotations_are_added_and_listed(run, tmp_path, capsys):
 
 
 def test_tags_are_put_on_listed_and_taken_away(run, tmp_path, capsys):
-    """R-D5: a tag stands beside the results and names its run."""
+    """R-D5: a tag is stored with the results and names its run."""
     results = ("--results", tmp_path)
     assert "no tagged runs" in said(capsys, "runs", "tag", *results)
     assert said(capsys, "runs", "tag", run, "baseline", *results) == "baseline\n"

@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Done(NamedTuple):
-    """What a command line came to."""
+    """The result of a command line."""
 
     returncode: int
     stdout: str

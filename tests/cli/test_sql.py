@@ -53,7 +53,7 @@ def test_a_query_that_would_write_is_refused(root: Path, tmp_path: Path, capsys)
     """R-D2: exit code 2, a reason, and no file."""
     out = tmp_path / "out.csv"
     assert run(["sql", f"copy trials to '{out}'", "--results", str(root)]) == 2
-    told = capsys.readouterr().err
-    assert "only one SELECT is accepted" in told
-    assert "proctor runs export" in told
+    error = capsys.readouterr().err
+    assert "only one SELECT is accepted" in error
+    assert "proctor runs export" in error
     assert not out.exists()

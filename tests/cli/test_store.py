@@ -1,4 +1,4 @@
-"""`proctor store`: looking after live traces; keeping scenarios is told in test_build.py."""
+"""`proctor store`: manage the trace store."""
 
 import json
 from pathlib import Path
@@ -30,9 +30,9 @@ def invoke(*args: str):
 
 def test_stats_and_prune(address: str) -> None:
     """R-D7: what is there, and what goes."""
-    told = json.loads(invoke("stats", "--store", address, "--json").output)
-    assert (told["traces"], told["spans"], told["errors"]) == (2, 3, 1)
-    assert told["bytes"] > 0
+    result = json.loads(invoke("stats", "--store", address, "--json").output)
+    assert (result["traces"], result["spans"], result["errors"]) == (2, 3, 1)
+    assert result["bytes"] > 0
     assert "traces     2" in invoke("stats", "--store", address).output
     kept = invoke("prune", "--store", address, "--older-than", "30d")
     assert "0 traces deleted" in kept.output
@@ -46,8 +46,8 @@ def test_stats_and_prune(address: str) -> None:
 def test_export(address: str, tmp_path: Path) -> None:
     """R-D7: traces of a filter, in any format `trace` writes, and back."""
     out = tmp_path / "out.jsonl"
-    told = invoke("export", "--store", address, "--status", "error", "-o", str(out))
-    assert "1 trace written" in told.output
+    result = invoke("export", "--store", address, "--status", "error", "-o", str(out))
+    assert "1 trace written" in result.output
     (trace,) = load_traces(out)
     assert (trace.trace_id, len(trace.spans)) == (TRACE, 2)
 
@@ -75,9 +75,9 @@ def test_traces_of_files_go_in_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     chat = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hi."}]
     Path("chat.json").write_text(json.dumps({"messages": chat}), encoding="utf-8")
     for _ in range(2):
-        told = invoke("add", "one.otlp.json", "chat.json")
-        assert told.exit_code == 0, told.output
-        assert "of 2 traces added to sqlite:///proctor-traces.db" in told.output
+        result = invoke("add", "one.otlp.json", "chat.json")
+        assert result.exit_code == 0, result.output
+        assert "of 2 traces added to sqlite:///proctor-traces.db" in result.output
     assert json.loads(invoke("stats", "--json").output)["traces"] == 2
     assert invoke("export", "-o", "all.jsonl").exit_code == 0
     kept = {each.query: each for each in load_traces("all.jsonl")}
@@ -91,8 +91,8 @@ def test_what_is_no_trace_makes_no_store(tmp_path: Path, monkeypatch: pytest.Mon
     """R-T7: exit code 2 and why; a store is made only for something to keep."""
     monkeypatch.chdir(tmp_path)
     Path("other.json").write_text('{"a": 1}', encoding="utf-8")
-    told = invoke("add", "other.json", "nowhere.json")
-    assert told.exit_code == 2
-    assert "not a trace format" in told.output
-    assert "nowhere.json: no such file" in told.output
+    result = invoke("add", "other.json", "nowhere.json")
+    assert result.exit_code == 2
+    assert "not a trace format" in result.output
+    assert "nowhere.json: no such file" in result.output
     assert files(tmp_path) == ["other.json"]

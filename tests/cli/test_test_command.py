@@ -157,7 +157,7 @@ def test_pass(place, proctor):
 
 
 def test_with_several_agents_each_failure_says_whose_it_is(place, proctor):
-    """R-Q5: a case that two agents fail is told twice, each with its agent, and counted as such."""
+    """R-Q5: a case that two agents fail is reported for each agent, and counted twice."""
     head = "agents: {careful: agent:answer, hasty: agent:broken}"
     said = proctor(suite(place, WRONG, head=head))
     assert "✗ wrong × careful  a blocking check failed  suite.yaml:3" in said.out
@@ -290,7 +290,7 @@ def test_several_suites_are_one_report(place, proctor):
 
 
 def test_another_agent(place, proctor):
-    """R-S6: --agent wins over the suite; several are told apart."""
+    """R-S6: --agent wins over the suite; several are reported separately."""
     name = suite(place, GOOD)
     assert proctor(name, "--agent", "agent:broken").code == 1
     said = proctor(name, "--agent", "agent:broken", "--agent", "agent:later", "--format", "json")
@@ -311,18 +311,18 @@ def test_agents_of_the_settings(place, proctor):
 
 
 @pytest.mark.parametrize(
-    ("head", "told"),
+    ("head", "expected"),
     [
         ("agent: agent:anwser", "agent has no 'anwser'"),
         ("agent: nowhere:answer", "no module 'nowhere'"),
         ("agnet: agent:answer", "did you mean"),
     ],
 )
-def test_configuration_errors(place, proctor, head, told):
+def test_configuration_errors(place, proctor, head, expected):
     """R-R11: what is wrong with the suite is one message and exit code 2, before anything runs."""
     said = proctor(suite(place, GOOD, head=head))
     assert (said.code, said.out) == (2, "")
-    assert told in said.err
+    assert expected in said.err
     assert "chatter" not in said.err
 
 
@@ -377,7 +377,7 @@ def test_several_formats_at_once(place, proctor):
 
 
 def test_markdown_and_github(place, proctor):
-    """R-Q5: both can be asked for anywhere."""
+    """R-Q5: both work anywhere."""
     name = suite(place, WRONG)
     assert proctor(name, "--format", "markdown").out.startswith("## ❌ FAIL: suite.yaml\n")
     said = proctor(name, "--format", "github")
@@ -394,7 +394,7 @@ def test_console_in_a_file_has_no_colours(place, proctor):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (["--format", "json", "--format", "junit"], "only one of json and junit can go to"),
         (["--format", "json", "-o", "a", "-o", "b"], "2 files for 1 formats"),
@@ -411,11 +411,11 @@ def test_console_in_a_file_has_no_colours(place, proctor):
         (["--traces", "t", "--agent", "agent:broken"], "give one of them"),
     ],
 )
-def test_usage_errors_before_anything_runs(place, proctor, args, told):
-    """R-R11: a wish that cannot be met is exit code 2, and no agent is run for it."""
+def test_usage_errors_before_anything_runs(place, proctor, args, expected):
+    """R-R11: an impossible combination is exit code 2, and no agent is run."""
     said = proctor(suite(place, GOOD), *args)
     assert (said.code, said.out) == (2, "")
-    assert told in said.err
+    assert expected in said.err
     assert "chatter" not in said.err
 
 
@@ -499,8 +499,8 @@ def test_traces_of_one_case_are_told_apart(place, proctor):
     assert "✗ capital  a blocking check failed" in shown
     for file in ("t/größer als.jsonl", "t/x.jsonl"):
         assert f"  {file}\n" in shown
-    told = proctor(name, "--traces", "t", "--format", "json").document["cases"]
-    assert [each["source"] for each in told] == ["t/größer als.jsonl", "t/x.jsonl"]
+    expected = proctor(name, "--traces", "t", "--format", "json").document["cases"]
+    assert [each["source"] for each in expected] == ["t/größer als.jsonl", "t/x.jsonl"]
     assert "\nt/x.jsonl\n" in proctor(name, "--traces", "t", "--format", "junit").out
 
 
@@ -534,7 +534,7 @@ def test_a_map_with_a_slip(place, proctor):
 
 
 def test_a_case_without_a_trace_is_infrastructure(place, proctor):
-    """R-R11: a missing trace is exit code 2, the case is told, and stray traces are counted."""
+    """R-R11: a missing trace is exit code 2, the case is named, and stray traces are counted."""
     record(place / "t" / "a.jsonl", "What is the capital of France?", "Paris", "search")
     record(place / "t" / "b.jsonl", "Who are you?", "An agent.")
     said = proctor(suite(place, GOOD, WRONG), "--traces", "t", "--format", "json")
@@ -601,7 +601,7 @@ def test_a_judge_out_of_reach_is_infrastructure(place, proctor):
 
 
 def test_grounding_says_its_method(place, proctor):
-    """R-C8: without a judge the answer is held against what the tools said, and that is told."""
+    """R-C8: without a judge the answer is compared with the tools' output, as reported."""
     grounded = """
   - id: grounded
     input: What is the capital of France?

@@ -224,7 +224,7 @@ def test_a_bad_file_is_named_and_the_good_ones_are_shown(example: Path, tmp_path
 
 
 def test_what_could_be_read_is_said_once(tmp_path: Path) -> None:
-    """R-T7: each file of no known format is named; the list of formats is told a single time."""
+    """R-T7: each file of no known format is named; the list of formats is printed only once."""
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps({"settings": name}))
     done = proctor("trace", "list", tmp_path)

@@ -25,7 +25,7 @@ def test_a_good_suite(tmp_path: Path) -> None:
 
 
 def test_every_problem_of_every_file(tmp_path: Path) -> None:
-    """R-S1 R-R11: 2, each problem once with its place and a hint, good files told as well."""
+    """R-S1 R-R11: 2, each problem once with its place and a hint; valid files are listed too."""
     (tmp_path / "good.yaml").write_text(GOOD)
     (tmp_path / "bad.yaml").write_text(BAD)
     done = proctor(tmp_path, "validate", "good.yaml", "bad.yaml", "missing.yaml")
@@ -133,8 +133,8 @@ def test_what_the_hint_of_a_template_leads_to(tmp_path: Path) -> None:
     spec = tmp_path / "catalog/sum/easy/spec.yaml"
     spec.parent.mkdir(parents=True)
     spec.write_text("in: x\nscenaro: y\n")
-    told = proctor(tmp_path, "scenario", "build", "sum.easy", "--seed", "1", "-o", "built")
-    assert told.returncode == 2
+    result = proctor(tmp_path, "scenario", "build", "sum.easy", "--seed", "1", "-o", "built")
+    assert result.returncode == 2
     done = proctor(tmp_path, "validate", str(spec.relative_to(tmp_path)))
     assert done.returncode == 2
     assert "unknown key 'scenaro'" in done.stderr

@@ -82,7 +82,7 @@ def test_every_moment_around_a_change_of_the_clocks(day: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cron", "zone", "told"),
+    ("cron", "zone", "expected"),
     [
         ("0 2 * *", "UTC", "not a cron expression"),
         ("0 0 2 * * *", "UTC", "not a cron expression"),
@@ -93,9 +93,9 @@ def test_every_moment_around_a_change_of_the_clocks(day: datetime) -> None:
         ("0 2 * * *", "../etc/passwd", "no time zone"),
     ],
 )
-def test_what_is_no_time_is_refused(cron: str, zone: str, told: str) -> None:
+def test_what_is_no_time_is_refused(cron: str, zone: str, expected: str) -> None:
     """R-Q7: expressions and zones are checked where they are given."""
-    with pytest.raises(ProctorError, match=told):
+    with pytest.raises(ProctorError, match=expected):
         Cron(cron, zone)
 
 

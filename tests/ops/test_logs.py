@@ -1,4 +1,4 @@
-"""Logs in files: asked for by an option, within bounds, fit to be read."""
+"""Log files: enabled by an option, bounded in size, readable."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|E
 
 
 def test_a_log_never_exceeds_its_bounds(tmp_path: Path) -> None:
-    """R-R6: files are begun anew by size and only so many are kept, however much is logged."""
+    """R-R6: files are rotated by size and their number is limited, however much is logged."""
     log = logging.getLogger("proctor.test")
     with logging_to(tmp_path / "x.log", max_bytes=2_000, backups=2):
         for number in range(1_000):
@@ -103,7 +103,7 @@ def test_servers_log_too(tmp_path: Path) -> None:
 
 
 def test_output_of_another_process_is_truncate_log(tmp_path: Path) -> None:
-    """R-Q7: a run that floods its log goes on writing to a file that was begun anew."""
+    """R-Q7: a run that floods its log continues in the emptied file."""
     path = tmp_path / "x.log"
     flood = "import os, sys\nfor line in sys.stdin: os.write(1, b'x' * 99_999 + b'\\n')"
     with path.open("ab", buffering=0) as out:
@@ -129,7 +129,7 @@ from proctor.ops.schedule import Book, Schedule
 from proctor.ops.scheduler import Scheduler
 
 class Clock:
-    # Time passes only when told.
+    # Time passes only when the test moves it.
     moment = datetime(2026, 5, 4, tzinfo=UTC)
 
     def now(self):

@@ -23,7 +23,7 @@ NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 class FakeClock:
-    """Time passes when somebody waits, and stops after `until`."""
+    """A clock that advances when it waits, and stops after `until`."""
 
     def __init__(self, now: datetime, until: datetime | None = None) -> None:
         self.moment = now
@@ -71,7 +71,7 @@ def quick(**more: Any) -> Schedule:
 
 
 def slow(**more: Any) -> Schedule:
-    """A run that goes on until it is told to end."""
+    """A run that continues until it is stopped."""
     return quick(target="suite.yaml", options=("--agent", "bots:wait", "--quiet"), **more)
 
 
@@ -207,7 +207,7 @@ def test_addresses_reach_the_run_and_nobody_else(book: Book, monkeypatch: Any) -
 
 
 def test_serving_goes_from_time_to_time(book: Book) -> None:
-    """R-Q7: the loop looks often enough to miss nothing, and ends when told to."""
+    """R-Q7: the loop checks often enough to miss nothing, and stops on request."""
     book.add("a", quick(cron="*/30 * * * *"))
     served = Served(book, NOON)
     served.clock.until = hours(2.25)
@@ -278,7 +278,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (["suite.yaml", "--cron", "nonsense"], "not a cron expression"),
         (["absent.yaml", "--cron", "@daily"], "absent.yaml: no such file"),
@@ -288,17 +288,19 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         (["suite.yaml", "--cron", "@daily", "--", "--notify", "json://x"], "before the `--`"),
     ],
 )
-def test_slips_are_told_when_it_is_added(tmp_path: Path, args: list[str], told: str) -> None:
+def test_mistakes_are_reported_when_it_is_added(
+    tmp_path: Path, args: list[str], expected: str
+) -> None:
     """R-Q7: not in the middle of the night."""
     write_suite(tmp_path, cases=1)
     done = proctor("schedule", "add", *args, cwd=tmp_path)
     assert done.returncode == 2
-    assert told.casefold() in done.stderr.casefold()
+    assert expected.casefold() in done.stderr.casefold()
     assert not (tmp_path / ".proctor" / "schedules.yaml").exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         ("version: 1\nschedules: {a: {target: x, cron: '@daily', tz: Mars}}", "added"),
         ("version: 2\nschedules: {}", "version"),
@@ -310,13 +312,13 @@ def test_slips_are_told_when_it_is_added(tmp_path: Path, args: list[str], told: 
         ),
     ],
 )
-def test_a_file_edited_wrongly_is_named(book: Book, content: str, told: str) -> None:
+def test_a_file_edited_wrongly_is_named(book: Book, content: str, expected: str) -> None:
     """R-Q7: the file may be edited by hand; what is wrong is said with its place."""
     book.folder.mkdir()
     (book.folder / "schedules.yaml").write_text(content)
     with pytest.raises(ProctorError) as error:
         book.schedules()
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_many_processes_lose_nothing(book: Book) -> None:
