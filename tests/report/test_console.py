@@ -46,7 +46,7 @@ def test_a_place_without_lines_is_its_name():
 
 
 def test_sums_have_denominators():
-    """R-Q5: so many of so many, and a cost that is a lower bound says so."""
+    """R-Q5: every count has its denominator, and a lower bound of a cost is marked."""
     text = plain(mixed())
     assert (
         "1 of 7 cases passed; 2 failed (1 on a blocking check); 1 could not be judged; "
@@ -56,7 +56,7 @@ def test_sums_have_denominators():
 
 
 def test_unknown_cost_is_said():
-    """R-A4: calls without a price are told, not counted as free."""
+    """R-A4: calls without a price are reported, not counted as free."""
     assert "cost unknown, 2 calls unpriced" in plain(report(case(unpriced_calls=2)))
     assert plain(report(case())).splitlines()[-1] == "cost: n/a (no model calls) · 2.0 s"
 

@@ -175,8 +175,8 @@ def test_ten_thousand_trials_stay_below_three_megabytes(tmp_path: Path) -> None:
     assert made.size <= MAX_BYTES < LIMIT
     trials = rows_of(json.loads(block(made.text, "trials")))
     assert len(trials) == 10_000
-    told = "\n".join(made.inside)
-    found = re.search(r"(\d+) of 10,000 traces, .*; the others are in (.*)/traces", told)
+    contents = "\n".join(made.inside)
+    found = re.search(r"(\d+) of 10,000 traces, .*; the others are in (.*)/traces", contents)
     assert found is not None
     assert found[2] == str(folder)
     with_trace, first_block = 0, {}

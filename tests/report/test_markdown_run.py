@@ -52,9 +52,9 @@ def test_every_form_says_the_same_numbers(run: Run) -> None:
 
 
 def test_the_leader_is_named_only_when_tests_tell(run: Run, tmp_path: Path) -> None:
-    """R-Q3: ahead where the difference is real, otherwise not told apart."""
-    told = render(ReportFacts(run))
-    assert "careful is significantly better than all others on 9 shared cases" in told
+    """R-Q3: ahead only where the difference is significant."""
+    text = render(ReportFacts(run))
+    assert "careful is significantly better than all others on 9 shared cases" in text
     few = Run(make_run(tmp_path / "few" / "2026-05-28_001", cases=2, pass_rates=(1.0, 0.3)))
     assert "No significant difference between careful and hasty on 2 shared cases" in render(
         ReportFacts(few)
@@ -125,7 +125,7 @@ def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
     assert [part.strip() for part in row.split("|")[2:6]] == ["–", "–", "–", "–"]
     page = plain_words(render_page(run, facts, with_charts=False).text)
     assert "Not judged 12" in page
-    # Why is told in every form, the most common first, with a trial that shows it.
+    # Every form gives the reasons, the most common first, with a trial of each.
     for words in (text.replace("\\", ""), page, console.render(facts)):
         assert "8 trials: ConnectError in the agent: no server 0 (" in words
         assert "4 trials: ConnectError in the agent: no server 1 (" in words

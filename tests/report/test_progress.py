@@ -41,7 +41,7 @@ def test_a_status_line_stays_one_line(monkeypatch: pytest.MonkeyPatch, text: str
 
 
 def test_the_reader_decides_the_display() -> None:
-    """R-R6: nothing when quiet, events when asked for, else a live line or lines."""
+    """R-R6: nothing when quiet, events on request, else a live line or lines."""
     assert progress_for(io.StringIO(), quiet=True, events=True) is None
     kinds = {
         type(progress_for(out, quiet=False, events=events)).__name__
@@ -73,9 +73,9 @@ def test_displays_of_a_group_see_the_same_run() -> None:
 
     asyncio.run(follow())
     assert lines.getvalue().splitlines()[-1].startswith("3/3 done · 2/3 passed (66.7 %)")
-    told = [json.loads(text) for text in events.getvalue().splitlines()]
-    assert [each["event"] for each in told] == [
+    seen = [json.loads(text) for text in events.getvalue().splitlines()]
+    assert [each["event"] for each in seen] == [
         *("planned", "started", "finished", "started", "finished", "skipped")
     ]
-    assert told[-2]["status"] == "failed"
-    assert told[-2]["done"] == displays[0].done == displays[1].done == 3
+    assert seen[-2]["status"] == "failed"
+    assert seen[-2]["done"] == displays[0].done == displays[1].done == 3

@@ -24,7 +24,7 @@ HIDDEN = "correct-horse-7-battery"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run that was kept when nobody knew these secrets."""
+    """A run that was stored before these secrets were known."""
 
     def leak(trial: Trial, _rng: object) -> None:
         trial.answer = f"the key is {KEY} and the word is {HIDDEN}"
@@ -127,8 +127,8 @@ def test_sharing_twice_gives_the_same_results(run: Run, tmp_path: Path, redactor
     with zipfile.ZipFile(first.path) as a, zipfile.ZipFile(second.path) as b:
         for name in ("run/trials.jsonl", "run/_spec_.yaml", "run/traces/000001.jsonl.zst"):
             assert a.read(name) == b.read(name), name
-        told = json.loads(b.read("run/results.json"))
-    assert told["run_id"] == run.run_id
+        document = json.loads(b.read("run/results.json"))
+    assert document["run_id"] == run.run_id
 
 
 def test_folders_are_made(run: Run, tmp_path: Path, redactor: Redactor) -> None:

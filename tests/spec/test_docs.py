@@ -37,7 +37,7 @@ def test_settings_in_the_reference(root: Path, tmp_path: Path) -> None:
     (text,) = blocks(page)
     (tmp_path / "proctor.yaml").write_text(text)
     assert load_configuration(tmp_path, environ={}).settings.limits.trials == 5
-    told = page.read_text("utf-8")
-    assert [name for name in Settings.model_fields if f"`{name}" not in told] == []
+    documented = page.read_text("utf-8")
+    assert [name for name in Settings.model_fields if f"`{name}" not in documented] == []
     named = [name for name in setting_names() if not name.startswith("PROCTOR_JUDGE_")]
-    assert [name for name in named if f"`{name}`" not in told] == []
+    assert [name for name in named if f"`{name}`" not in documented] == []

@@ -91,7 +91,7 @@ def test_seeds_are_a_count_a_range_or_a_list(written: Any, seeds: tuple[int, ...
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         (0, "at least one seed"),
         (-3, "at least one seed"),
@@ -107,9 +107,9 @@ def test_seeds_are_a_count_a_range_or_a_list(written: Any, seeds: tuple[int, ...
         ([2**64], "larger than"),
     ],
 )
-def test_seeds_that_are_none(written: Any, told: str) -> None:
+def test_seeds_that_are_none(written: Any, message: str) -> None:
     """R-S3: each slip has its own words."""
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         read_seeds(written)
 
 
@@ -144,11 +144,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), BAD, ids=[told for _, told in BAD])
-def test_what_is_wrong_is_told_at_its_place(text: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[message for _, message in BAD])
+def test_problems_are_reported_at_their_place(text: str, message: str, tmp_path: Path) -> None:
     """R-S3, R-S6: file, line and column of every slip."""
     (problem, *_) = problems(write(tmp_path, text))
-    assert problem.startswith(told)
+    assert problem.startswith(message)
 
 
 def test_several_in_a_file_share_what_stands_beside_them(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ experiments:
     ],
 )
 def test_a_name_is_one_experiments(text: str, tmp_path: Path) -> None:
-    """R-S3: a duplicate is told with where the other is, in either form."""
+    """R-S3: a duplicate is reported with the place of the other, in either form."""
     (problem,) = problems(write(tmp_path, text))
     assert ":3:" in problem
     assert "is there twice" in problem
@@ -202,7 +202,7 @@ def test_python_files_give_the_same_object(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = 1", "the file defines no experiment"),
         ("experiment = 3", "not an experiment"),
@@ -211,10 +211,10 @@ def test_python_files_give_the_same_object(tmp_path: Path) -> None:
         ("experiments = [{'cases': 'x', 'name': 'a'}] * 2", "is there twice"),
     ],
 )
-def test_python_files_that_give_none(text: str, told: str, tmp_path: Path) -> None:
+def test_python_files_that_give_none(text: str, message: str, tmp_path: Path) -> None:
     """R-S3: what a file returns is checked like what a file says."""
     name = f"bad_{abs(hash(text))}.py"
-    with pytest.raises(ProctorError, match=told):
+    with pytest.raises(ProctorError, match=message):
         load_experiments(write(tmp_path, text, name))
 
 

@@ -29,7 +29,7 @@ def test_slugs(given_input: object, expected: str) -> None:
 
 
 def test_long_inputs_with_one_beginning_keep_apart() -> None:
-    """R-C1: what is cut is told apart by a digest."""
+    """R-C1: cut ids differ by a digest."""
     start = "the quick brown fox jumps over the lazy dog and then goes on to "
     one, two = slug(start + "Rome"), slug(start + "Paris")
     assert one != two

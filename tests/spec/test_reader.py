@@ -24,10 +24,10 @@ def values(text: str, **environ: str) -> object:
 def problems(text: str | bytes, folder: Path, **environ: str) -> list[str]:
     path = folder / "suite.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return [told(folder, str(p)) for p in read(path, environ=environ).problems]
+    return [relative(folder, str(p)) for p in read(path, environ=environ).problems]
 
 
-def told(folder: Path, text: str) -> str:
+def relative(folder: Path, text: str) -> str:
     return text.replace(f"{folder}/", "")
 
 
@@ -355,7 +355,9 @@ def test_include_in_a_circle(tmp_path: Path) -> None:
     """R-S1: files that include each other are refused where the circle closes."""
     (tmp_path / "a.yaml").write_text("x: !include b.yaml")
     (tmp_path / "b.yaml").write_text("\ny: !include a.yaml")
-    found = [told(tmp_path, str(p)) for p in read(tmp_path / "a.yaml", environ=NOTHING).problems]
+    found = [
+        relative(tmp_path, str(p)) for p in read(tmp_path / "a.yaml", environ=NOTHING).problems
+    ]
     assert found == ["b.yaml:2:4: !include goes round in a circle: a.yaml → b.yaml → a.yaml"]
 
 

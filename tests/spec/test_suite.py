@@ -257,7 +257,7 @@ def test_a_mistake_in_defaults_is_told_once(write) -> None:
 
 
 def test_mistakes_in_an_included_file(write, tmp_path: Path) -> None:
-    """R-S1: cases of other files are cases, and their mistakes are told there."""
+    """R-S1: cases of other files are cases, and their problems are reported there."""
     write("- input: a\n- input: b\n  trails: 2\n", "more.yaml")
     path = write("agent: m:f\ncases:\n- input: c\n- !include more.yaml\n")
     assert problems(path) == ["more.yaml:3:3: unknown key 'trails'"]
@@ -312,7 +312,7 @@ def test_what_variables_hold_is_never_shown(write) -> None:
 
 
 def test_the_resolved_suite_keeps_references(write) -> None:
-    """R-S1: defaults merged, variables as they were written; redaction is told what they held."""
+    """R-S1: defaults merged, variables as written; redaction knows their values."""
     path = write("agent: m:f\ndefaults: {trials: 2}\ncases: [{id: a, input: 'ask ${KEY}'}]\n")
     suite = load_suite(path, environ={"KEY": HELD})
     assert suite.cases[0].input == f"ask {HELD}"
@@ -434,7 +434,7 @@ def test_the_rich_suite_is_good(write) -> None:
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), STRANGE)
 def test_any_value_in_any_place(seed: int, strange: object) -> None:
-    """R-S1: whatever stands where something else should, it is refused there or taken."""
+    """R-S1: a value of the wrong type is refused at its place or accepted."""
     value = plain(read_text(RICH, "r", environ={}).tree)  # pyright: ignore[reportArgumentType]
     replace_somewhere(value, strange, random.Random(seed))
     text = json.dumps(value, ensure_ascii=False)
@@ -490,7 +490,7 @@ def mutated(text: str, how: str, chance: random.Random) -> str:
 
 
 def test_a_resolved_suite_can_be_restored(write, tmp_path: Path) -> None:
-    """R-D1 R-S1: what a run folder keeps is the suite that ran; variables are read anew."""
+    """R-D1 R-S1: a run folder stores the suite that ran; variables are read again."""
     (tmp_path / "prompt.txt").write_text("literal ${KEY}")
     text = (
         SUITE + "  - {id: c, input: 'ask ${KEY} for $${x}', properties: {p: !include prompt.txt}}\n"

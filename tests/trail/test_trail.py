@@ -109,8 +109,8 @@ def test_experiments_side_by_side(few: Path) -> None:
     """R-G6: the log is a view of the runs; an unknown experiment is named."""
     invoke(*run_args(few, "one", "--approach", "rules"))
     invoke(*run_args(few, "two", "--approach", "off"))
-    told = invoke("compare", "two", "one", "--output-dir", str(few / "out"))
-    heads, two, one = told.output.splitlines()
+    shown = invoke("compare", "two", "one", "--output-dir", str(few / "out"))
+    heads, two, one = shown.output.splitlines()
     assert heads.split()[:4] == ["experiment", "split", "approach", "traces"]
     assert (two.split()[0], one.split()[0]) == ("two", "one")
     every = invoke("compare", "--output-dir", str(few / "out"), "--json")
@@ -119,9 +119,9 @@ def test_experiments_side_by_side(few: Path) -> None:
     flags = ["--notes", "a second try", "--subset", str(few / "ids.txt")]
     (few / "ids.txt").write_text(next((few / "data" / "GAIA").iterdir()).stem)
     invoke(*run_args(few, "four", "--approach", "rules", *flags))
-    told = invoke("compare", "one", "four", "--output-dir", str(few / "out"))
-    assert "a second try" in told.output
-    assert "ids.txt" in told.output
+    shown = invoke("compare", "one", "four", "--output-dir", str(few / "out"))
+    assert "a second try" in shown.output
+    assert "ids.txt" in shown.output
     missing = invoke("compare", "three", "--output-dir", str(few / "out"))
     assert "no finished experiment 'three'" in str(missing.exception)
 
@@ -129,13 +129,13 @@ def test_experiments_side_by_side(few: Path) -> None:
 def test_score_names_what_it_could_not_read(few: Path) -> None:
     """R-G5: repaired where unambiguous, never silently skipped; exit 2 when a file gave nothing."""
     gold = few / "processed_annotations_gaia"
-    told = few / "told"
-    shutil.copytree(gold, told)
-    first, second, third, *_ = sorted(told.glob("*.json"))
+    damaged = few / "damaged"
+    shutil.copytree(gold, damaged)
+    first, second, third, *_ = sorted(damaged.glob("*.json"))
     first.write_text('{"errors": [],}')
     second.write_text("not JSON")
     third.unlink()
-    done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(told))
+    done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(damaged))
     assert done.exit_code == 2
     assert f"{first.name}: trailing comma repaired" in done.output
     assert f"{second.name}: not read" in done.output
@@ -145,18 +145,18 @@ def test_score_names_what_it_could_not_read(few: Path) -> None:
 
 
 def test_what_cannot_count_is_named(few: Path) -> None:
-    """R-G5: entries without a place, unknown categories, scores that are no numbers are told, on
-    both sides and by `run` too; figures stay numbers."""
+    """R-G5: entries without a place, unknown categories, scores that are no numbers are
+    reported, on both sides and by `run` too; figures stay numbers."""
     gold = few / "processed_annotations_gaia"
-    told = few / "told"
-    shutil.copytree(gold, told)
-    first, second, third, *_ = sorted(told.glob("*.json"))
+    damaged = few / "damaged"
+    shutil.copytree(gold, damaged)
+    first, second, third, *_ = sorted(damaged.glob("*.json"))
     entry = {"category": "Blue Errors", "location": "a"}
     odd = {"errors": [{"category": "Goal Deviation"}, entry], "scores": []}
     first.write_text(json.dumps(odd))
     second.write_text('{"errors": [], "scores": [{"reliability_score": NaN, "overall": "x"}]}')
     third.write_text("\N{BYTE ORDER MARK}{}", encoding="utf-8")
-    done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(told))
+    done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(damaged))
     assert done.exit_code == 0
     assert f"{first.name}: errors[0]: no location, errors[1]: the category 'Blue" in done.output
     assert (
@@ -209,7 +209,7 @@ def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_experiment_whose_model_is_silent(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-G6: figures of traces that `offline` answered for the model are told as such, not passed
+    """R-G6: figures of traces that `offline` answered for the model are marked, not passed
     off as the model's: on the terminal, in the files and in the log."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
     with MockLLM([{"text": "no", "times": "forever"}]) as server:
