@@ -86,15 +86,15 @@ def _async_send(library: Any, original: Any, in_use: InUse) -> Any:
     return send
 
 
-def _response(library: Any, request: Any, answer: RecordedResponse, stream: bool) -> Any:
-    headers = {"content-type": answer.content_type} if answer.content_type else {}
-    if answer.status == MISS_STATUS:
+def _response(library: Any, request: Any, recorded: RecordedResponse, stream: bool) -> Any:
+    headers = {"content-type": recorded.content_type} if recorded.content_type else {}
+    if recorded.status == MISS_STATUS:
         # The OpenAI and Anthropic clients obey this header; a retry would only miss again.
         headers["x-should-retry"] = "false"
     response = library.Response(
-        answer.status,
+        recorded.status,
         headers=headers,
-        stream=library.ByteStream(answer.content),
+        stream=library.ByteStream(recorded.content),
         request=request,
     )
     # httpx sets it when a response is closed; instrumentations read it.

@@ -492,17 +492,17 @@ class Cassette:
         """Return a callback that records the complete response to a request."""
         scope = _scope.get() or self._outside
 
-        def keep(answer: ReceivedResponse) -> None:
+        def record(received: ReceivedResponse) -> None:
             # Not recorded: the client retries these, and a replay would repeat the failure.
-            if is_transient_status(answer.status) or answer.status == _CONFLICT:
+            if is_transient_status(received.status) or received.status == _CONFLICT:
                 return
-            stored = recorded_response(*answer, self._redactor)
+            stored = recorded_response(*received, self._redactor)
             entry = RecordedCall(request.key, request, stored, scope.trial, scope.attempt)
             with self._lock:
                 if self._writer is not None:
                     self._writer.add(entry)
 
-        return keep
+        return record
 
 
 def replaying() -> bool:

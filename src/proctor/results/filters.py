@@ -17,7 +17,7 @@ from proctor.results.database import Named, literal, named
 
 STATUSES = ("passed", "failed", "hard_fail", "infra_error", "cancelled")
 
-Words = str | Sequence[str]
+Names = str | Sequence[str]
 """One name or glob, or several of which one must match."""
 
 When = str | date | datetime
@@ -27,12 +27,12 @@ When = str | date | datetime
 class Filters(TypedDict, total=False):
     """Filters of trials; all of them must match."""
 
-    agent: Words
-    case: Words
-    tag: Words
-    experiment: Words
-    model: Words
-    status: Words
+    agent: Names
+    case: Names
+    tag: Names
+    experiment: Names
+    model: Names
+    status: Names
     since: When
     until: When
     min_score: float
@@ -71,7 +71,7 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
             SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
         )
     if (status := filters.get("status")) is not None:
-        statuses = [word.lower() for word in words(status)]
+        statuses = [word.lower() for word in split_names(status)]
         for word in statuses:
             if word not in STATUSES:
                 raise ProctorError(f"{word!r} is not a status", hint=hint_among(word, STATUSES))
@@ -90,15 +90,15 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
     return result
 
 
-def words(value: Words) -> list[str]:
+def split_names(value: Names) -> list[str]:
     """Return the names; a text may contain several, separated by commas."""
     parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
     return [part.strip() for part in parts if part.strip()]
 
 
-def names(value: Words) -> list[str]:
-    """Same as `words`, plus the whole text: a name may contain a comma."""
-    parts = words(value)
+def names(value: Names) -> list[str]:
+    """Same as `split_names`, plus the whole text: a name may contain a comma."""
+    parts = split_names(value)
     return [value, *parts] if isinstance(value, str) and len(parts) > 1 else parts
 
 
@@ -107,7 +107,7 @@ def is_glob(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _matches(column: Named, value: Words) -> SqlCondition:
+def _matches(column: Named, value: Names) -> SqlCondition:
     tests = [_word_test(column.sql, word) for word in names(value)]
     return SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
 

@@ -192,10 +192,10 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
         commit=as_text(git.get("commit")),
         agents={
             str(name): AgentFacts(
-                as_text(as_mapping(given).get("kind")),
-                model if isinstance(model := as_mapping(given).get("model"), str) else None,
+                as_text(as_mapping(config).get("kind")),
+                model if isinstance(model := as_mapping(config).get("model"), str) else None,
             )
-            for name, given in agents.items()
+            for name, config in agents.items()
         },
         # `str` for values of YAML that JSON does not have, such as dates.
         cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),

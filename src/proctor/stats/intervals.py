@@ -175,8 +175,8 @@ def bootstrap_over_cases(
     share(level, "level")
     if quantile is not None:
         share(quantile, "quantile")
-    kept = np.asarray(finite(values, "values"), dtype=np.float64)
-    n = len(kept)
+    sample = np.asarray(finite(values, "values"), dtype=np.float64)
+    n = len(sample)
     method = f"BCa bootstrap over cases, {resamples} resamples, seed {seed}"
 
     def result(
@@ -192,19 +192,19 @@ def bootstrap_over_cases(
             np.mean(rows, axis=axis) if quantile is None else np.quantile(rows, quantile, axis=axis)
         )
 
-    value = float(statistic(kept, axis=-1))
+    value = float(statistic(sample, axis=-1))
     if n == 1:
         return result(
             value, None, None, "one case gives no information about the variation between cases"
         )
     # Equal values are no proof of certainty, and BCa is not defined for them.
-    if float(np.ptp(kept)) == 0:
+    if float(np.ptp(sample)) == 0:
         return result(value, None, None, "all values are equal: resampling shows no spread")
     with warnings.catch_warnings():
         # Degenerate data warn and give NaN, which is turned into a reason below.
         warnings.simplefilter("ignore")
         found = scipy_module("stats").bootstrap(
-            (kept,),
+            (sample,),
             statistic,
             n_resamples=resamples,
             batch=max(1, _CELLS_AT_ONCE // n),
@@ -242,12 +242,12 @@ def confidence_sequence(
 
     share(level, "level")
     least, most = finite(bounds, "bounds")
-    kept = finite(values, "values")
-    if least >= most or any(not least <= value <= most for value in kept):
+    sample = finite(values, "values")
+    if least >= most or any(not least <= value <= most for value in sample):
         raise ProctorError(
             f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
         )
-    n, method = len(kept), "betting confidence sequence, hedged"
+    n, method = len(sample), "betting confidence sequence, hedged"
     if not n:
         return Interval(None, None, None, level, method, "suite", 0, 0, reason="no value")
     span = most - least
@@ -261,7 +261,7 @@ def confidence_sequence(
     threshold = math.log(2 / (1 - level))
     # One imagined value of ½ with variance ¼ before the first, so that the first bet is defined.
     total, squares = 0.5, 0.25
-    for t, value in enumerate(((x - least) / span for x in kept), start=1):
+    for t, value in enumerate(((x - least) / span for x in sample), start=1):
         # `squares` is t times the variance of what came before: a bet may not see its outcome.
         bet = math.sqrt(2 * threshold / (squares * math.log(t + 1)))
         up += np.log1p(np.minimum(bet, cap_up) * (value - means))
@@ -269,7 +269,7 @@ def confidence_sequence(
         ruled_out |= np.maximum(up, down) >= threshold
         total += value
         squares += (value - total / (t + 1)) ** 2
-    mean = math.fsum(kept) / n
+    mean = math.fsum(sample) / n
     left = means[~ruled_out]
     if not len(left):
         why = "every mean is ruled out: the values do not come from one unchanging source"

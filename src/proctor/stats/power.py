@@ -75,24 +75,24 @@ def difference_variance(
     """Return ω²: the variance of true case differences, after subtracting trial noise."""
     arms = paired(first, second)
     # One trial shows no variance.
-    kept = [
+    repeated = [
         (a, b)
         for a, b in zip(arms.first, arms.second, strict=True)
         if a.trials > 1 and b.trials > 1
     ]
-    n, left_out = sum(a.trials + b.trials for a, b in kept), len(first) - len(kept)
+    n, left_out = sum(a.trials + b.trials for a, b in repeated), len(first) - len(repeated)
     method = "variance of differences minus trial noise, not below 0"
-    if len(kept) < 2:
+    if len(repeated) < 2:
         why = "fewer than two cases have two judged trials in each arm"
-        return Variance(None, method, n, len(kept), left_out, why)
-    gaps = [b.rate - a.rate for a, b in kept]
+        return Variance(None, method, n, len(repeated), left_out, why)
+    gaps = [b.rate - a.rate for a, b in repeated]
     mean = math.fsum(gaps) / len(gaps)
     spread = math.fsum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)
     # Without this, trial noise would count as a difference between cases and inflate the plan.
     noise = math.fsum(
-        row.rate * (1 - row.rate) / (row.trials - 1) for pair in kept for row in pair
-    ) / len(kept)
-    return Variance(max(0.0, spread - noise), method, n, len(kept), left_out)
+        row.rate * (1 - row.rate) / (row.trials - 1) for pair in repeated for row in pair
+    ) / len(repeated)
+    return Variance(max(0.0, spread - noise), method, n, len(repeated), left_out)
 
 
 def plan_population(

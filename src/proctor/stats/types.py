@@ -93,27 +93,27 @@ def mean(values: Sequence[float]) -> float | None:
 
 def finite(values: Iterable[float], what: str) -> tuple[float, ...]:
     """Return the values after checking that all are finite numbers."""
-    kept = tuple(float(value) for value in values)
-    bad = next((at for at, value in enumerate(kept) if not math.isfinite(value)), None)
+    numbers = tuple(float(value) for value in values)
+    bad = next((at for at, value in enumerate(numbers) if not math.isfinite(value)), None)
     if bad is not None:
         raise ProctorError(
-            f"{what}: value {bad + 1} is {kept[bad]}, not a number",
+            f"{what}: value {bad + 1} is {numbers[bad]}, not a number",
             hint="leave unscored trials out and count them apart",
         )
-    return kept
+    return numbers
 
 
 def checked(counts: Iterable[tuple[int, ...]], what: str = "counts") -> tuple[CaseCounts, ...]:
     """Return the counts after checking that each one is possible."""
-    kept = tuple(CaseCounts(*row) for row in counts)
-    for at, row in enumerate(kept):
+    rows = tuple(CaseCounts(*row) for row in counts)
+    for at, row in enumerate(rows):
         if not 0 <= row.passes <= row.trials or row.errors < 0:
             raise ProctorError(
                 f"{what}: case {at + 1} has {row.passes} passes of {row.trials} trials"
                 f" and {row.errors} errors",
                 hint="passes lie between 0 and trials; errors are counted apart, from 0",
             )
-    return kept
+    return rows
 
 
 def judged(counts: Iterable[tuple[int, ...]]) -> tuple[CaseCounts, ...]:

@@ -77,10 +77,10 @@ class Messages:
         """Return the reply as a stream of named events."""
         document = self.whole(request, reply, serial)
         usage = document["usage"]
-        begun: dict[str, Any] = {**document, "content": [], "stop_reason": None}
+        opening: dict[str, Any] = {**document, "content": [], "stop_reason": None}
         if usage is not None:
-            begun["usage"] = {**usage, "output_tokens": 0}
-        yield _event("message_start", message=begun)
+            opening["usage"] = {**usage, "output_tokens": 0}
+        yield _event("message_start", message=opening)
         first_call = len(document["content"]) - len(reply.tool_calls)
         for index, block in enumerate(document["content"]):
             if index < first_call:

@@ -200,8 +200,8 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
             taken.add(name)
     # Reversed: of two columns with the same spelling the first one wins.
     lowered = {name.strip().lower().replace(" ", "_"): name for name in reversed(names)}
-    for field, words in _SYNONYMS.items():
-        found = next((lowered[w] for w in (field, *words) if w in lowered), None)
+    for field, aliases in _SYNONYMS.items():
+        found = next((lowered[w] for w in (field, *aliases) if w in lowered), None)
         if field not in taken and found is not None and found not in fields:
             fields[found] = field
             taken.add(field)
@@ -265,7 +265,7 @@ def _status(value: Any) -> TrialStatus:
     return TrialStatus(STATUS_WORDS.get(word, word))
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _text_list(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         text = value.strip()
         listed = json.loads(text) if text.startswith("[") else text.replace(";", ",").split(",")
@@ -296,7 +296,7 @@ def _error(value: Any) -> str:
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     "passed": _bool,
     "status": _status,
-    "tags": _words,
+    "tags": _text_list,
     "params": _object,
     "properties": _object,
     "checks": lambda value: msgspec.convert(_decoded(value), tuple[CheckResult, ...]),
