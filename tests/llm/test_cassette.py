@@ -95,7 +95,7 @@ CLIENTS = [
 
 @pytest.mark.parametrize("ask", CLIENTS)
 async def test_what_a_client_was_answered_is_answered_again(tmp_path, ask):
-    """R-A5: recorded once, each client gets the same answer without the server; no key is kept."""
+    """R-A5: each client gets the same response without a server; no key is stored."""
     path = tmp_path / "c.jsonl"
     with MockLLM(["Grüße, 世界!"]) as server, Cassette(path, "record"):
         first = await ask(server.url, "hello there")
@@ -222,7 +222,7 @@ async def test_a_killed_recording_goes_on(tmp_path, name):
 
 
 async def test_keys_in_addresses_and_bodies(tmp_path):
-    """R-A5: keys in the query, the user part or the JSON are neither kept nor compared."""
+    """R-A5: keys in the query, the user part or the JSON are neither stored nor compared."""
     path = tmp_path / "c.jsonl"
     with MockLLM(["a"]) as server, Cassette(path, "record"):
         url = server.url.replace("http://", "http://user:hunter2pass@")
@@ -256,7 +256,7 @@ async def test_clients_are_free_again_afterwards(tmp_path):
         assert await ask_httpx(server.url, "q") == "b"
 
 
-def test_slips_are_said(tmp_path):
+def test_mistakes_are_reported(tmp_path):
     """R-A5: a missing or foreign file, a wrong mode and two at once are one clear line each."""
     with pytest.raises(ProctorError, match="no such cassette"), Cassette(tmp_path / "no.jsonl"):
         pass
@@ -317,7 +317,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_is_kept_and_compared(document):
+def test_any_json_is_stored_and_compared(document):
     """R-A5: any JSON survives the file, and how it is written does not matter to the key."""
     redactor = Redactor(environ={})
     compact = json.dumps(document).encode()
@@ -334,7 +334,7 @@ def test_any_json_is_kept_and_compared(document):
 
 
 @given(st.binary())
-def test_any_bytes_are_kept(content):
+def test_any_bytes_are_stored(content):
     """R-A5: what is not text is given back byte for byte."""
     redactor = Redactor(environ={})
     answer = recorded_response(200, "application/octet-stream", content, redactor)

@@ -72,7 +72,7 @@ def test_no_minute_is_above_the_rate(asked, requests, tokens):
 
 
 @given(calls, st.integers(1, 7), st.integers(1, 100))
-def test_nobody_waits_longer_than_needed(asked, requests, tokens):
+def test_no_call_waits_longer_than_needed(asked, requests, tokens):
     """R-R8: a call that had to wait could not have gone a moment earlier."""
     clock = Clock()
     started: list[tuple[float, int]] = []

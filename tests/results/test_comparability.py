@@ -17,7 +17,7 @@ def spec(*cases, judge: Any = "openai:a", strict="openai:s", **more):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "named"),
     [
         ({"input": "z"}, "input"),
         ({"threshold": 0.9}, "threshold"),
@@ -25,10 +25,10 @@ def spec(*cases, judge: Any = "openai:a", strict="openai:s", **more):
         ({"input": "z", "weights": {"cost": 2}}, "input, weights"),
     ],
 )
-def test_a_changed_case_says_which_part(change, said):
-    """R-Q2: what is asked and how it is judged, part by part, with both hashes."""
+def test_a_changed_case_names_the_changed_part(change, named):
+    """R-Q2: input and judging are compared part by part, with both hashes."""
     found = changed_cases(spec(PLAIN), spec({**PLAIN, **change}))
-    assert found["p"].startswith(f"the case changed ({said}): case ")
+    assert found["p"].startswith(f"the case changed ({named}): case ")
     old, new = fingerprints(spec(PLAIN))["p"], fingerprints(spec({**PLAIN, **change}))["p"]
     assert f"{old.hashes['case']} → {new.hashes['case']}" in found["p"]
 
@@ -42,8 +42,8 @@ def test_a_changed_case_says_which_part(change, said):
         {"difficulty": "hard", "type": "t", "properties": {"cluster": "c"}},
     ],
 )
-def test_what_only_people_read_does_not_count(change):
-    """R-Q2: words about a case and how often it is tried leave it the same."""
+def test_descriptions_do_not_change_a_case(change):
+    """R-Q2: descriptions, tags and the number of trials do not change a case."""
     assert changed_cases(spec(PLAIN), spec({**PLAIN, **change})) == {}
     reordered = dict(reversed(list(PLAIN.items())))
     assert changed_cases(spec(PLAIN), spec(reordered)) == {}
@@ -99,15 +99,15 @@ def test_changed_fixtures_are_seen():
     assert "p" in changed_cases(built, spec(PLAIN, experiment=scenario("aa", seeds=(3,))))
 
 
-def test_other_seeds_are_told_as_such():
+def test_other_seeds_are_reported_as_seeds():
     """R-Q2: the same template built for other seeds is another question; both are named."""
 
     def built(seeds, digest="aa"):
         scenarios = {"templates": {"t": {"hash": digest}}, "cases": {"p": {"template": "t"}}}
         return spec(PLAIN, experiment={"seeds": seeds, "scenarios": scenarios})
 
-    said = changed_cases(built([0, 1, 2]), built([0, 1, 7]))["p"]
-    assert said.startswith("the seeds changed (0..2 → 0, 1, 7): fixtures ")
+    change = changed_cases(built([0, 1, 2]), built([0, 1, 7]))["p"]
+    assert change.startswith("the seeds changed (0..2 → 0, 1, 7): fixtures ")
     both = changed_cases(built([0, 1]), built([0], "bb"))["p"]
     assert both.startswith("the seeds changed (0..1 → 0) and the fixtures changed: ")
     assert changed_cases(built([0], "aa"), built([0], "bb"))["p"].startswith("the fixtures changed")

@@ -145,7 +145,7 @@ def test_an_export_is_whole_or_absent(runs: Path, tmp_path: Path) -> None:
     ),
     form=st.sampled_from(["csv", "jsonl", "json", "parquet"]),
 )
-def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
+def test_an_export_can_be_imported_again(tmp_path_factory, facts, form) -> None:
     """R-D3: an exported run, imported, says the same: counts, scores, checks, properties."""
     place = tmp_path_factory.mktemp("r")
     seen: dict[tuple[str, str], int] = {}
@@ -168,7 +168,7 @@ def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("t.parquet", b"PAR1 no", "not Parquet: "),
         ("t.json", b'{"trials": 7}', "neither a list of trials nor an object with one"),
@@ -177,10 +177,12 @@ def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
         ("t.json", b'[{"agent": "x"}]', "no column contains the case"),
     ],
 )
-def test_a_table_that_is_none(tmp_path: Path, name: str, content: bytes, told: str) -> None:
-    """R-D3: what cannot be read is told with its place, and nothing is kept."""
+def test_an_unreadable_table_is_an_error(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    """R-D3: an unreadable file is an error with its place, and nothing is stored."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ProctorError, match=re.escape(told)) as raised:
+    with pytest.raises(ProctorError, match=re.escape(message)) as raised:
         import_results(tmp_path / name, root=tmp_path / "r")
     assert str(tmp_path / name) in str(raised.value)
     assert not (tmp_path / "r").exists()
@@ -244,7 +246,7 @@ def test_a_bad_file_is_refused_whole(tmp_path: Path, name, text, options, messag
 
 
 def test_secrets_do_not_come_in(tmp_path: Path) -> None:
-    """R-T9: a key in somebody else's log is not kept in ours."""
+    """R-T9: a key in another program's log is not stored."""
     key = "sk-" + "a1B2c3D4e5F6g7H8" * 3
     (tmp_path / "t.jsonl").write_text(json.dumps({"case": "a", "passed": 1, "answer": key}) + "\n")
     run = import_results(tmp_path / "t.jsonl", root=tmp_path / "r")
@@ -419,7 +421,7 @@ def test_a_damaged_log_is_refused(inspect_logs: list[Path], tmp_path: Path) -> N
 
 
 class Tracking(ThreadingHTTPServer):
-    """A server that keeps what it is told, in the shape of MLflow's REST API."""
+    """A server that stores what it receives, in the shape of MLflow's REST API."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -457,8 +459,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, {"run": {"info": {"run_id": made["id"]}}})
             case "runs/log-batch":
                 for kind in ("metrics", "params"):
-                    told = {item["key"]: item["value"] for item in body.get(kind, [])}
-                    runs[body["run_id"]][kind].update(told)
+                    sent = {item["key"]: item["value"] for item in body.get(kind, [])}
+                    runs[body["run_id"]][kind].update(sent)
                 self._answer(200, {})
             case "runs/update":
                 runs[body["run_id"]]["status"] = body["status"]
@@ -490,8 +492,8 @@ def tracking() -> Iterator[Tracking]:
     server.server_close()
 
 
-def test_mlflow_is_told_once(tracking: Tracking, tmp_path: Path) -> None:
-    """R-D3: one MLflow run per run and agent, defined figures only; twice told, once kept."""
+def test_mlflow_gets_each_run_once(tracking: Tracking, tmp_path: Path) -> None:
+    """R-D3: one MLflow run per run and agent, defined figures only; sent twice, stored once."""
     write_run(
         tmp_path, [trial(c, a, i) for c in CASES for a in "ab" for i in range(2)], name="shop"
     )
@@ -504,12 +506,12 @@ def test_mlflow_is_told_once(tracking: Tracking, tmp_path: Path) -> None:
     by_name = {
         run["name"].partition("/")[0] + run["name"][-2:]: run for run in tracking.runs.values()
     }
-    told = by_name["shop a"]
-    assert told["status"] == "FINISHED"
-    assert told["metrics"]["pass_rate"] == 1.0
-    assert told["metrics"]["trials_judged"] == 6
-    assert told["metrics"]["case/greet/pass_rate"] == 1.0
-    assert (told["params"]["agent"], told["params"]["model"]) == ("a", "m-a")
+    sent = by_name["shop a"]
+    assert sent["status"] == "FINISHED"
+    assert sent["metrics"]["pass_rate"] == 1.0
+    assert sent["metrics"]["trials_judged"] == 6
+    assert sent["metrics"]["case/greet/pass_rate"] == 1.0
+    assert (sent["params"]["agent"], sent["params"]["model"]) == ("a", "m-a")
     bad = by_name["bad a"]
     assert "pass_rate" not in bad["metrics"]
     assert bad["metrics"]["trials_infra_error"] == 1
@@ -552,7 +554,7 @@ def _answers(address: str) -> bool:
 
 
 def test_mlflow_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch) -> None:
-    """R-D3: no server, or none named, is said with what to do."""
+    """R-D3: an unreachable or missing server is an error with a hint."""
     write_run(tmp_path, [trial()])
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ProctorError, match="no MLflow server"):
@@ -562,7 +564,7 @@ def test_mlflow_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch) ->
 
 
 def test_an_imported_run_can_be_finished_again(tmp_path: Path) -> None:
-    """R-D3: its derived files can be made anew from the journal, like those of any run."""
+    """R-D3: its derived files can be rebuilt from the journal, like those of any run."""
     (tmp_path / "t.jsonl").write_text('{"case": "a", "passed": true}\n{"case": "a", "passed": 0}\n')
     run = import_results(tmp_path / "t.jsonl", root=tmp_path / "r")
     before = query(results=tmp_path / "r").rows()

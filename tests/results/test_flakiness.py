@@ -29,7 +29,7 @@ def test_sources_stand_apart():
 
 
 async def test_a_judge_that_contradicts_itself_is_found():
-    """R-Q1: the votes of a real judge are kept with the result, and their flips are counted."""
+    """R-Q1: the votes of a real judge are stored with the result, and their flips are counted."""
     replies = [verdict(5), verdict(1), verdict(5)]
     with MockLLM(replies) as server:
         case = {"correctness": {"llm_judge": {"rule": "Polite.", "votes": 3}}}

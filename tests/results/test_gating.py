@@ -54,7 +54,7 @@ def test_errors_of_the_infrastructure_are_never_a_verdict(tmp_path):
 
 
 def test_the_error_rate_is_for_all_agents_together(tmp_path):
-    """R-Q2: with three agents each is judged at a third of alpha, and that is said."""
+    """R-Q2: with three agents each is judged at a third of alpha, and the result says so."""
     drop = suite([(8, 10), (7, 10), (8, 10), (9, 10)])
     alone = judged(tmp_path, {"x": drop}, {"x": suite([(10, 10)] * 4)})
     p = alone.arms[0].gate.p_value
@@ -149,7 +149,7 @@ def test_cases_that_must_pass_bypass_statistics(tmp_path):
 
 
 def test_agents_are_paired_by_name_or_as_the_only_ones():
-    """R-Q2: agents of one run only are named; a single renamed agent is held against the other."""
+    """R-Q2: agents of one run only are named; a single renamed agent is compared with the other."""
     a, b, c = (arm(name, {"k": (1, 2)}) for name in "abc")
     arms = pair_agents([a, b], [b, c])
     assert [(x.name, y.name) for x, y in arms.pairs] == [("b", "b")]
@@ -165,8 +165,8 @@ def test_no_agent_in_both_is_not_comparable(tmp_path):
     assert (found.verdict, found.exit_code("pass")) == ("NOT COMPARABLE", 2)
 
 
-def test_missing_trials_are_said(tmp_path):
-    """R-Q2: a run that is not finished is judged by what is there, and that is said."""
+def test_missing_trials_are_reported(tmp_path):
+    """R-Q2: a run that is not finished is judged by its trials so far, with a note."""
     cells = {"cells": [{"case": "a", "agent": "x", "trials": 9, "threshold": 0.8}]}
     run = Run(made_run(tmp_path, {"x": {"a": (5, 5)}}, spec={**cells, "stopped": "at a limit"}))
     whole = Run(made_run(tmp_path, {"x": {"a": (9, 9)}}))

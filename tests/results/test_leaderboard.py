@@ -108,7 +108,7 @@ def test_edges_are_null_with_a_reason():
 
 
 def test_early_stopped_agents_have_no_interval():
-    """R-Q1: a rate after early stopping is shown without an interval, and that is said."""
+    """R-Q1: a rate after early stopping is shown without an interval, with the reason."""
     cases = (case("a", 3, 3, stopped="hard fail"), case("b", 2, 5))
     found = leaderboard([Entrant("x", AgentOutcomes(agent="x", params="", cases=cases))])
     assert found.rows[0].pass_rate.value == pytest.approx(0.7)
@@ -151,7 +151,7 @@ def test_tests_between_agents_that_ran_on_still_hold():
     assert tested == list(board(rows).pairs)  # nothing is paid for tests that are not made
 
 
-def test_agents_of_several_runs_are_told_apart(tmp_path):
+def test_agents_of_several_runs_get_different_labels(tmp_path):
     """R-Q3: one agent in two runs is two rows, named with their runs."""
     runs = [
         Run(made_run(tmp_path, {"x": suite([(n, 5)] * 3), "y" * n: suite([(1, 5)] * 3)}))

@@ -54,7 +54,7 @@ def test_every_trial_is_counted_once(tmp_path_factory, statuses, rules) -> None:
         assert again[key].after_stop == outcome.after_stop
 
 
-def test_a_planned_case_without_a_trial_is_there(tmp_path: Path) -> None:
+def test_a_planned_case_without_a_trial_is_included(tmp_path: Path) -> None:
     """R-Q1: what was never tried is left out by name, not by silence."""
     cells = [
         {"case": case, "agent": "a", "trials": 2, "threshold": 0.8} for case in ("greet", "refund")
@@ -76,7 +76,7 @@ def test_arms_are_paired_by_case(tmp_path: Path) -> None:
     assert (found.cases, found.only_first, found.only_second) == (("greet",), (), ("stock",))
 
 
-def test_an_unknown_agent_is_named_with_its_neighbour(tmp_path: Path) -> None:
+def test_an_unknown_agent_gets_a_suggestion(tmp_path: Path) -> None:
     """R-Q3: a wrong name is an error that says which was probably meant."""
     run = Run(write_run(tmp_path, [trial(agent="careful"), trial(agent="hasty")]).path)
     with pytest.raises(ProctorError, match="carefull") as wrong:
@@ -109,8 +109,8 @@ def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(1, "1 case: none judged"), (2, "2 cases: none judged")]
+    ("count", "text"), [(1, "1 case: none judged"), (2, "2 cases: none judged")]
 )
-def test_what_is_left_out_is_counted_in_words(count: int, said: str) -> None:
+def test_exclusions_are_formatted_with_their_count(count: int, text: str) -> None:
     """R-Q1: one of them is one."""
-    assert str(Excluded("cases", count, "none judged")) == said
+    assert str(Excluded("cases", count, "none judged")) == text

@@ -53,7 +53,7 @@ def test_a_run_of_two_agents_plans_both():
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("counts", "why"),
     [
         ([], "no case has two judged trials"),
         ([(0, 0, 3)], "no case has two judged trials"),
@@ -62,10 +62,10 @@ def test_a_run_of_two_agents_plans_both():
         ([(0, 5)], "no case varied"),
     ],
 )
-def test_noise_that_a_run_does_not_show_is_assumed_and_said(counts, said):
+def test_noise_that_a_run_does_not_show_is_assumed(counts, why):
     """R-Q1: n = 0, n = 1, all pass, all fail: an assumption by name, never a made-up figure."""
     found = plan_experiment(0.1, outcomes=[arm("x", suite(counts))])
-    assert any(said in reason for reason in found.reasons)
+    assert any(why in reason for reason in found.reasons)
     assert all(row.noise.source.startswith("assumed") for row in found.suite)
     assert found.population == ()
 

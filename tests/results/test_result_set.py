@@ -188,7 +188,7 @@ def test_compare_is_paired_by_case(tmp_path: Path) -> None:
 
 
 def test_scores_are_correlated_with_properties_of_cases(tmp_path: Path) -> None:
-    """R-Q1: one pair a case; words that are no numbers are left out and said."""
+    """R-Q1: one pair a case; text that is not a number is left out with a reason."""
     cases = {f"c{i}": {"properties": {"length": i, "word": "x"}} for i in range(8)}
     trials = [
         trial(case, index=j, score=1 - int(case[1:]) / 10) for case in cases for j in range(2)

@@ -65,7 +65,7 @@ def test_any_select_over_all_runs(root: Path) -> None:
     assert ask("select now() as t, 1 as n").rows[0][1] == 1
 
 
-def test_the_order_asked_for_is_the_order_given(root: Path) -> None:
+def test_rows_keep_the_order_of_the_query(root: Path) -> None:
     """R-D2: ORDER BY holds."""
     rows = (
         query(results=root).sql('select "case", "index" from trials order by "index" desc, 1').rows
