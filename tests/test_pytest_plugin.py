@@ -136,7 +136,7 @@ def test_failure_says_why(project: pytest.Pytester) -> None:
             "  case     price, evals/suite.yaml:8",
             "  agent    agent:answer",
             "  verdict  HARD FAIL: 1 failed hard of 1 trial, mean score 0.00, threshold 0.8",
-            "  asked    What does it cost?",
+            "  input    What does it cost?",
             '  answer   "You have 30 days."',
             "  FAIL     correctness.expected_in_answer: the answer lacks '9 euros'*",
             '           expected ["9 euros"]',
@@ -529,7 +529,7 @@ proctor.assert_passes(trace, path={"forbidden_tools": ["delete_*"]})
         [
             ">       proctor.assert_passes(trace, path={*",
             "E       AssertionError: forbidden_tools: forbidden: delete_order (once)",
-            "E         asked    Please delete it",
+            "E         input    Please delete it",
             "E         FAIL     path.forbidden_tools: forbidden: delete_order (once)",
             "E                  span     * tool delete_order *",
             "E           *tool search *",

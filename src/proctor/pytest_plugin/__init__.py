@@ -1,8 +1,8 @@
 """Proctor inside pytest: suites as tests, repeated tests, and a fixture that checks traces.
 
-Promise: a project that uses none of it pays for reading this file and nothing else. So only
-pytest and the standard library are imported here; the rest when the first suite is configured,
-the first marker has arguments, or the first test asks for the fixture.
+Every project with Proctor installed imports this file, whether it uses the plugin or not. So only
+pytest and the standard library are imported here; the rest when a suite is configured, a marker
+has arguments, or a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARKER = "proctor"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The settings: which files are suites, and how often and how long a case is tried."""
+    """Add the settings: which files are suites, the number of trials, the timeout."""
     parser.addini(
         "proctor_suites",
         "suite files to collect as tests: globs, relative to the configuration file",
@@ -31,22 +31,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--proctor-trials",
         default="1",
         metavar="N",
-        help="try each case of a suite N times, or as often as it says itself: suite  [default: 1]",
+        help="run each case of a suite N times; `suite`: as often as the suite says  [default: 1]",
     )
     group.addoption(
         "--proctor-timeout",
         type=float,
         metavar="SECONDS",
-        help="give up on one trial of a case after so long; it counts as an error",
+        help="timeout of one trial of a case, which then counts as an error",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known; collect suites only where the configuration asks for them."""
+    """Register the marker; collect suites only where the configuration names some."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(trials=1, threshold=1.0): call the test several times; it passes when at least "
-        "that share of the trials does. Cases of suites have this marker too.",
+        "this share of the trials passes. Cases of suites have this marker too.",
     )
     if config.getini("proctor_suites"):
         from proctor.pytest_plugin._suites import Suites
@@ -55,12 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a marker that cannot be obeyed before anything of the test runs."""
+    """Reject invalid arguments of the marker before anything of the test runs."""
     marker = item.get_closest_marker(MARKER)
     if marker is not None and (marker.args or marker.kwargs):
         from proctor.pytest_plugin._repeat import RepeatOptions
 
-        RepeatOptions.asked(item, marker)
+        RepeatOptions.from_marker(item, marker)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,14 +71,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     from proctor.pytest_plugin._repeat import RepeatOptions
 
-    with RepeatOptions.asked(pyfuncitem, marker).in_place_of(pyfuncitem):
+    with RepeatOptions.from_marker(pyfuncitem, marker).repeating(pyfuncitem):
         return (yield)
 
 
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> tuple[str, str, str] | None:
-    """A repeated test that could not be judged is an error, not a failure."""
+    """Report a repeated test that could not be judged as an error, not a failure."""
     if report.failed and report.when == "call" and ("proctor", "errored") in report.user_properties:
         return "error", "E", "ERROR"
     return None
@@ -86,7 +86,7 @@ def pytest_report_teststatus(
 
 @pytest.fixture
 def proctor(request: pytest.FixtureRequest) -> Proctor:
-    """Capture what an agent does, check it, and fail with reasons that can be acted on."""
+    """Capture an agent's trace, check it, and fail with the reasons."""
     from proctor.pytest_plugin.fixture import Proctor
 
     return Proctor(request.path, request.node.nodeid)

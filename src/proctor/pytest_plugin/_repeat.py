@@ -1,9 +1,8 @@
-"""`@pytest.mark.proctor(trials=5, threshold=0.8)`: one test, several trials, an honest count.
+"""`@pytest.mark.proctor(trials=5, threshold=0.8)`: one test, several trials.
 
-Promise: every trial is made and counted as passed, failed (an assertion) or errored (any other
-exception). An errored trial never counts for or against the agent: where its outcome would decide,
-the test is an error. Fixtures are set up once for all trials; what must be fresh belongs in the
-test.
+Every trial runs and counts as passed, failed (an assertion) or errored (any other exception). An
+errored trial never counts for or against the agent: where its outcome would decide, the test is an
+error. Fixtures are set up once for all trials; what must be fresh belongs in the test.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import inspect
 import math
 import unittest
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ _ROUNDING = 1e-9
 
 
 class NotJudged(pytest.fail.Exception):
-    """Told without a traceback through our code, as `pytest.fail(…, pytrace=False)` is."""
+    """An outcome that is shown without a traceback, as `pytest.fail(…, pytrace=False)` is."""
 
     # As pytest's own outcomes do: reports then show the bare name.
     __module__ = "builtins"
@@ -47,7 +46,7 @@ class Attempt(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the test said no, rather than broke."""
+        """Whether an assertion failed, in contrast to an error."""
         return isinstance(self.error, AssertionError | pytest.fail.Exception) and not isinstance(
             self.error, NotJudged
         )
@@ -59,14 +58,14 @@ class Attempt(NamedTuple):
 
 
 class RepeatOptions(NamedTuple):
-    """What a marker asks for."""
+    """The arguments of a marker."""
 
     trials: int
     threshold: float
 
     @classmethod
-    def asked(cls, item: pytest.Item, marker: pytest.Mark) -> RepeatOptions:
-        """The marker's arguments, or an error that says what is wrong with them."""
+    def from_marker(cls, item: pytest.Item, marker: pytest.Mark) -> RepeatOptions:
+        """Return the marker's arguments; raise `NotJudged` if they are invalid."""
         owner = getattr(item, "cls", None)
         if not isinstance(item, pytest.Function) or (
             isinstance(owner, type) and issubclass(owner, unittest.TestCase)
@@ -94,97 +93,90 @@ class RepeatOptions(NamedTuple):
         return math.ceil(self.threshold * self.trials - _ROUNDING)
 
     @contextmanager
-    def in_place_of(self, item: pytest.Function) -> Generator[None]:
-        """Have the item's function called several times, whoever calls it (asyncio plugins too)."""
+    def repeating(self, item: pytest.Function) -> Generator[None]:
+        """Replace the item's function by one that calls it several times.
+
+        Replaced in the item, so that plugins which call the function (asyncio) repeat it too.
+        """
         function = item.obj
-        item.obj = _async(self, item, function) if _is_async(function) else _sync(self, item)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(**arguments: Any) -> None:
+                __tracebackhide__ = True
+                attempts: list[Attempt] = []
+                for number in range(self.trials):
+                    with _trial(number, arguments, attempts):
+                        await function(**arguments)
+                self.conclude(item, attempts)
+
+            item.obj = call_async
+        else:
+
+            @functools.wraps(function)
+            def call(**arguments: Any) -> None:
+                __tracebackhide__ = True
+                attempts: list[Attempt] = []
+                for number in range(self.trials):
+                    with _trial(number, arguments, attempts):
+                        function(**arguments)
+                self.conclude(item, attempts)
+
+            item.obj = call
         try:
             yield
         finally:
             item.obj = function
 
     def conclude(self, item: pytest.Function, attempts: list[Attempt]) -> None:
-        """Say what the trials come to: return, fail, or tell that it cannot be told."""
+        """Return if enough trials passed; fail the test if not, or raise `NotJudged`."""
         __tracebackhide__ = True
         count = Counter({"passed": 0, "failed": 0, "errored": 0})
         count.update(attempt.outcome for attempt in attempts)
         item.user_properties += [(f"proctor_{kind}", number) for kind, number in count.items()]
-        told = (
+        summary = (
             f"{count['passed']} of {plural(self.trials, 'trial')} passed "
             f"({count['failed']} failed, {count['errored']} errored), "
             f"{self.needed} needed for a threshold of {self.threshold:g}"
         )
-        text = "\n".join([told, *_told(attempts)])
+        text = "\n".join([summary, *_attempt_lines(attempts)])
         if count["passed"] >= self.needed:
             item.add_report_section("call", "proctor", text)
         elif count["passed"] + count["errored"] < self.needed:
+            # It would have failed even if every errored trial had passed.
             pytest.fail(text, pytrace=False)
         else:
             item.user_properties.append(("proctor", "errored"))
             raise NotJudged(text)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function)
-
-
-def _sync(plan: RepeatOptions, item: pytest.Function) -> Callable[..., None]:
-    function = item.obj
-
-    @functools.wraps(function)
-    def call(**arguments: Any) -> None:
-        __tracebackhide__ = True
-        attempts: list[Attempt] = []
-        for number in range(plan.trials):
-            _announce(arguments, number)
-            with _counted(attempts):
-                function(**arguments)
-        plan.conclude(item, attempts)
-
-    return call
-
-
-def _async(plan: RepeatOptions, item: pytest.Function, function: Any) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def call(**arguments: Any) -> None:
-        __tracebackhide__ = True
-        attempts: list[Attempt] = []
-        for number in range(plan.trials):
-            _announce(arguments, number)
-            with _counted(attempts):
-                await function(**arguments)
-        plan.conclude(item, attempts)
-
-    return call
-
-
 @contextmanager
-def _counted(attempts: list[Attempt]) -> Generator[None]:
-    """A trial: what it raises is kept, unless it is about the test as a whole."""
+def _trial(number: int, arguments: dict[str, Any], attempts: list[Attempt]) -> Generator[None]:
+    """Run one trial: record its exception, unless it is about the test as a whole."""
     __tracebackhide__ = True
+    fixture: Any = arguments.get("proctor")
+    if fixture is not None:
+        fixture.trial = number  # so that each trial runs agents with its own seed
     try:
         yield
     except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
         raise
-    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted, told)
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted and reported)
         attempts.append(Attempt(error))
     else:
         attempts.append(Attempt())
 
 
-def _announce(arguments: dict[str, Any], number: int) -> None:
-    """Tell the fixture which trial this is, so that runs it makes have seeds of their own."""
-    fixture: Any = arguments.get("proctor")
-    if fixture is not None:
-        fixture.trial = number
-
-
-def _told(attempts: list[Attempt]) -> list[str]:
-    """One line a trial, then the first that did not pass in full."""
+def _attempt_lines(attempts: list[Attempt]) -> list[str]:
+    """Return one line for each trial, then the first that did not pass in full."""
     lines = [f"  trial {n}: {_line(attempt)}" for n, attempt in enumerate(attempts, 1)]
     for number, attempt in enumerate(attempts, 1):
-        if attempt.error is not None:
-            return [*lines, "", f"trial {number} in full:", _traceback(attempt.error)]
+        error = attempt.error
+        if error is not None:
+            plain = isinstance(error, pytest.fail.Exception) and not error.pytrace
+            found = pytest.ExceptionInfo[BaseException].from_exception(error)  # pyright: ignore[reportUnknownMemberType]
+            full = str(found.getrepr(style="value" if plain else "short"))
+            return [*lines, "", f"trial {number} in full:", full]
     return lines
 
 
@@ -196,27 +188,18 @@ def _line(attempt: Attempt) -> str:
     return f"{attempt.outcome}: {name}{first}"
 
 
-def _traceback(error: BaseException) -> str:
-    style = "value" if isinstance(error, pytest.fail.Exception) and not error.pytrace else "short"
-    found = pytest.ExceptionInfo[BaseException].from_exception(error)  # pyright: ignore[reportUnknownMemberType]
-    return str(found.getrepr(style=style))
-
-
-# Why something did not pass, in lines for a person at a terminal or in the log of a build.
-#
-# Promise: every check that did not hold is told with its reason, what was expected, what was
-# found and the spans it is about, then the trace as a tree; nothing an agent said is obeyed by a
-# terminal, and everything is cut to what a person reads.
-
+# -- reasons -------------------------------------------------------------------------------------
+# Every check that failed is listed with its reason, expected and actual values and spans, then the
+# trace as a tree. Text of an agent is sanitised for terminals, and everything is shortened.
 
 MOST_SPANS = 3
-"""Spans shown per check: enough to see what it is about; the tree has the others."""
+"""Spans shown per check; the tree has the others."""
 
 TREE_SPANS = 30
 """Lines of a tree in a failure: about a screen."""
 
-_TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
-"""Worst first."""
+_REPORTED = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+"""Statuses of checks that are listed, worst first."""
 
 
 def explain(
@@ -225,7 +208,7 @@ def explain(
     results: Sequence[CheckResult],
     trace: Trace | None,
 ) -> str:
-    """The whole story: the reason in one line, facts, checks, trace."""
+    """Return the full text of a failure: the reason in one line, facts, checks, trace."""
     lines = [
         headline,
         *(f"  {label:<9}{text}" for label, text in facts if text),
@@ -237,29 +220,25 @@ def explain(
 
 
 def check_lines(results: Iterable[CheckResult], trace: Trace | None) -> Iterator[str]:
-    """Every check that did not hold, the worst first."""
-    told = [result for result in results if result.status in _TOLD]
-    for result in sorted(told, key=lambda r: _TOLD.index(r.status)):
+    """Yield the lines of every check that did not pass, the worst first."""
+    spans = {} if trace is None else {span.span_id: span for span in trace.spans}
+    reported = [result for result in results if result.status in _REPORTED]
+    for result in sorted(reported, key=lambda r: _REPORTED.index(r.status)):
         by = f" (by {line(result.method)})" if result.method else ""
         where = f"{result.layer.value}.{line(result.id)}"
         yield f"  {result.status.value.upper():<8} {where}: {line(result.reason)}{by}"
         for label, value in (("expected", result.expected), ("actual", result.actual)):
             if value is not None:
                 yield f"           {label:<9}{shown(value)}"
-        yield from _span_lines(result.span_ids, trace)
-
-
-def _span_lines(span_ids: Sequence[str], trace: Trace | None) -> Iterator[str]:
-    known = {} if trace is None else {span.span_id: span for span in trace.spans}
-    for span_id in span_ids[:MOST_SPANS]:
-        about = f"  {span_line(known[span_id]).plain()}" if span_id in known else ""
-        yield f"           {'span':<9}{line(span_id, 40)}{about}"
-    if (more := len(span_ids) - MOST_SPANS) > 0:
-        yield f"           {'':<9}and {more} more"
+        for span_id in result.span_ids[:MOST_SPANS]:
+            about = f"  {span_line(spans[span_id]).plain()}" if span_id in spans else ""
+            yield f"           {'span':<9}{line(span_id, 40)}{about}"
+        if (more := len(result.span_ids) - MOST_SPANS) > 0:
+            yield f"           {'':<9}and {more} more"
 
 
 def reason_of(results: Sequence[CheckResult], score: float | None, threshold: float) -> str:
-    """In one line, what decided: the first check that blocks, that cannot be judged, the score."""
+    """Return in one line what decided: a check that blocks or cannot be judged, or the score."""
     for status in (CheckStatus.FAIL, CheckStatus.UNSCORED):
         for result in results:
             if result.status == status:
@@ -269,6 +248,6 @@ def reason_of(results: Sequence[CheckResult], score: float | None, threshold: fl
     return f"score {score or 0.0:.2f} is below {threshold:g}{why}"
 
 
-def asked(value: Any) -> str:
-    """What the agent was asked, in a line."""
+def input_text(value: Any) -> str:
+    """Return the input of an agent in one line."""
     return line(value) if isinstance(value, str) else shown(value)

@@ -1,8 +1,8 @@
 """Suites as tests: one file, one test per case and agent.
 
-Promise: a test passes, fails or errors as the verdict of its cell says (R1): what could not be
-judged is an error, never a failure. The agent runs while the test is set up, because that is the
-phase in which pytest, JUnit and every reporter tell an error from a failure.
+A test passes, fails or errors as the verdict of its cell says: what could not be judged is an
+error, never a failure. The agent runs while the test is set up, because that is the phase in which
+pytest, JUnit and every reporter distinguish an error from a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proctor.background import run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
 from proctor.formatting import plural
-from proctor.pytest_plugin._repeat import NotJudged, asked, explain, reason_of
+from proctor.pytest_plugin._repeat import NotJudged, explain, input_text, reason_of
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import Trial, TrialStatus
@@ -32,11 +32,11 @@ from proctor.trials.select_agents import ChosenAgent, choose_agents
 from proctor.trials.session import run_session
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
-"""What the expressions after `-m` cannot hold."""
+"""Characters that are not allowed in expressions after `-m`."""
 
 
 class ProctorWarning(pytest.PytestWarning):
-    """A check that did not hold and does not block."""
+    """A check that failed and does not block."""
 
 
 class Suites:
@@ -48,7 +48,7 @@ class Suites:
             raise pytest.UsageError(
                 f"--proctor-trials {trials!r} is neither a number from 1 nor 'suite'"
             )
-        # Patterns stand in a file, and are read from where it is.
+        # Patterns are relative to the file they are written in.
         base = config.inipath.parent if config.inipath is not None else config.rootpath
         self._files: set[Path] = set()
         for pattern in config.getini("proctor_suites"):
@@ -56,28 +56,28 @@ class Suites:
                 raise pytest.UsageError(f"proctor_suites: {pattern!r} is not relative to {base}")
             found = {path.resolve() for path in base.glob(pattern) if path.is_file()}
             if not found:
-                # A gate over nothing would pass.
+                # A gate without tests would pass.
                 raise pytest.UsageError(f"proctor_suites: no file matches {pattern!r} in {base}")
             self._files |= found
-        # Agents are found where the project stands, whichever tests are chosen. At the end, so that
-        # nothing is shadowed.
+        # Agents are imported from the project folder, whichever tests are selected. At the end of
+        # the path, so that nothing is shadowed.
         if self._files and str(base) not in sys.path:
             sys.path.append(str(base))
 
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector
     ) -> pytest.Collector | None:
-        """A suite, when the configuration says that this file is one."""
+        """Collect a file that the configuration names as a suite."""
         if file_path.resolve() in self._files:
             return SuiteFile.from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]
         return None
 
 
 class SuiteFile(pytest.File):
-    """A suite; problems with it are told at once, each at its place."""
+    """A suite; all its problems are reported at once, each with its place."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """A test for each case and agent."""
+        """Yield a test for each case and agent."""
         try:
             suite = load_suite(self.path, need_agent=False)
             configuration = api.settings(suite.folder)
@@ -88,17 +88,17 @@ class SuiteFile(pytest.File):
             )
             raise self.CollectError("\n".join(problems)) from None
         except ProctorError as error:
-            raise self.CollectError(_told(error)) from None
+            raise self.CollectError(_error_text(error)) from None
         for case in suite.cases:
             for agent in agents:
                 name = case.id if len(agents) == 1 else f"{case.id}[{agent}]"
                 item = CaseItem.from_parent(self, name=name)  # pyright: ignore[reportUnknownMemberType]
-                item.take(case, agent, _SuiteContext(suite, agents[agent], configuration))
+                item.set_case(case, agent, _SuiteContext(suite, agents[agent], configuration))
                 yield item
 
 
 class _SuiteContext(NamedTuple):
-    """What the cases of a suite share."""
+    """The values that all cases of a suite share."""
 
     suite: Suite
     agent: ChosenAgent
@@ -118,46 +118,46 @@ class CaseTrials(NamedTuple):
 
 
 class CaseItem(pytest.Item):
-    """One case put to one agent, once unless told otherwise, as `proctor test` does."""
+    """One case and one agent; run once by default, as `proctor test` does."""
 
-    _ready: _SuiteContext
+    _context: _SuiteContext
     _case: Case
     _agent: str
     _tried: CaseTrials | None = None
 
-    def take(self, case: Case, agent: str, ready: _SuiteContext) -> None:
-        """Say what is tried; tags become markers, so that `-m` selects by them."""
-        self._case, self._agent, self._ready = case, agent, ready
+    def set_case(self, case: Case, agent: str, context: _SuiteContext) -> None:
+        """Set case and agent; tags become markers, so that `-m` selects by them."""
+        self._case, self._agent, self._context = case, agent, context
         self.add_marker("proctor")
         for tag in case.tags:
             self.extra_keyword_matches.add(tag)
             if name := _NO_MARKER.sub("_", tag).lstrip("_"):
-                # Known without being declared twice, in the suite and in the configuration.
+                # Registered here, so that a tag need not be declared in the configuration too.
                 self.config.addinivalue_line("markers", f"{name}: a tag of a suite")
                 self.add_marker(name)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the case is written."""
+        """Return the place of the case in its file."""
         place = self._case.place
         if place is None or place.line is None:
             return self.path, None, self.name
         return Path(place.file), place.line - 1, self.name
 
     def setup(self) -> None:
-        """Run the agent; what cannot be judged ends here."""
+        """Run the agent; raise `NotJudged` if the result cannot be judged."""
         super().setup()
         if self.config.getoption("setuponly", False):
             return
         try:
             self._tried = tried = self._try()
         except ProctorError as error:
-            raise NotJudged(_told(error)) from None
+            raise NotJudged(_error_text(error)) from None
         self._record(tried.summary)
         if tried.summary.verdict in (Verdict.INFRA_ERROR, Verdict.NOT_RUN):
             raise NotJudged(self._why(tried))
 
     def runtest(self) -> None:
-        """Say what came of it."""
+        """Fail or warn as the verdict says."""
         tried = self._tried
         if tried is None:
             return
@@ -168,14 +168,19 @@ class CaseItem(pytest.Item):
                 self.warn(ProctorWarning(f"{self.name}: {line(result.id)}: {line(result.reason)}"))
 
     def teardown(self) -> None:
-        """Let go of the traces."""
+        """Release the traces."""
         self._tried = None
 
     def _try(self) -> CaseTrials:
-        suite, agent, configuration = self._ready
+        suite, agent, configuration = self._context
+        trials = str(self.config.getoption("proctor_trials"))
+        options = RunOptions(
+            trials=None if trials == "suite" else int(trials),
+            timeout=self.config.getoption("proctor_timeout"),
+        )
         context = prepare(
             suite,
-            _options(self.config),
+            options,
             agents={self._agent: agent},
             cases=[self._case],
             configuration=configuration,
@@ -184,7 +189,7 @@ class CaseItem(pytest.Item):
         return CaseTrials(run, min(run.trials, key=lambda trial: _WORST_FIRST.index(trial.status)))
 
     def _record(self, summary: CellSummary) -> None:
-        """Counts for JUnit and whoever else reads properties."""
+        """Add the counts as properties, for JUnit and other reporters."""
         facts: dict[str, Any] = {
             "verdict": summary.verdict.value,
             "trials": summary.trials,
@@ -198,7 +203,7 @@ class CaseItem(pytest.Item):
         ]
 
     def _where(self) -> str:
-        """The place of the case, as short as a person would write it."""
+        """Return the place of the case, relative to the root folder if possible."""
         path, row, _ = self.reportinfo()
         inside = path.is_relative_to(self.config.rootpath)
         shown_path = path.relative_to(self.config.rootpath) if inside else path
@@ -213,8 +218,8 @@ class CaseItem(pytest.Item):
         facts = [
             ("case", f"{line(self._case.id)}, {self._where()}"),
             ("agent", line(self._agent)),
-            ("verdict", _counted(summary)),
-            ("asked", asked(self._case.input)),
+            ("verdict", _verdict_text(summary)),
+            ("input", input_text(self._case.input)),
             ("answer", "" if trial.answer is None else shown(trial.answer)),
         ]
         return explain(headline, facts, trial.checks, trace)
@@ -229,17 +234,8 @@ _WORST_FIRST = (
 )
 
 
-def _options(config: pytest.Config) -> RunOptions:
-    """How cases are tried, as asked on the command line."""
-    trials = str(config.getoption("proctor_trials"))
-    return RunOptions(
-        trials=None if trials == "suite" else int(trials),
-        timeout=config.getoption("proctor_timeout"),
-    )
-
-
-def _counted(summary: CellSummary) -> str:
-    """The verdict with every count it rests on."""
+def _verdict_text(summary: CellSummary) -> str:
+    """Return the verdict with the counts behind it."""
     counts = {
         "passed": summary.passed,
         "failed": summary.failed,
@@ -254,5 +250,5 @@ def _counted(summary: CellSummary) -> str:
     )
 
 
-def _told(error: ProctorError) -> str:
+def _error_text(error: ProctorError) -> str:
     return f"{line(error)}{f' ({line(error.hint)})' if error.hint else ''}"

@@ -5,8 +5,8 @@
             trace.response = agent("Can I return it?")
         proctor.assert_passes(trace, correctness={"expected_in_answer": ["30 days"]})
 
-Checks are written as in a suite and are held to the same rules. What fails is an AssertionError;
-what cannot be judged is `CannotJudge`, which is no assertion.
+Checks are written as in a suite. A failure is an AssertionError; what cannot be judged raises
+`CannotJudge`, which is not an assertion.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proctor import api
 from proctor.background import run_sync
 from proctor.checks.base import CheckResults
 from proctor.errors import ProctorError
-from proctor.pytest_plugin._repeat import asked, explain, reason_of
+from proctor.pytest_plugin._repeat import explain, input_text, reason_of
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite
@@ -33,27 +33,27 @@ from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import AgentLike, RunContext, prepare
+from proctor.trials.prepare import AgentLike, prepare
 from proctor.trials.run_trial import status_of
 from proctor.trials.session import run_session
 
 NO_INPUT = "(not recorded)"
-"""The input of a case for a trace that does not say what was asked."""
+"""The input of a case for a trace that has no query."""
 
 
 class CannotJudge(ProctorError):
-    """The agent could not be run, or a check could not be judged: nobody's failure yet."""
+    """The agent could not be run, or a check could not be judged: neither pass nor failure."""
 
 
 class TrialResult(NamedTuple):
-    """What `proctor.run` gives a test: the trial (status, score, checks, answer) and its trace."""
+    """The result of `proctor.run`: the trial (status, score, checks, answer) and its trace."""
 
     trial: Trial
     trace: Trace | None
 
 
 class Proctor:
-    """What a test is given. `trial` counts the trials of a repeated test, from 0."""
+    """The fixture. `trial` is the number of the trial in a repeated test, from 0."""
 
     def __init__(self, file: Path, name: str) -> None:
         self._file = file
@@ -62,7 +62,7 @@ class Proctor:
         self.trial = 0
 
     def capture(self, query: Any = None, **about: Any) -> AbstractContextManager[Trace]:
-        """Record what happens in a block; see `proctor.capture`."""
+        """Record a block as a trace; see `proctor.capture`."""
         return capture(query, **about)
 
     def check(
@@ -74,7 +74,7 @@ class Proctor:
         judge: Any = None,
         **checks: Any,
     ) -> CheckResults:
-        """Every check's result. Checks are the keys of a case: correctness, path, cost, …"""
+        """Return every check's result. Checks are the keys of a case: correctness, path, cost, …"""
         __tracebackhide__ = True
         return self._judged(trace, answer, baseline, judge, checks)[0]
 
@@ -87,24 +87,31 @@ class Proctor:
         judge: Any = None,
         **checks: Any,
     ) -> CheckResults:
-        """`check`, and an AssertionError with every reason unless it passes.
+        """Check, and raise an AssertionError with every reason unless it passes.
 
-        What `run` gave back passes as it was judged there, or by other checks when given here.
+        The result of `run` keeps its verdict, unless other checks are given here.
         """
         __tracebackhide__ = True
         if isinstance(tried, TrialResult):
-            _refuse_errors(tried)
+            trial = tried.trial
+            if trial.status in (TrialStatus.INFRA_ERROR, TrialStatus.CANCELLED):
+                error = trial.error
+                why = f"{line(error.type)}: {line(error.message)}" if error else "it was stopped"
+                raise CannotJudge(f"the agent could not be judged: {why}")
             if not checks:
-                threshold = self._thresholds.get(tried.trial.case, DEFAULT_THRESHOLD)
-                return _as_judged(tried, threshold)
+                results = CheckResults(trial.checks)
+                if trial.status != TrialStatus.PASSED:
+                    threshold = self._thresholds.get(trial.case, DEFAULT_THRESHOLD)
+                    _fail(trial.status, results, tried.trace, trial.answer, threshold)
+                return results
             assert tried.trace is not None
-            trace, answer = tried.trace, answer if answer is not None else tried.trial.answer
+            trace, answer = tried.trace, answer if answer is not None else trial.answer
         else:
             trace = tried
         results, case = self._judged(trace, answer, baseline, judge, checks)
         status = status_of(results, case.threshold)
         if status != TrialStatus.PASSED:
-            _complain(status, results, trace, answer, case.threshold)
+            _fail(status, results, trace, answer, case.threshold)
         return results
 
     def run(
@@ -116,17 +123,23 @@ class Proctor:
         judge: Any = None,
         **checks: Any,
     ) -> TrialResult:
-        """One trial of an agent: its `trial` (status, score, checks, answer) and its `trace`.
+        """Run one trial of an agent; return its `trial` and its `trace`.
 
         The agent is a callable, `package.module:name`, or options as in a suite; the case is an
-        input or a whole case. A fresh seed for each trial of a repeated test.
+        input or a whole case. Each trial of a repeated test has its own seed.
         """
         __tracebackhide__ = True
         whole = case if isinstance(case, Case) and not checks else self._case(case, checks)
         given = cast("AgentLike", {"target": agent} if isinstance(agent, str) else agent)
-        ready = self._prepare(whole, judge, {_name(given): given}, timeout)
+        self._place(whole)
+        context = prepare(
+            Suite(cases=(whole,), judge=judge),
+            RunOptions(trials=1, timeout=timeout, seed=self.trial),
+            agents={_name(given): given},
+            cases=[whole],
+        )
         self._thresholds[whole.id] = whole.threshold
-        run = run_sync(run_session(ready), nested=True)
+        run = run_sync(run_session(context), nested=True)
         (trial,) = run.trials
         return TrialResult(trial, run.trace(trial))
 
@@ -144,16 +157,8 @@ class Proctor:
         found = api.check(trace, case, answer=answer, baseline=baseline, judge=judge)
         return found, case
 
-    def _prepare(
-        self, case: Case, judge: Any, agents: Mapping[str, AgentLike], timeout: float | None
-    ) -> RunContext:
-        self._place(case)
-        suite = Suite(cases=(case,), judge=judge)
-        options = RunOptions(trials=1, timeout=timeout, seed=self.trial)
-        return prepare(suite, options, agents=agents, cases=[case])
-
     def _place(self, case: Case) -> None:
-        """Let the paths of a case start at the folder of the test that made it."""
+        """Resolve the paths of a case from the folder of its test."""
         case.put(case.place or SourceLocation(str(self._file)), case.folder or self._file.parent)
 
     def _case(self, case: Any, checks: Mapping[str, Any]) -> Case:
@@ -183,24 +188,7 @@ def _name(agent: AgentLike) -> str:
     return str(getattr(agent, "__name__", type(agent).__name__))
 
 
-def _refuse_errors(finished: TrialResult) -> None:
-    trial = finished.trial
-    if trial.status in (TrialStatus.INFRA_ERROR, TrialStatus.CANCELLED):
-        error = trial.error
-        why = "it was stopped" if error is None else f"{line(error.type)}: {line(error.message)}"
-        raise CannotJudge(f"the agent could not be judged: {why}")
-
-
-def _as_judged(finished: TrialResult, threshold: float) -> CheckResults:
-    __tracebackhide__ = True
-    trial = finished.trial
-    results = CheckResults(trial.checks)
-    if trial.status != TrialStatus.PASSED:
-        _complain(trial.status, results, finished.trace, trial.answer, threshold)
-    return results
-
-
-def _complain(
+def _fail(
     status: TrialStatus,
     results: CheckResults,
     trace: Trace | None,
@@ -209,11 +197,11 @@ def _complain(
 ) -> NoReturn:
     __tracebackhide__ = True
     facts = [
-        ("asked", "" if trace is None or trace.query is None else asked(trace.query)),
+        ("input", "" if trace is None or trace.query is None else input_text(trace.query)),
         ("answer", shown(answer if answer is not None else trace.response if trace else None)),
     ]
     headline = reason_of(results, results.score, threshold)
-    # Logs of builds are read by many: what is secret is taken out here, as a run does.
+    # Build logs are read by many people: secrets are redacted here, as in a run.
     text = default_redactor().text(explain(headline, facts, results, trace))
     if status == TrialStatus.INFRA_ERROR:
         raise CannotJudge(text)
