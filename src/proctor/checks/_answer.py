@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from proctor.checks.base import (
     Check,
@@ -20,9 +20,9 @@ from proctor.checks.base import (
     OneOrMoreTexts,
     Text,
     Texts,
+    checked_by,
     failed,
     passed,
-    refused,
     unscored,
 )
 from proctor.errors import ProctorError
@@ -41,14 +41,13 @@ _SHOWN_TEXTS = 5
 """How many texts a reason quotes; `expected` holds them all."""
 
 
-def _valid_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    with refused():
-        for pattern in patterns:
-            check_pattern(pattern)
-    return patterns
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raise `ProctorError` for what is not a regular expression."""
+    for pattern in patterns:
+        _compiled(pattern, False)
 
 
-Patterns = Annotated[Texts, AfterValidator(_valid_patterns)]
+Patterns = Annotated[Texts, checked_by(check_patterns)]
 if TYPE_CHECKING:  # `Matches("a+")` and `Matches(["a+", "b+"])` are both fine
     OneOrMorePatterns = Sequence[str]
 else:
@@ -224,11 +223,6 @@ def _compiled(pattern: str, case_sensitive: bool) -> Any:
         raise ProctorError(f"{shown(pattern)} is not a regular expression: {error}") from None
     except (RecursionError, OverflowError, MemoryError):
         raise ProctorError(f"{shown(pattern)} is too large for a regular expression") from None
-
-
-def check_pattern(pattern: str) -> None:
-    """Raise `ProctorError` for what is not a regular expression."""
-    _compiled(pattern, False)
 
 
 def search(pattern: str, text: str, case_sensitive: bool = False) -> str | None:

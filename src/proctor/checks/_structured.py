@@ -14,17 +14,26 @@ from functools import cached_property
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Self, cast
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from proctor.checks._answer import (
     PatternTimeout,
-    check_pattern,
+    check_patterns,
     normalised,
     search,
     shown,
     subject_of,
 )
-from proctor.checks.base import Check, CheckContext, CheckResult, failed, passed, refused, unscored
+from proctor.checks.base import (
+    Check,
+    CheckContext,
+    CheckResult,
+    checked_by,
+    failed,
+    passed,
+    refused,
+    unscored,
+)
 from proctor.checks.metrics.arguments import canonical
 from proctor.checks.metrics.matching import shortened
 from proctor.errors import ProctorError, did_you_mean
@@ -32,15 +41,6 @@ from proctor.strict import Strict
 
 MAX_PROBLEMS = 5
 """How many schema errors a reason lists."""
-
-
-def _usable_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    with refused():
-        validator_of(schema)
-    return schema
-
-
-Schema = Annotated[dict[str, Any], AfterValidator(_usable_schema)]
 
 
 class JSONSchema(Check):
@@ -123,7 +123,7 @@ class Operators(Strict):
         with refused():
             compile_expression(self.path)
             if self.regex is not None:
-                check_pattern(self.regex)
+                check_patterns([self.regex])
         if not self.written:
             raise ValueError(f"{self.path!r} has no operator: add one of {', '.join(OPERATORS)}")
         return self
@@ -314,6 +314,9 @@ def validator_of(schema: dict[str, Any]) -> Any:
     return validator
 
 
+Schema = Annotated[dict[str, Any], checked_by(validator_of)]
+
+
 def schema_problems(validator: Any, document: Any) -> list[str]:
     """Return where and why a document is not valid, the most relevant first."""
     from jsonschema.exceptions import relevance
@@ -358,7 +361,7 @@ def _pattern_properties(
     if not isinstance(instance, dict):
         return
     for pattern, subschema in patterns.items():
-        check_pattern(pattern)
+        check_patterns([pattern])
         for key, value in cast("dict[str, Any]", instance).items():
             if search(pattern, key, case_sensitive=True) is not None:
                 yield from validator.descend(value, subschema, path=key, schema_path=pattern)

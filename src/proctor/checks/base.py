@@ -25,7 +25,7 @@ from typing import (
 )
 
 import msgspec
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from proctor.checks.metrics.arguments import decoded
 from proctor.errors import ProctorError
@@ -470,6 +470,17 @@ def refused() -> Generator[None]:
         yield
     except ProctorError as error:
         raise ValueError(f"{error}{f' ({error.hint})' if error.hint else ''}") from error
+
+
+def checked_by(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that runs a function which raises `ProctorError`."""
+
+    def validate(value: Any) -> Any:
+        with refused():
+            check(value)
+        return value
+
+    return AfterValidator(validate)
 
 
 def read_text(value: Any) -> str:

@@ -28,11 +28,11 @@ from proctor.checks.base import (
     OneOrMoreNames,
     Results,
     Share,
+    checked_by,
     failed,
     handoffs_of,
     parse_bound,
     passed,
-    refused,
     skipped,
 )
 from proctor.checks.metrics.alignment import CallLike, PlainCall
@@ -542,13 +542,7 @@ def parse_trace_query(query: Mapping[str, Any]) -> TraceQuery:
     return TraceQuery.parse({"any": parsed}) if isinstance(parsed, SpanQuery) else parsed
 
 
-def _valid_query(query: dict[str, Any]) -> dict[str, Any]:
-    with refused():
-        parse_trace_query(query)
-    return query
-
-
-SpanCondition = Annotated[dict[str, Any], AfterValidator(_valid_query)]
+SpanCondition = Annotated[dict[str, Any], checked_by(parse_trace_query)]
 
 
 class HasMatchingSpan(_PathCheck):

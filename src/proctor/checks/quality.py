@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from proctor.checks._answer import PatternTimeout, check_pattern, search, shown
-from proctor.checks.base import CheckContext, Limit, Names, Number, Share, Weight, refused
+from proctor.checks._answer import PatternTimeout, check_patterns, search, shown
+from proctor.checks.base import CheckContext, Limit, Names, Number, Share, Weight, checked_by
 from proctor.checks.judge import Judge, JudgeInput
 from proctor.checks.judge_checks import DEFAULT_JUDGE, ground_trace
 from proctor.checks.metrics.tool_usage import loops, redundancy
@@ -87,16 +87,10 @@ LEVELS: Mapping[str, Levels] = {
 latency the share of measured times within their target; of the others it is the score."""
 
 
-def _valid_pattern(pattern: str) -> str:
-    with refused():
-        check_pattern(pattern)
-    return pattern
-
-
 class QueryRule(Strict):
     """The tools that a kind of question needs."""
 
-    when: Annotated[str, Field(min_length=1), AfterValidator(_valid_pattern)]
+    when: Annotated[str, Field(min_length=1), checked_by(lambda pattern: check_patterns([pattern]))]
     """A regular expression that is found in the question; case is ignored."""
     tools: Names = Field(min_length=1)
     """The tools such a question needs."""
@@ -374,11 +368,6 @@ def redundant_calls(trace: Trace) -> Dimension:
             f"{_named(tool)} called again with the same input, {number} of {len(calls)} calls"
             for tool, number in counts.items()
         ),
-        recommendations=(
-            ("keep results of earlier calls in the agent's context, or cache the tool",)
-            if counts
-            else ()
-        ),
         span_ids=_call_ids(trace, [repeat.position for repeat in found.repeats]),
     )
 
@@ -398,9 +387,6 @@ def efficiency(trace: Trace, config: QualityConfig) -> Dimension:
         name="efficiency",
         score=_clamped(score - config.redundant_call_penalty * len(repeats)),
         issues=tuple(issues),
-        recommendations=("combine calls, or give tools that answer more at once",)
-        if issues
-        else (),
         span_ids=_call_ids(trace, [repeat.position for repeat in repeats]),
     )
 
@@ -459,6 +445,15 @@ def latency(breakdown: Sequence[SpanLatency]) -> Dimension:
     )
 
 
+_ADVICE = {
+    "redundancy": "keep results of earlier calls in the agent's context, or cache the tool",
+    "efficiency": "combine calls, or give tools that answer more at once",
+    "error_recovery": "let the agent see the error, and say in its instructions what to try then",
+    "retrieval": "have the agent answer only from what it read, or retrieve what it lacks",
+    "reasoning": "compare the judge's reason with the steps it names",
+}
+"""The recommendation of a dimension that has issues, where it does not depend on them."""
+
 _FASTER = {
     "total": "run independent steps at the same time",
     "tool": "make slow tools faster, or give them a time limit",
@@ -499,11 +494,6 @@ def error_recovery(trace: Trace) -> Dimension:
             "and never worked after that"
             for error in unrecovered
         ),
-        recommendations=(
-            ("let the agent see the error, and say in its instructions what to try then",)
-            if unrecovered
-            else ()
-        ),
         span_ids=tuple(error.span_id for error in unrecovered),
     )
 
@@ -517,19 +507,13 @@ def retrieval(trace: Trace, answer: str | None) -> Dimension:
     method = f"grounding ({found.method})"
     if found.score is None:
         return Dimension(name="retrieval", score=None, why=found.reason, method=method)
-    wrong = found.unsupported
     return Dimension(
         name="retrieval",
         score=found.score,
         why=found.reason,
         issues=tuple(
             f"{claim.kind} {shown(claim.text, 80)} is not supported: {claim.detail}"
-            for claim in wrong
-        ),
-        recommendations=(
-            ("have the agent answer only from what it read, or retrieve what it lacks",)
-            if wrong
-            else ()
+            for claim in found.unsupported
         ),
         method=method,
     )
@@ -632,14 +616,11 @@ async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Di
     if verdict.normalised is None:
         why = f"the judge gave no verdict: {verdict.reason}"
         return Dimension(name=name, score=None, why=why, method=method, failed=True)
-    issues = () if verdict.passed else (verdict.rationale,)
-    advice = () if verdict.passed else ("compare the judge's reason with the steps it names",)
     return Dimension(
         name=name,
         score=verdict.normalised,
         why=verdict.rationale,
-        issues=issues,
-        recommendations=advice,
+        issues=() if verdict.passed else (verdict.rationale,),
         method=method,
     )
 
@@ -664,7 +645,10 @@ def _combine(
             dimensions.append(each)
         else:
             level = LEVELS.get(each.name, AVERAGE).of(figure)
-            dimensions.append(msgspec.structs.replace(each, level=level))
+            advice = each.recommendations
+            if each.issues and each.name in _ADVICE:
+                advice = (_ADVICE[each.name],)
+            dimensions.append(msgspec.structs.replace(each, level=level, recommendations=advice))
     overall, weights = combined(dimensions, config.weights)
     return Quality(
         trace_id=trace.trace_id,
