@@ -13,7 +13,7 @@ import proctor.pytest_plugin.fixture  # noqa: F401 (only to have it loaded)
 
 pytest_plugins = ["pytester"]
 
-# LangSmith's plugin would be loaded anew by each of these runs.
+# LangSmith's plugin would be loaded again by each of these runs.
 INI = """\
 [pytest]
 asyncio_default_fixture_loop_scope = function
@@ -113,9 +113,9 @@ def test_cases_are_tests(project: pytest.Pytester) -> None:
 
 
 def test_agents_are_found_where_the_project_stands(project: pytest.Pytester) -> None:
-    """R-Q6: an agent beside the configuration is found, also when one case alone is asked for."""
+    """R-Q6: an agent beside the configuration is found, also when one case alone is selected."""
     (project.path / "evals" / "agent.py").rename(project.path / "agent.py")
-    # -P, because `python -m pytest` looks where it stands by itself, and the command does not.
+    # -P, because `python -m pytest` adds the current folder, and the command does not.
     command = [sys.executable, "-P", "-m", "pytest", "-pno:cacheprovider", "-pno:langsmith_plugin"]
     done = subprocess.run(
         [*command, "evals/suite.yaml::returns"],
@@ -392,7 +392,7 @@ def repeated(pytester: pytest.Pytester, body: str, marker: str, *arguments: str)
 def test_repeated_test(
     pytester: pytest.Pytester, body: str, outcome: dict[str, int], counted: str
 ) -> None:
-    """R-Q6: a marked test is called N times and passes on its threshold; the counts are told."""
+    """R-Q6: a marked test runs N times and passes on its threshold; counts are reported."""
     result = repeated(pytester, body, "trials=5, threshold=0.8", "-rP")
     result.assert_outcomes(**outcome)
     result.stdout.fnmatch_lines([counted])

@@ -72,7 +72,7 @@ async def test_expected_in_answer():
 
 
 async def test_an_empty_answer_is_said_to_be_empty():
-    """R-C2: nobody has to guess why nothing was found."""
+    """R-C2: the reason says why nothing was found."""
     failed = await of("  \n", expected_in_answer="Paris")
     assert failed.reason == "the answer is empty: it lacks 'Paris' (0 of 1 found)"
 
@@ -86,7 +86,7 @@ async def test_any_expected_in_answer():
 
 
 async def test_not_in_answer():
-    """R-C2: none of the texts stands in the answer."""
+    """R-C2: none of the texts is in the answer."""
     assert (await of("Paris", not_in_answer=["London"])).status == PASS
     failed = await of("paris or london", not_in_answer=["London", "Rome"])
     assert failed.status == FAIL

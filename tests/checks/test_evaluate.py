@@ -107,8 +107,8 @@ async def test_a_check_that_raises_is_unscored():
 
     outcome = await judged({"checks": [boom]})
     assert outcome[0].status == UNSCORED
-    told, _, place = outcome[0].reason.partition(" (at ")
-    assert told == "the check itself failed: KeyError: 'city'"
+    message, _, place = outcome[0].reason.partition(" (at ")
+    assert message == "the check itself failed: KeyError: 'city'"
     assert "test_evaluate.py:" in place
     assert outcome.with_status(UNSCORED) == [outcome[0]]
 
@@ -153,7 +153,7 @@ async def test_score_is_the_weighted_mean_of_what_was_judged():
     )
 )
 async def test_every_plan_gives_every_result(plan):
-    """R-C6: nothing asked for is left out, statuses follow from outcome and blocking alone."""
+    """R-C6: every check has a result, statuses follow from outcome and blocking alone."""
     planned = [
         Given(answer=outcome, asks=judge, id=f"c{n}", weight=weight, required=blocks)
         for n, (outcome, blocks, judge, weight) in enumerate(plan)

@@ -262,7 +262,7 @@ def test_any_answer_is_supported_by_itself(answer, question):
 
 
 def test_an_endless_answer_is_judged_by_its_beginning_and_says_so():
-    """R-C8: the number of claims looked up is bounded, and the bound is told."""
+    """R-C8: the number of claims looked up is bounded, and the reason says so."""
     answer = " ".join(str(n) for n in range(10_000, 10_000 + 3 * MAX_CLAIMS))
     result = ground(answer, [answer])
     assert len(result.claims) == MAX_CLAIMS

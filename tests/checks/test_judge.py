@@ -187,7 +187,7 @@ async def test_retry_after_is_honoured_and_bounded():
 
 
 async def test_missing_facts_are_not_guessed():
-    """R-C7: a rubric that needs facts gives no verdict without them, and asks nobody."""
+    """R-C7: a rubric that needs facts gives no verdict without them, and calls no model."""
     with MockLLM([]) as server:
         for name, need in [
             ("correctness", "expected"),
@@ -341,7 +341,7 @@ async def test_a_damaged_entry_is_ignored_and_rewritten(tmp_path, damage):
 
 
 async def test_failures_are_not_kept(tmp_path):
-    """R-C7: an unscored verdict is asked for again."""
+    """R-C7: an unscored verdict is requested again."""
     with MockLLM([{"error": 400}, verdict_of(5)]) as server:
         assert not (await judge_at(server, cache=JudgeCache(tmp_path)).judge(GREETING)).scored
         assert (await judge_at(server, cache=JudgeCache(tmp_path)).judge(GREETING)).score == 5

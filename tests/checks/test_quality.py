@@ -236,7 +236,7 @@ async def test_reasoning_is_judged_when_there_is_a_judge():
 
 
 async def test_a_judge_that_cannot_be_asked_says_what_to_do():
-    """R-C8: what is missing for a judge that was asked for stands where its score would be."""
+    """R-C8: a judge that cannot be opened says what is missing, in place of its score."""
 
     class Absent:
         name = identity = "absent"
@@ -319,7 +319,7 @@ def test_configuration_is_checked(config, message):
 
 
 def test_real_traces_have_scores_in_range(shared):
-    """R-C8: every real trace at hand is scored, each dimension in 0..1 or None with a reason."""
+    """R-C8: every available real trace is scored, each dimension in 0..1 or None with a reason."""
     files = sorted((shared / "traces" / "produced").glob("*.json"))
     scored = [score_trace(trace) for file in files for trace in load_traces(str(file))]
     assert len(scored) >= len(files)

@@ -144,6 +144,7 @@ class Equals(Check):
             return failed(f"the answer is empty, expected {shown(wanted)}", **details)
         if max(len(ours), len(theirs)) <= WHOLE_CHARS:
             return failed(f"the answer is {shown(answer)}, expected {shown(wanted)}", **details)
+        # Long texts are shown around the first difference.
         pairs = enumerate(zip(ours, theirs, strict=False))
         place = next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
         around = slice(max(0, place - 20), place + 40)
@@ -167,6 +168,7 @@ class Matches(Check):
         details: dict[str, Any] = {"expected": list(patterns), "actual": answer}
         try:
             matches = [search(p, answer, self.case_sensitive) for p in patterns]
+        # The pattern is at fault, not the agent: neither passed nor failed.
         except PatternTimeout as error:
             return unscored(str(error), **details)
         found = [match for match in matches if match is not None]
@@ -213,6 +215,7 @@ class PatternTimeout(Exception):
         )
 
 
+# Cached: the patterns of a suite are compiled once for all trials.
 @lru_cache(maxsize=256)
 def _compiled(pattern: str, case_sensitive: bool) -> Any:
     import regex  # unlike `re`, it can be stopped by a timeout
@@ -221,6 +224,7 @@ def _compiled(pattern: str, case_sensitive: bool) -> Any:
         return regex.compile(pattern, 0 if case_sensitive else regex.IGNORECASE)
     except regex.error as error:
         raise ProctorError(f"{shown(pattern)} is not a regular expression: {error}") from None
+    # Deeply nested groups, or repeats of huge repeats.
     except (RecursionError, OverflowError, MemoryError):
         raise ProctorError(f"{shown(pattern)} is too large for a regular expression") from None
 

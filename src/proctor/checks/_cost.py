@@ -61,6 +61,7 @@ class MaxTokens(_CostCheck):
         if total is None:
             return skipped("the trace has no token counts", expected=limit)
         calls = trace.llm_calls
+        # A failed call has no usage to report, so it does not make the total incomplete.
         silent = [s for s in calls if s.input_tokens is None and s.output_tokens is None]
         # Where no call at all reports tokens, the total comes from elsewhere and is complete.
         uncounted = [s for s in silent if not s.failed] if len(silent) < len(calls) else []
@@ -146,6 +147,7 @@ class MaxCostRatio(_CostCheck):
         if ctx.baseline is None:
             return skipped("there is no baseline to compare the cost with", expected=self.ratio)
         before = ctx.baseline.usage
+        # A multiple of 0 would be 0, and a partial sum would make the limit too strict.
         if not before.cost_usd or before.unpriced:
             what = "is 0" if before.cost_usd == 0 else "is not (wholly) known"
             return skipped(f"the cost of the baseline {what}", expected=self.ratio)
@@ -167,12 +169,14 @@ def _cost_at_most(trace: Trace, limit: float, basis: str = "") -> CheckResult:
     details: dict[str, Any] = {"expected": limit, "actual": known}
     if known > limit:
         priced = [span for span in trace.index.spans if span.cost_usd]
+        # The most expensive calls are those to look at.
         dearest = sorted(priced, key=lambda span: -(span.cost_usd or 0.0))
         return failed(
             f"{at_least(known, usage.unpriced)}, at most {dollars(limit)} allowed{basis}",
             span_ids=_ids(dearest[:5]),
             **details,
         )
+    # The sum may be over the limit or not: no verdict.
     if usage.unpriced:
         return skipped(
             f"{usage.unpriced} of {usage.calls} model calls have no known price; the others cost "

@@ -126,6 +126,7 @@ class Graded(NamedTuple):
 def build_prompt(rubric: Rubric, judged: JudgeInput, max_chars: int = MAX_BLOCK_CHARS) -> Prompt:
     """Return the conversation for one judgement."""
     messages = [Message("system", _system(rubric))]
+    # Examples have the form of the material to grade, and their scores that of the reply.
     for example in rubric.examples:
         shown = JudgeInput(
             answer=example.answer,
@@ -160,8 +161,10 @@ def fence_code(texts: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")
+        # The length first, so that text moved from one block to the next changes the code.
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     code = digest.hexdigest()[:16]
+    # Sixteen hexadecimal digits may be in a text by chance.
     while any(code in text for text in texts):
         code = hashlib.sha256(code.encode()).hexdigest()[:16]
     return code
@@ -177,6 +180,7 @@ def reply_schema(rubric: Rubric) -> dict[str, Any]:
                 "type": "object",
                 "properties": dict.fromkeys(names, score),
                 "required": names,
+                # Strict structured output requires every key, and no others.
                 "additionalProperties": False,
             }
         }
@@ -223,6 +227,7 @@ def read_reply(text: str, rubric: Rubric) -> Graded:
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     reply = cast(dict[str, Any], value)
+    # Models that ignore the schema are held to it here.
     expected = {"rationale", "scores" if rubric.criteria else "score"}
     if set(reply) != expected:
         raise ValueError(f"its keys are not exactly {', '.join(sorted(expected))}")

@@ -156,6 +156,7 @@ class Operators(Strict):
         if name == "contains":
             return contains_value(value, wanted, case_sensitive=self.case_sensitive)
         if name == "regex":
+            # Also for numbers and mappings, by their JSON.
             text = value if isinstance(value, str) else as_json(value)
             found = search(wanted, text, self.case_sensitive)
             return value is not None and found is not None
@@ -205,6 +206,8 @@ class JMESPath(Operators, Check):
         }
         try:
             value = compile_expression(self.path).search(ctx.document)
+        # A function of a missing or wrong value, such as length(null): the trial lacks what the
+        # expression needs, so the check fails.
         except (JMESPathError, RecursionError, ArithmeticError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             return failed(f"{self.path} has no value here: {reason}", **details)
@@ -240,6 +243,7 @@ def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> 
         text = wanted if isinstance(wanted, str) else as_json(wanted)
         return normalised(text, case_sensitive) in normalised(value, case_sensitive)
     if isinstance(value, Mapping):
+        # As in Python, a mapping contains its keys.
         return wanted in value
     if isinstance(value, list | tuple):
         key = _key(wanted)
@@ -333,6 +337,7 @@ def _refuse_remote(resource: Any, registry: Any) -> None:
         current, resolver = pending.pop()
         contents = current.contents
         if isinstance(contents, dict):
+            # Resolved here, without a network, so that no reference fails in the middle of a run.
             for key in ("$ref", "$dynamicRef", "$recursiveRef"):
                 target = cast("dict[str, Any]", contents).get(key)
                 if not isinstance(target, str):

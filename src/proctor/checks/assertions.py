@@ -57,6 +57,7 @@ class AssertionBase(Strict):
 
     def own(self) -> dict[str, Any]:
         """Return the fields of the type that were set."""
+        # Only fields that were set: for some operators null differs from absent.
         common = AssertionBase.model_fields.keys() | {"type"}
         return {name: getattr(self, name) for name in self.model_fields_set - common}
 
@@ -65,6 +66,7 @@ class AssertionBase(Strict):
         """What distinguishes it from others of its type, for the id."""
         values = [getattr(self, name) for name in self.id_fields]
         shown = [
+            # A list in an id reads as one word: `handoff_target:billing+sales`.
             "+".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
             for value in values
             if value

@@ -111,6 +111,8 @@ class _ResultType(type(msgspec.Struct)):
             )
 
 
+# omit_defaults: most fields of most results have defaults, and journal lines stay short. gc=False:
+# there is a result for each check of each trial, and none is part of a reference cycle.
 class CheckResult(
     msgspec.Struct,
     metaclass=_ResultType,
@@ -228,6 +230,7 @@ class Metric(msgspec.Struct, frozen=True):
         )
 
 
+# A check that could not be judged makes the trial an infrastructure error; a warning does not.
 _WORST_FIRST = (
     CheckStatus.FAIL,
     CheckStatus.UNSCORED,
@@ -254,6 +257,7 @@ class CheckResults(tuple[CheckResult, ...]):
         """Sum of score times weight over sum of weights; None when nothing judged has weight."""
         total = weight = 0.0
         for result in self:
+            # Skipped, unscored and metric results have no score and take no part.
             if result.score is not None:
                 weight += result.weight
                 total += result.score * result.weight
@@ -354,6 +358,7 @@ class Check(Strict):
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             if args:
+                # pydantic itself takes keywords only; `Contains("Paris")` needs positions.
                 fields = type(self).model_fields.items()
                 positional = [name for name, field in fields if field.kw_only is False]
                 if len(args) > len(positional):
@@ -397,6 +402,8 @@ class Check(Strict):
         """Its weight in the score."""
         if self.weight is not None:
             return self.weight
+        # With a weight, a check that only warns could push the score below the threshold: a hidden
+        # failure.
         return 1.0 if self.blocking or self.layer is Layer.CORRECTNESS else 0.0
 
     def with_(self, **changes: Any) -> Self:
@@ -429,6 +436,7 @@ class CheckGroup(Check):
         return judge_parts()
 
 
+# The layer belongs to the class, so that a group of path checks needs its own.
 class PathCheckGroup(CheckGroup):
     """Several checks of the path under one key."""
 
@@ -487,6 +495,7 @@ def read_text(value: Any) -> str:
     """Return a text; a whole number becomes its digits, other YAML values are refused."""
     if isinstance(value, str):
         return value
+    # The digits are what the user wrote. Not so for 1.50, which YAML reads as 1.5.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise ValueError(f"should be text, not {_type_name(value)}; put it in quotes")
@@ -518,6 +527,7 @@ def listed(read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], 
     return read_all
 
 
+# pydantic accepts `true` as the number 1, since bool is a subclass of int.
 def _not_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("should be a number, not true or false")
@@ -580,6 +590,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
+# Cached: the few bounds of a suite are parsed again for every trial.
 @lru_cache(maxsize=256)
 def parse_bound(text: str) -> NumericBound:
     """Parse a bound; a bare number is a minimum."""
@@ -625,6 +636,7 @@ def handoffs_of(trace: Trace) -> list[Handoff]:
 
     Where handoff spans record them, only those count: an agent span may repeat the last one.
     """
+    # Frameworks without handoff spans name the target on the span of the agent.
     spans = trace.handoffs or [span for span in trace.index.spans if span.handoff_to]
     return [
         Handoff(
@@ -645,6 +657,7 @@ def _document_of(ctx: CheckContext[Any]) -> dict[str, Any]:
     # Every trace has every key (null where unknown), since expressions in suites depend on them.
     trace, usage = ctx.trace, ctx.trace.usage
     try:
+        # Answers are often JSON; others have null here.
         response_json = msgspec.json.decode(ctx.answer)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         response_json = None

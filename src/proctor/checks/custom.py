@@ -117,6 +117,7 @@ def find_check(name: str, base_dir: str | Path | None = None) -> Any:
             "the check was a function given in Python, which has no import path",
             hint="define it at the top level of a module to make it importable",
         )
+    # Imported here: searching the installed packages is slow, and rarely needed.
     from importlib.metadata import entry_points
 
     offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
@@ -140,6 +141,7 @@ def import_path(found: Any) -> str:
     module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", "")
     if module is None or module == "__main__" or "<" in name:
         return GIVEN_IN_PYTHON
+    # The path counts only if it leads back to this object: closures and redefinitions do not.
     value: Any = sys.modules.get(module)
     for part in name.split("."):
         value = getattr(value, part, None)
@@ -175,6 +177,7 @@ def _check_signature(
     except (TypeError, ValueError):  # some built-in callables have no signature
         return
     try:
+        # Bound now, so that a wrong parameter is an error before the run, not in each trial.
         signature.bind(*positional, **params)
     except TypeError as error:
         raise ProctorError(f"{where}{signature}: {error}", hint=hint) from None
@@ -195,11 +198,13 @@ def _result(value: Any, reason: str | None, threshold: float) -> CheckResult:
         return value.result()
     if isinstance(value, tuple) and reason is None:
         pair = cast("tuple[Any, ...]", value)
+        # (value, reason): only once, so that a reason is never replaced.
         if len(pair) == 2 and isinstance(pair[1], str):
             return _result(pair[0], pair[1], threshold)
     number = getattr(cast("Any", value), "item", None)
     if callable(number) and not isinstance(value, bool | int | float):
         value = number()  # a scalar of numpy, torch and similar libraries
+    # bool first, since it is a number in Python.
     if isinstance(value, bool):
         make = passed if value else failed
         return make(reason or f"the check returned {value}", actual=value)

@@ -45,6 +45,7 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
                     found = returned
                 else:
                     found = await returned
+            # SystemExit too: a check that calls sys.exit must not end the run.
             except (Exception, SystemExit) as error:  # noqa: BLE001 (users' code raises anything)
                 # The check is broken, not the agent.
                 found = unscored(

@@ -224,6 +224,7 @@ class Judge:
             # One after the other, to spare the rate limit of the model.
             return [await self._vote(model, chosen, prompt, number) for number in range(count)]
 
+        # Models have rate limits of their own, so they vote at the same time.
         panels = await asyncio.gather(*(votes_of(model) for model in self.models))
         return _verdict(panels, chosen, prompt.shortened)
 
@@ -233,6 +234,7 @@ class Judge:
             schema=prompt.schema,
             temperature=self.settings.temperature,
             max_tokens=self.settings.max_tokens,
+            # Votes must differ, and be the same again when a run is repeated.
             seed=self.settings.seed + number,
             timeout=self.settings.timeout,
         )
@@ -243,6 +245,7 @@ class Judge:
             return replace(
                 vote, scores=hit.scores, rationale=hit.rationale, usage=ModelUse(cached=1)
             )
+        # A vote may take several calls, and all of them cost money.
         replies: list[ChatReply] = []
         try:
             graded = await self._grade(model, request, rubric, replies)
@@ -319,6 +322,7 @@ def _verdict(
         scored = [vote.scores for vote in panel if vote.scores is not None]
         if 2 * len(scored) > len(panel):  # a model whose votes mostly failed has no opinion
             opinions.append(_medians(scored, rubric))
+    # A minority of models must not decide alone.
     if 2 * len(opinions) <= len(panels):
         problems = [f"{vote.model}: {vote.problem}" for vote in votes if vote.problem is not None]
         reasons = "; ".join(dict.fromkeys(problems))

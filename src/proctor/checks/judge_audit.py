@@ -132,6 +132,7 @@ def _order(
         )
     seen = {*first, *second}
     if categories is None:
+        # By type first: values of different types have no order.
         return sorted(seen, key=lambda value: (str(type(value)), value))  # pyright: ignore[reportArgumentType, reportCallIssue]
     order = list(dict.fromkeys(categories))
     if outside := [value for value in seen if value not in order]:
@@ -144,6 +145,7 @@ def _tables(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
     import numpy as np
 
     samples = codes.shape[0]
+    # Each sample counts in a range of its own, so that one bincount serves all.
     shifted = codes + (np.arange(samples, dtype=np.int64) * k * k)[:, None]
     counts = np.bincount(shifted.ravel(), minlength=samples * k * k)
     return counts.reshape(samples, k, k).astype(np.float64)
@@ -165,6 +167,7 @@ def _kappas(tables: NDArray[np.float64], weights: Weights | None) -> NDArray[np.
     by_chance = tables.sum(axis=2)[:, :, None] * tables.sum(axis=1)[:, None, :]
     expected = (by_chance * distance).sum(axis=(1, 2)) / n**2
     result = np.full(len(tables), np.nan)
+    # Both raters used one and the same category: chance alone explains every agreement.
     defined = expected > 0
     result[defined] = 1 - observed[defined] / expected[defined]
     return result
@@ -255,8 +258,10 @@ class Audit:
 
 def read_labels(path: Path) -> list[LabelledAnswer]:
     """Read a CSV file with the columns of `COLUMNS`, of which `REQUIRED` must exist."""
+    # The limit belongs to the process, so it is restored below.
     before = csv.field_size_limit(MAX_FIELD_CHARS)
     try:
+        # utf-8-sig: spreadsheets write a byte order mark.
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             names = list(reader.fieldnames or ())
@@ -326,6 +331,7 @@ async def judged_verdicts(
             unscored.append(Unscored(row.line, verdict.reason or "no verdict"))
         else:
             # A fractional median is rounded down: when in doubt, the stricter score.
+            # 1e-9: a mean of weights may be 3.9999999 instead of 4.
             score = str(int(verdict.score + 1e-9))
             pairs.append((row, score if kind is SCORES else verdict.label.value))
     usage = sum((verdict.usage for verdict in verdicts), NOTHING)
@@ -366,6 +372,7 @@ def _compare(
 
 def _kind_of(labels: Sequence[str]) -> tuple[str, ...] | None:
     """Return the known set of labels, in order, that holds all of these; None if neither does."""
+    # Text in both cases, since labels are read from a CSV file.
     for kind in (LABELS, SCORES):
         if all(label in kind for label in labels):
             return kind

@@ -229,6 +229,7 @@ class LLMJudge(JudgeRule, Check):
         actual: dict[str, Any] = result.actual or {}
         scores: dict[str, float] = actual.get("criteria", {})
         for name, part in self.named_criteria().items():
+            # The weighted mean may pass although one criterion is below its own threshold.
             value = normalised(scores[name]) if name in scores else None
             if part.threshold is not None and value is not None and value < part.threshold:
                 reason = f"{name} is {value:.2f}, less than its {part.threshold:g}; {result.reason}"
@@ -269,6 +270,7 @@ class Grounded(HallucinationOptions, Check):
 
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
+        # `auto` prefers the judge, which understands meaning, to comparing words.
         has_judge = self.judge or self.model or DEFAULT_JUDGE in ctx.judges
         if self.method == "grounding" or (self.method == "auto" and not has_judge):
             return self._ground(ctx)
@@ -351,6 +353,7 @@ async def chosen_judge(
 
         opened = get_model(model)
         try:
+            # Settings and cache stay those of the judge; only the model differs.
             yield Judge(opened) if judge is None else judge.with_models(opened)
         finally:
             if isinstance(opened, ClosingModel):

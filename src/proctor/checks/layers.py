@@ -66,6 +66,7 @@ class JmespathCheck(Operators):
 
 
 def _switch(value: Any) -> Any:
+    # `false` is the same as leaving the key out, `true` means the defaults.
     if value is False:
         return None
     return {} if value is True else value
@@ -129,6 +130,7 @@ class Correctness(Strict):
 
     def checks(self) -> list[Check]:
         """Build the checks; what calls a model comes last."""
+        # In the documented order, which is the order of the results.
         texts: list[tuple[Callable[..., Check], Any]] = [
             (Contains, self.expected_in_answer),
             (ContainsAny, self.any_expected_in_answer),
@@ -146,6 +148,7 @@ class Correctness(Strict):
         if self.jmespath is not None:
             expressions = [JMESPath(**written(entry)) for entry in self.jmespath]
             paths = [entry.path for entry in self.jmespath]
+            # The parts keep their ids; the group is named by its key.
             found.append(grouped(expressions, paths).with_(kind="jmespath", id=None))
         if self.llm_judge is not None:
             rules = [LLMJudge(**written(rule)) for rule in self.llm_judge]
@@ -204,6 +207,7 @@ class PathChecks(Strict):
             found.append(ExpectTools(self.expected_tools, match=mode, arguments=self.arguments))
         if self.arguments is not None:
             calls = self.expected_tools or ()
+            # Arguments written in expected_tools are judged there, not against the baseline.
             judged = tuple(call.tool for call in calls if call.arguments is not None)
             found.append(SameArguments(self.arguments, match=mode, except_=judged))
         if self.forbidden_tools is not None:
@@ -227,6 +231,7 @@ class PathChecks(Strict):
         if self.max_handoff_count is not None:
             found.append(CountHandoffs(max=self.max_handoff_count, kind="max_handoff_count"))
         if self.spans is not None:
+            # The id names the result and is not part of the query.
             queries = [
                 HasMatchingSpan(
                     {key: value for key, value in entry.items() if key != "id"},
@@ -236,7 +241,9 @@ class PathChecks(Strict):
             ]
             found.append(grouped(queries).with_(kind="spans", id=None))
         if self.quality is not None:
+            # The expected tools decide the dimension tool_selection.
             found.append(QualityBounds(self.quality, tools=tools))
+        # forbidden_tools blocks even though the layer only warns.
         return [check.with_(required=check.always_blocks or self.blocking) for check in found]
 
 

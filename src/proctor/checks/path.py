@@ -117,6 +117,7 @@ class ExpectTools(_PathCheck):
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         reference = cast("Sequence[ExpectedCall]", self.tools)
+        # Any calls meet an empty list in these modes, so a pass would mean nothing.
         if not reference and self.match in ("superset", "in_order"):
             return skipped(
                 f"expected_tools is empty, which {self.match} always meets; "
@@ -153,6 +154,7 @@ class SameArguments(_PathCheck):
                     f"the arguments of {_listed(sorted(written))} are judged by expected_tools"
                 )
             return skipped("no baseline and no arguments in expected_tools to compare with")
+        # Without `*`, only calls of the tools named by the rules are compared.
         tools = [tool for tool in rules if tool != "*"]
 
         def compared(call: CallLike) -> bool:
@@ -181,6 +183,7 @@ class ForbidTools(_PathCheck):
         calls = [
             call
             for call in ctx.trace.tool_calls
+            # fnmatchcase, since fnmatch ignores case on Windows.
             if any(fnmatchcase(call.name, pattern) for pattern in self.tools)
         ]
         details: dict[str, Any] = {"expected": list(self.tools), "actual": ctx.trace.tools_used}
@@ -249,6 +252,7 @@ class CountToolCalls(CountBounds, _PathCheck):
         if self.tool is not None:
             tool = _tool_name(self.tool)
             nouns = (f"call of {tool}", f"calls of {tool}")
+        # The calls beyond the limit are those to look at; below a minimum, all are.
         most = self.max if self.eq is None else self.eq
         return self.judge_count(
             len(calls), nouns, _ids(calls[most:] if most is not None else calls)
@@ -591,12 +595,14 @@ class QualityBounds(_PathCheck):
     async def evaluate(self, ctx: CheckContext[Any], /) -> Results:
         """Judge one trial."""
         expected = None if self.tools is None else tuple(self.tools)
+        # Only the bounded dimensions are computed: reasoning costs a model call.
         scored = await score_context(ctx, expected_tools=expected, dimensions=tuple(self.bounds))
         results: dict[str, CheckResult] = {}
         for name, text in self.bounds.items():
             bound, found = parse_bound(text), scored.dimension(name)
             if found.score is None:
                 results[name] = CheckResult(
+                    # Nothing to score is a skip; a judge that failed is an infrastructure error.
                     status=CheckStatus.UNSCORED if found.failed else CheckStatus.SKIP,
                     reason=f"{name} has no score: {found.why}",
                 )
@@ -679,6 +685,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _ids(calls: Sequence[CallLike]) -> tuple[str, ...]:
+    # Where only the model client is instrumented, several calls share the span of the model.
     return tuple(dict.fromkeys(call.span_id for call in calls if call.span_id is not None))
 
 
@@ -710,6 +717,7 @@ def offered_handoffs(trace: Trace) -> list[str] | None:
     tools = [name for span in trace.index.spans for name in _tools(span)]
     if not tools and not agents:
         return None
+    # LangGraph, OpenAI Agents and others hand over by calling a tool named after the agent.
     for tool in tools:
         prefix = next((prefix for prefix in _TRANSFERS if tool.startswith(prefix)), None)
         if prefix is not None:
@@ -743,6 +751,7 @@ def _agents(span: Span) -> Iterator[str]:
 
 def _names(value: Any) -> Iterator[str]:
     """Yield the names in definitions, in any of the shapes that providers use."""
+    # Attributes hold definitions as JSON text or as values.
     value = structure(value)
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)

@@ -261,6 +261,7 @@ NO_CALLS = "the trace has no tool calls"
 
 def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
     """Score 2·|E∩U| / (|E|+|U|) of expected and used tools: 1 for exactly the expected ones."""
+    # The F1 score of two sets: both a missing and a needless tool cost.
     name = "tool_selection"
     expected, why = _expected(trace, config)
     if expected is None:
@@ -294,6 +295,7 @@ def _expected(trace: Trace, config: QualityConfig) -> tuple[list[str] | None, st
         return list(dict.fromkeys(config.expected_tools)), ""
     if not config.rules:
         return None, "no expected tools and no query rules are configured"
+    # A query may be a list of messages; rules search its text.
     query = trace.query if isinstance(trace.query, str) else str(json_value(trace.query) or "")
     found: list[str] = []
     for rule in config.rules:
@@ -350,6 +352,7 @@ def _redundant_orders(trace: Trace, config: QualityConfig) -> list[tuple[Span, S
 def _matches(span: Span, pattern: str) -> bool:
     if pattern == "retrieval" and span.kind == SpanKind.RETRIEVAL:
         return True
+    # Frameworks spell tools in any case: web_search, WebSearch.
     return fnmatchcase(_label(span).casefold(), pattern.casefold())
 
 
@@ -377,6 +380,7 @@ def efficiency(trace: Trace, config: QualityConfig) -> Dimension:
     calls = trace.tool_calls
     score = _stepped(len(calls), config.efficiency_steps, config.efficiency_beyond)
     repeats = redundancy(calls).repeats
+    # The bound of the first step is the number that still has the best score.
     fine = config.efficiency_steps[0][0] if config.efficiency_steps else 0
     issues: list[str] = []
     if score < 1.0:
@@ -425,6 +429,7 @@ def latency(breakdown: Sequence[SpanLatency]) -> Dimension:
     """Score the mean over the total and each kind of span, itself the mean over its spans."""
     if not breakdown:
         return Dimension(name="latency", score=None, why="no span of the trace has ended")
+    # By kind, so that fifty quick tool calls do not hide one slow model call.
     kinds: dict[str, list[float]] = {}
     for each in breakdown:
         kinds.setdefault(each.kind, []).append(each.score)

@@ -28,6 +28,7 @@ OVERALL = "overall"
 _TOLERANCE = 1e-9
 """Weighted means of exact quarters are not exact; a threshold must not fail for that."""
 
+# Names of criteria are keys of the JSON reply.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
 
 DEFAULT_ANCHORS: Mapping[int, str] = {
@@ -128,6 +129,7 @@ class Rubric:
         names = [criterion.name for criterion in self.criteria]
         if len(set(names)) != len(names):
             raise ProctorError("two criteria have the same name", where=where)
+        # The weighted mean divides by the sum of the weights.
         if not any(part.weight for part in self.parts):
             raise ProctorError("at least one criterion needs a weight above 0", where=where)
         for example in self.examples:
@@ -135,6 +137,7 @@ class Rubric:
             if set(scores) != {part.name for part in self.parts}:
                 raise ProctorError("an example must score exactly the criteria", where=where)
             for score in scores.values():
+                # True is 1 in Python.
                 if isinstance(score, bool) or score not in range(LOWEST, HIGHEST + 1):
                     raise ProctorError(f"an example's score is 1 to 5, not {score!r}", where=where)
 
@@ -174,6 +177,7 @@ def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
     refuse_unknown(given, [*names, "extends"], "rubric")
     if base is not None:
         parent = _built_in(str(base))
+        # What is given replaces that part of the parent; lists are not merged.
         given = {name: getattr(parent, name) for name in names} | given
     given.setdefault("name", "custom")
     if "rule" not in given:
@@ -223,6 +227,7 @@ def _built(kind: Any, item: Any, where: str) -> Any:
         raise ProctorError(f"must be a mapping, not {type(item).__name__}", where=where)
     given = dict(cast(Mapping[str, Any], item))
     refuse_unknown(given, [f.name for f in fields(kind)], where)
+    # A single text is a list of one.
     if isinstance(given.get("context"), str):
         given["context"] = (given["context"],)
     try:

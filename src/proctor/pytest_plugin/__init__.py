@@ -71,6 +71,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     from proctor.pytest_plugin._repeat import RepeatOptions
 
+    # A wrapper, so that the plugin which calls the test (asyncio, trio) still does.
     with RepeatOptions.from_marker(pyfuncitem, marker).repeating(pyfuncitem):
         return (yield)
 
@@ -79,6 +80,7 @@ def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> tuple[str, str, str] | None:
     """Report a repeated test that could not be judged as an error, not a failure."""
+    # pytest counts every exception of the call as a failure; the property marks our errors.
     if report.failed and report.when == "call" and ("proctor", "errored") in report.user_properties:
         return "error", "E", "ERROR"
     return None

@@ -74,6 +74,7 @@ class RepeatOptions(NamedTuple):
         values: dict[str, Any] = {"trials": 1, "threshold": 1.0}
         if len(marker.args) > len(values):
             raise NotJudged("the marker takes trials and threshold only")
+        # By position, then by name, as in a function call.
         values.update(zip(values, marker.args, strict=False))
         for name, value in marker.kwargs.items():
             if name not in values:
@@ -81,6 +82,7 @@ class RepeatOptions(NamedTuple):
                 raise NotJudged(f"the marker has no {name!r}; {hint}")
             values[name] = value
         trials, threshold = values["trials"], values["threshold"]
+        # Not isinstance: True is an int.
         if type(trials) is not int or trials < 1:
             raise NotJudged(f"trials is {trials!r}, not 1 or more")
         if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
@@ -131,6 +133,7 @@ class RepeatOptions(NamedTuple):
     def conclude(self, item: pytest.Function, attempts: list[Attempt]) -> None:
         """Return if enough trials passed; fail the test if not, or raise `NotJudged`."""
         __tracebackhide__ = True
+        # With zeros, so that every report has the same properties.
         count = Counter({"passed": 0, "failed": 0, "errored": 0})
         count.update(attempt.outcome for attempt in attempts)
         item.user_properties += [(f"proctor_{kind}", number) for kind, number in count.items()]
@@ -161,6 +164,7 @@ def _trial(number: int, arguments: dict[str, Any], attempts: list[Attempt]) -> G
         yield
     except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
         raise
+    # pytest.fail is no Exception: outcomes of pytest derive from BaseException.
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted and reported)
         attempts.append(Attempt(error))
     else:
@@ -173,6 +177,7 @@ def _attempt_lines(attempts: list[Attempt]) -> list[str]:
     for number, attempt in enumerate(attempts, 1):
         error = attempt.error
         if error is not None:
+            # A failure that was raised with pytrace=False wants no traceback.
             plain = isinstance(error, pytest.fail.Exception) and not error.pytrace
             found = pytest.ExceptionInfo[BaseException].from_exception(error)  # pyright: ignore[reportUnknownMemberType]
             full = str(found.getrepr(style="value" if plain else "short"))

@@ -54,6 +54,7 @@ class Suites:
         for pattern in config.getini("proctor_suites"):
             if Path(pattern).is_absolute():
                 raise pytest.UsageError(f"proctor_suites: {pattern!r} is not relative to {base}")
+            # Resolved, since pytest may pass a path through a symbolic link.
             found = {path.resolve() for path in base.glob(pattern) if path.is_file()}
             if not found:
                 # A gate without tests would pass.
@@ -93,6 +94,7 @@ class SuiteFile(pytest.File):
             for agent in agents:
                 name = case.id if len(agents) == 1 else f"{case.id}[{agent}]"
                 item = CaseItem.from_parent(self, name=name)  # pyright: ignore[reportUnknownMemberType]
+                # pytest builds items by from_parent only, so the case is set afterwards.
                 item.set_case(case, agent, _SuiteContext(suite, agents[agent], configuration))
                 yield item
 
@@ -130,6 +132,7 @@ class CaseItem(pytest.Item):
         self._case, self._agent, self._context = case, agent, context
         self.add_marker("proctor")
         for tag in case.tags:
+            # The tag itself for `-k`, which takes more characters than `-m`.
             self.extra_keyword_matches.add(tag)
             if name := _NO_MARKER.sub("_", tag).lstrip("_"):
                 # Registered here, so that a tag need not be declared in the configuration too.
@@ -146,6 +149,7 @@ class CaseItem(pytest.Item):
     def setup(self) -> None:
         """Run the agent; raise `NotJudged` if the result cannot be judged."""
         super().setup()
+        # --setup-only and --setup-plan show fixtures; no agent should be called for that.
         if self.config.getoption("setuponly", False):
             return
         try:
@@ -186,6 +190,7 @@ class CaseItem(pytest.Item):
             configuration=configuration,
         )
         run = run_sync(run_session(context), nested=True)
+        # The worst trial explains the verdict best.
         return CaseTrials(run, min(run.trials, key=lambda trial: _WORST_FIRST.index(trial.status)))
 
     def _record(self, summary: CellSummary) -> None:

@@ -138,7 +138,9 @@ class Proctor:
             agents={_name(given): given},
             cases=[whole],
         )
+        # A trial does not record the threshold, which assert_passes needs for its reason.
         self._thresholds[whole.id] = whole.threshold
+        # nested: an async test already has an event loop.
         run = run_sync(run_session(context), nested=True)
         (trial,) = run.trials
         return TrialResult(trial, run.trace(trial))

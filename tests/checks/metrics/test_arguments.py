@@ -57,7 +57,7 @@ def test_exact_is_equality_of_json_values(a, b):
 
 @given(ARGUMENTS, ARGUMENTS)
 def test_subset_and_superset_look_one_way_each(actual, reference):
-    """R-C3: subset: every actual argument stands in the reference; superset: the reverse."""
+    """R-C3: subset: every actual argument is in the reference; superset: the reverse."""
     inside = all(k in reference and equal(v, reference[k]) for k, v in actual.items())
     around = all(k in actual and equal(v, actual[k]) for k, v in reference.items())
     assert read_rule("subset").same(actual, reference) == inside
@@ -181,7 +181,7 @@ def test_rules_by_tool():
     ("rule", "words"), [("exactly", "'exact'"), (5, "list"), (["a", 1], "list"), ([""], "list")]
 )
 def test_an_unknown_rule_is_refused_with_a_hint(rule, words):
-    """R-C3: a rule nobody knows names its tool and what could be meant."""
+    """R-C3: an unknown rule is an error with the tool and a suggestion."""
     with pytest.raises(ProctorError) as caught:
         ArgumentRules(tools={"search": rule})
     assert caught.value.where == "arguments.search"

@@ -8,6 +8,6 @@ def test_examples_of_the_reference_page(root):
     page = (root / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     examples = doctest.DocTestParser().get_doctest(page.replace("```", ""), {}, "metrics", None, 0)
     assert len(examples.examples) >= 20
-    told: list[str] = []
-    results = doctest.DocTestRunner(verbose=False).run(examples, out=told.append)
-    assert results.failed == 0, "".join(told)
+    output: list[str] = []
+    results = doctest.DocTestRunner(verbose=False).run(examples, out=output.append)
+    assert results.failed == 0, "".join(output)

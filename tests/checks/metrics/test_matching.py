@@ -76,10 +76,10 @@ def test_a_mode_says_yes_exactly_when_its_definition_does(rule, actual, referenc
 
 
 def check_bookkeeping(match, actual, reference, accepts):
-    """Each call is told exactly once, under the heading it belongs to."""
-    told = [*match.pairs, *match.moved, *match.different]
-    ours = [p.actual for p in told] + [c.position for c in match.extra]
-    theirs = [p.reference for p in told] + [c.position for c in match.missing]
+    """Assert that each call is reported exactly once, under the right heading."""
+    reported = [*match.pairs, *match.moved, *match.different]
+    ours = [p.actual for p in reported] + [c.position for c in match.extra]
+    theirs = [p.reference for p in reported] + [c.position for c in match.missing]
     assert sorted(ours) == list(range(len(actual)))
     assert sorted(theirs) == list(range(len(reference)))
     for pair in (*match.pairs, *match.moved):
@@ -186,7 +186,7 @@ def test_missing_says_which_call():
 
 
 def test_different_says_which_argument():
-    """R-C5: a call of the right tool with other arguments is told as such, with its span."""
+    """R-C5: a call of the right tool with other arguments is reported as such, with its span."""
     match = match_calls(
         [PlainCall("search", {"q": "Oslo", "limit": 10}, "a1")],
         [PlainCall("search", {"q": "Oslo", "limit": 5, "lang": "en"}, "r1")],
@@ -258,14 +258,14 @@ def test_hostile_names_and_arguments_are_harmless_in_the_reason():
 
 
 def test_unknown_mode_is_refused_with_a_hint():
-    """R-C3: a mode nobody knows suggests the nearest."""
+    """R-C3: an unknown mode suggests the nearest."""
     with pytest.raises(ProctorError) as caught:
         match_calls([], [], mode="superst")  # pyright: ignore[reportArgumentType]
     assert "'superset'" in f"{caught.value.hint}"
 
 
 def test_long_trajectories_in_other_order():
-    """R-C3: thousands of distinct calls, reversed: a multiset match, and order told as order."""
+    """R-C3: thousands of distinct calls, reversed: a multiset match, and order is reported."""
     calls = [PlainCall("f", {"n": n}, f"s{n}") for n in range(3000)]
     assert match_calls(calls[::-1], calls, mode="unordered").passed
     match = match_calls(calls[::-1], calls)

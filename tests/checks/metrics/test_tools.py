@@ -97,7 +97,7 @@ def test_long_sequences_are_exact():
 
 @given(st.lists(st.sampled_from("ab"), max_size=40))
 def test_loops_are_consecutive_repeats(names):
-    """R-C3: a repeat is a call of the tool called just before; the longest stretch is told."""
+    """R-C3: a repeat is a call of the tool called just before; the longest stretch is reported."""
     found = loops(names)
     assert found.repeats == sum(x == y for x, y in itertools.pairwise(names))
     stretches = "".join(names).replace("ab", "a b").replace("ba", "b a").split()

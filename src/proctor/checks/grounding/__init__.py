@@ -35,6 +35,7 @@ DEFAULT_OVERLAP = 0.5
 # More claims than any answer for a person makes. Each may have to be looked up at many places, so
 # an endless answer is judged by its start, and the reason says so.
 MAX_CLAIMS = 1_000
+# Characters around a piece of evidence: about a line.
 _SNIPPET_MARGIN = 60
 _SHOWN = 3
 _SHOWN_CHARS = 80
@@ -145,6 +146,7 @@ def _place(claim: Candidate, texts: Evidence) -> EvidencePosition | None:
     if claim.kind == "quote":
         return texts.phrase(claim.words)
     found = texts.name(claim.words)
+    # "Yesterday Oslo": the word that opens a sentence may not belong to the name.
     if found is None and claim.head_optional:
         return texts.name(claim.words[1:])
     return found
@@ -170,6 +172,7 @@ def _judge_sentence(
     asked: _Question,
     min_overlap: float,
 ) -> CheckedClaim:
+    # Words of the question need no evidence; the others do.
     own = [word for word in claim.words if word not in asked.words]
     # A sentence made of the question's words is looked up whole: repeating them proves nothing.
     words = own if len(own) >= MIN_SENTENCE_WORDS else list(claim.words)

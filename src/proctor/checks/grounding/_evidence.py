@@ -121,6 +121,7 @@ class Evidence:
 
     def phrase(self, words: Sequence[str]) -> EvidencePosition | None:
         """Find these words one after the other."""
+        # The rarest word has the fewest places to try.
         rarest = min(range(len(words)), key=lambda n: len(self._exact[words[n]]))
         others = [(n - rarest, self._set(w)) for n, w in enumerate(words) if n != rarest]
         for ordinal in self._exact[words[rarest]]:
@@ -188,8 +189,10 @@ class Evidence:
         size = wanted.value / raw if raw else 1.0
         near = self._near(self._by_value, wanted.value, slack * size, {dimension})
         if near is None:
+            # Evidence without a unit, such as a cell of a table, agrees with any unit.
             near = self._near(self._by_raw, raw, slack, {"", DAY if dimension == "ordinal" else ""})
         if near is None and dimension == "percent":
+            # Data often holds 0.15 where an answer says 15 %.
             near = self._near(self._by_raw, raw / 100, slack / 100, {""})
         return near
 

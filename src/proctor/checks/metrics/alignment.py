@@ -69,6 +69,7 @@ def _augment(edges: list[list[int]], partner: list[int | None], taken: dict[int,
     layer = {one: 0 for one, other in enumerate(partner) if other is None}
     queue = list(layer)
     reached = False
+    # The queue grows while it is read: breadth first.
     for one in queue:
         for other in edges[one]:
             holder = taken.get(other)
@@ -129,6 +130,7 @@ def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
         return shared
     masks = positions_of(b)
     everything = (1 << len(b)) - 1
+    # A cleared bit j: the common subsequence grows by one at column j.
     row = everything
     for item in a:
         hits = row & masks.get(item, 0)
@@ -323,6 +325,7 @@ def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _call(call: Any, position: int) -> CallLike:
+    # Objects with these attributes are calls already.
     if not _is_mapping(call):
         return call
     source = call.get("function")
@@ -427,6 +430,7 @@ class CallAlignment:
             here = [rule.view(self.actual[place].arguments) for place in ours]
             there = [rule.view(self.reference[place].arguments) for place in theirs]
 
+            # The values are bound as defaults: a closure would see those of the last tool.
             def accepts(
                 one: int,
                 other: int,
@@ -508,6 +512,7 @@ class CallAlignment:
     def _view(self, side: int, place: int, rule: ExactRule) -> Any:
         if rule is _NAMES_ONLY:
             return None
+        # Cached: a call is compared with many others, and a view may be expensive.
         views = self._views[side]
         if place not in views:
             calls = self.reference if side else self.actual

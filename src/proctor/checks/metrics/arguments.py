@@ -128,6 +128,7 @@ class _Opaque(NamedTuple):
 def _plain(value: Any) -> Any:
     """Return a mapping or list unchanged, anything else as a hashable token."""
     kind = cast("type[Any]", type(value))
+    # The common types first, by identity: this runs for every value of every call.
     if kind is str or kind is int or kind is dict or kind is list or value is None:
         return value
     if kind is bool:
@@ -143,6 +144,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(cast("tuple[Any, ...]", value))
     if isinstance(value, set | frozenset):
+        # By repr, since the items of a set may have no order among each other.
         return sorted(cast("set[Any]", value), key=repr)
     try:
         built = msgspec.to_builtins(value)
@@ -156,6 +158,7 @@ def _plain(value: Any) -> Any:
 def _key(key: Any) -> str:
     if isinstance(key, str):
         return key
+    # Keys as JSON writes them, so that a mapping equals its JSON text.
     return {True: "true", False: "false"}[key] if isinstance(key, bool) else str(key)
 
 
@@ -352,6 +355,7 @@ def look_up(value: Any, path: str) -> Any:
     if isinstance(value, list | tuple):
         items = cast("Sequence[Any]", value)
         head, dot, rest = path.partition(".")
+        # Longer numbers are no index, and int() refuses thousands of digits.
         if head.isdecimal() and head.isascii() and len(head) < 10 and int(head) < len(items):
             return look_up(items[int(head)], rest) if dot else items[int(head)]
     return ABSENT
@@ -359,6 +363,7 @@ def look_up(value: Any, path: str) -> Any:
 
 # More differences than this inside one call are of no use in a report.
 _MAX_DIFFERENCES = 50
+# Values nested deeper than this are reported as a whole.
 _MAX_DEPTH = 20
 
 

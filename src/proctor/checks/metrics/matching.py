@@ -155,6 +155,7 @@ def shortened(value: Any) -> str:
         text = f"a {type(value).__name__}"
     if isinstance(value, str):
         text = f'"{text}"'
+    # Cut before sanitising as well: a value may have megabytes.
     return clipped(printable(text[: _VALUE_CHARS * 2]), _VALUE_CHARS)
 
 
@@ -270,6 +271,7 @@ def match_messages(
     )
     pairs: Places = []
     one = other = 0
+    # Messages beyond the shorter transcript are reported as differences of turns.
     for a, r in zip(ours, theirs, strict=False):
         if len(a.calls) == len(r.calls) == 1:  # most messages have one call, if any
             pairs += [(one, other)] if whole.accepts(one, other) else []
@@ -282,6 +284,7 @@ def match_messages(
     turns = _turn_differences(ours, theirs)
     if not turns and len(pairs) == len(whole.actual) == len(whole.reference):
         return _passed("strict_messages", whole, pairs)
+    # Calls that match in another message count as moved, not as missing and extra.
     moved = whole.paired(*whole.unpaired(pairs))
     different = _nearest(whole, *whole.unpaired([*pairs, *moved]))
     return _failed("strict_messages", whole, Aligned(pairs, different, moved), turns)

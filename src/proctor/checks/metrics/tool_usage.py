@@ -77,6 +77,7 @@ def loops(names: Sequence[str]) -> Loops:
     """Find the calls of a tool directly after itself."""
     runs: list[ToolStreak] = []
     start = longest = 0
+    # One position past the end closes the last run.
     for position in range(1, len(names) + 1):
         if position < len(names) and names[position] == names[start]:
             continue
