@@ -1,10 +1,10 @@
-"""Save what an agent does for each case of a suite, and compare with what was saved.
+"""Save the behaviour of an agent for each case of a suite, and compare with a saved version.
 
     save_baselines(suite, "v1")
     diff = diff_with(suite, "v1")       # or diff_with(suite, "v1", compare="v2")
 
-Promise: an agent is run once per case and only for cases whose result is needed; a case that
-fails its checks is kept only when forced; what could not be compared is said, never left out.
+Promise: an agent runs once per case, and only for cases whose result is needed; a case that fails
+its checks is saved only if forced; cases that could not be compared are reported.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ RECORDED = "recorded"
 """The agent of recorded traces when neither the suite nor the user names one."""
 
 MAX_REASONS = 5
-"""Failed checks told in a precheck; the trial itself can be run again."""
+"""Failed checks recorded in a precheck; the trial itself can be run again."""
 
 
 HASHED = (
     *("input", "threshold", "correctness", "path", "cost"),
     *("checks", "assertions", "weights", "required"),
 )
-"""What makes a case the case it is: what is asked, and what is checked. Not its tags or trials."""
+"""The fields that define a case: its input and its checks, not its tags or trials."""
 
 
 class SaveOutcome(StrEnum):
-    """What came of saving a case."""
+    """The outcome of saving a case."""
 
     SAVED = "saved"
     FAILED = "failed"
@@ -63,7 +63,7 @@ class SaveOutcome(StrEnum):
 
 
 class SavedCase(NamedTuple):
-    """One case put to one agent: kept at `path`, or refused for a reason."""
+    """One case of one agent: saved at `path`, or refused for a reason."""
 
     case: str
     agent: str
@@ -76,14 +76,14 @@ class SavedCase(NamedTuple):
 def agents_of(
     suite: Suite, *, agent: str | None = None, traces: Sequence[str] = ()
 ) -> dict[str, AgentLike]:
-    """The agents to ask, by name: see `choose_agents`; or recorded traces.
+    """Return the agents to run, by name (see `choose_agents`), or recorded traces.
 
-    Recorded traces stand in for the agent named, or for the only one of the suite.
+    Recorded traces replace the named agent, or the only one of the suite.
     """
-    asked = () if agent is None else (agent,)
+    names = () if agent is None else (agent,)
     if not traces:
-        return dict(choose_agents(suite, asked, load_configuration(suite.folder)))
-    known = list(asked or suite.all_agents)
+        return dict(choose_agents(suite, names, load_configuration(suite.folder)))
+    known = list(names or suite.all_agents)
     if len(known) > 1:
         raise ProctorError(
             f"recorded traces of which agent? The suite has {', '.join(known)}",
@@ -102,7 +102,7 @@ def save_baselines(
     force: bool = False,
     clock: Callable[[], datetime] = now,
 ) -> list[SavedCase]:
-    """Run each case once and keep what passes; `force` keeps the rest too and replaces."""
+    """Run each case once and save what passes; `force` saves the rest too and overwrites."""
     store = store_of(suite)
     chosen = list(suite.cases if cases is None else cases)
     asked = dict(agents or agents_of(suite))
@@ -115,7 +115,7 @@ def save_baselines(
             done[case.id, name] = SavedCase(case.id, name, SaveOutcome.EXISTS, path, reason=reason)
     left = [(case, name) for case, name in wanted if (case.id, name) not in done]
     hashes = hashes_of(suite)
-    saved_at = clock()
+    saved_at = clock()  # one time for all: they are one version
     for (case_id, name), (trial, trace) in _behaviour(suite, left, asked, options).items():
         precheck = precheck_of(trial, forced=force)
         path = store.path_of(name, version, case_id)
@@ -193,7 +193,7 @@ def diff_with(
 
 
 def precheck_of(trial: Trial, *, forced: bool = False) -> Precheck:
-    """What a trial says about the answer it gave."""
+    """Return the verdict of a trial on its own answer."""
     reasons = [
         f"{each.id}: {each.reason}" for each in trial.checks if each.status == CheckStatus.FAIL
     ]
@@ -214,8 +214,6 @@ def precheck_of(trial: Trial, *, forced: bool = False) -> Precheck:
     )
 
 
-# -- parts -----------------------------------------------------------------------------------------
-
 Key = tuple[str, str]
 """A case and an agent, by name."""
 
@@ -226,7 +224,7 @@ def _behaviour(
     agents: Mapping[str, AgentLike],
     options: RunOptions | None,
 ) -> dict[Key, tuple[Trial, Trace | None]]:
-    """What the agents do for these cases, once each."""
+    """Run the agents on these cases, once each."""
     if not wanted:
         return {}
     keys = {(case.id, name) for case, name in wanted}
@@ -234,6 +232,7 @@ def _behaviour(
     used = {name: agents[name] for name in agents if any(name == key[1] for key in keys)}
     once = (options or RunOptions()).model_copy(update={"trials": 1})
     context = prepare(suite, once, agents=used, cases=cases)
+    # Not every agent needs every case: some are saved already.
     context.plan = Plan(
         [planned for planned in context.plan.trials if (planned.case, planned.agent) in keys],
         {
@@ -256,6 +255,7 @@ def _tried(
     sides: dict[Key, Side] = {}
     for key, (trial, trace) in _behaviour(suite, wanted, agents, options).items():
         precheck = precheck_of(trial)
+        # An error of the agent is its behaviour only if it was run at all.
         ran = trial.error is None or trial.error.place != "agent"
         if trace is None or not ran:
             reason = next(iter(precheck.reasons), str(trial.status))
@@ -292,14 +292,14 @@ def _side_of(loaded: LoadedBaseline) -> Side:
 
 
 def _answer(trial: Trial, trace: Trace | None) -> str:
-    """The whole answer; a trial keeps only the beginning of a long one."""
+    """Return the whole answer; a trial has only the beginning of a long one."""
     return (trace.response if trace is not None else None) or trial.answer or ""
 
 
 def _left_out(
     store: BaselineStore, version: str, suite: Suite, agents: Iterable[str]
 ) -> Iterable[str]:
-    """Saved cases that the suite no longer has, and files that cannot be read."""
+    """Yield saved cases that the suite no longer has, and files that cannot be read."""
     known = {case.id for case in suite.cases}
     for name in agents:
         listing = store.list(name)
@@ -309,12 +309,12 @@ def _left_out(
             if each.version == version and each.agent == name and each.case not in known
         ]
         if gone:
-            yield f"{version} also has cases the suite has not: {', '.join(gone)}"
+            yield f"{version} also has cases that are not in the suite: {', '.join(gone)}"
         yield from (f"{problem}; skipped" for problem in listing.problems)
 
 
 def hashes_of(suite: Suite) -> dict[str, str]:
-    """Case id → SHA-256 of the case as resolved; secrets in it are the references they were."""
+    """Return the SHA-256 of each resolved case; secrets in it are still references."""
     written: list[dict[str, Any]] = suite.resolved()["cases"]
     return {
         case.id: spec_hash({key: raw[key] for key in HASHED if key in raw})

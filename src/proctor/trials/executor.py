@@ -155,6 +155,7 @@ class Throttle:
     def leave(self) -> None:
         """Give the slot back; a trial that went well wins back part of one."""
         self._active -= 1
+        # Not within the cool-down, in which several 429s count as one overload.
         if self._limit < self._most and self._clock() - self._slowed_at >= COOL_DOWN:
             self._limit = min(self._most, self._limit + 1 / self._limit)
         while self._waiting and self._active < self.limit:

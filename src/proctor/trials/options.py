@@ -43,7 +43,7 @@ def _as_text(value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """Rules as Python code may say them: `True` for those that cost nothing, or one by name."""
+    """Accept rules in the forms of Python code: `True` for the free ones, or names."""
     if isinstance(value, bool):
         return tuple(FREE_RULES) if value else ()
     return tuple(value.split(",")) if isinstance(value, str) else value
@@ -54,7 +54,7 @@ FilePath = Annotated[str, BeforeValidator(_as_text)]
 StoppingRuleName = Annotated[str, AfterValidator(_rule)]
 
 DEFAULT_CONCURRENCY = 4
-"""Sensible for a batch on a laptop with remote models; a single trial is sequential anyway."""
+"""Suits a batch on a laptop with remote models; a single trial is sequential anyway."""
 
 
 class ExecutorName(StrEnum):
@@ -65,19 +65,19 @@ class ExecutorName(StrEnum):
 
 
 OF_WORKERS = ("address", "workers")
-"""Options that mean nothing where trials run in this process."""
+"""Options without meaning for trials in this process."""
 
 
 class RunOptions(Strict):
-    """Options of one run; None leaves it to the suite or does not bind."""
+    """Options of one run; None leaves the choice to the suite, or means no limit."""
 
-    # The words below the fields are the help of the command's options.
+    # The docstrings of the fields are the help texts of the command's options.
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell.  [default: the number of the case]"""
     default_trials: Annotated[int, Field(ge=1)] | None = None
-    """Trials per cell of a case that has no number of its own; what the settings say."""
+    """Trials per cell of a case without its own number; from the settings."""
     more_trials: Annotated[int, Field(ge=0, json_schema_extra={"hidden": True})] = 0
     """Trials added to each cell (and seed) after the run had ended; see `trials.extend`."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
@@ -131,7 +131,7 @@ class RunOptions(Strict):
         return self
 
     def cassette(self, *, going_on: bool) -> AbstractContextManager[object]:
-        """The cassette in use while the run is carried out; a resumed run goes on recording."""
+        """Return the cassette of the run; a resumed run appends to its recording."""
         from proctor.llm.cassette import Cassette
 
         if self.record_to is not None:
@@ -142,12 +142,12 @@ class RunOptions(Strict):
 
     @property
     def limited(self) -> bool:
-        """Whether anything caps the run as a whole."""
+        """Whether any limit applies to the run as a whole."""
         caps = (self.max_cost_usd, self.max_tokens, self.max_trials, self.max_seconds)
         return any(cap is not None for cap in caps)
 
     def within(self, settings: SettingLimits) -> RunOptions:
-        """These options, with what they leave open taken from the settings' limits."""
+        """Return these options with missing limits taken from the settings."""
         names = (
             "concurrency",
             "timeout",
@@ -157,16 +157,16 @@ class RunOptions(Strict):
             "max_seconds",
         )
         open_ones = {name: getattr(settings, name) for name in names if getattr(self, name) is None}
-        # Kept even where it is the default, so that a resumed run has the same plan.
+        # Recorded even if it is the default, so that a resumed run has the same plan.
         trials = self.default_trials or settings.trials
         return self.model_copy(update={**open_ones, "default_trials": trials})
 
     def at_once(self, planned: int) -> int:
-        """How many trials run at a time: never more than there are."""
+        """Return how many trials run at a time: never more than planned."""
         return max(1, min(self.concurrency or DEFAULT_CONCURRENCY, planned))
 
     def record(self) -> dict[str, Any]:
-        """What the run folder keeps of them."""
+        """Return them as the run folder records them."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -185,6 +185,7 @@ class RunBudget:
 
     def next_round(self) -> RunBudget:
         """Return the budget of the next round: costs are read from the journal again."""
+        # Limits on time and starts are of this invocation, so they carry over.
         following = RunBudget(self._options, self._clock)
         following._began, following.started = self._began, self.started
         return following
@@ -206,6 +207,7 @@ class RunBudget:
             return f"time limit reached: {options.max_seconds:g} s"
         if options.max_tokens is not None and self.tokens >= options.max_tokens:
             return f"{TOKENS_REACHED}: {self.tokens} of {options.max_tokens}"
+        # An unknown price could exceed any limit, so the run stops instead of counting it as 0.
         if cap is not None and self.unpriced:
             return (
                 f"{plural(self.unpriced, 'model call')} without a known price, so the cap of "

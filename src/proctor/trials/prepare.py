@@ -232,6 +232,7 @@ def context_for(
         # The redactor recognises secrets by the names of variables, so they get such names.
         held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(suite.secrets))}
         redactor = Redactor(patterns, {**os.environ, **held})
+    # The suite's own judge comes before that of the settings.
     default = suite.judge or settings.judge
     judges = {**({} if default is None else {DEFAULT_JUDGE: default}), **suite.judges}
     return RunContext(

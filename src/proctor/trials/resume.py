@@ -73,6 +73,7 @@ def restore(
         )
     suite, options, configuration, design = parts_of(spec, where, changes)
     given = given_agents(suite, agent, configuration)
+    # An agent given in Python has its own name; it replaces the recorded one.
     if given is not None and set(given) != set(suite.all_agents):
         (only,) = given.values()
         given = dict.fromkeys(suite.all_agents, only)
@@ -118,6 +119,7 @@ def parts_of(
             raise ProctorError(
                 f"a run that is resumed keeps its `{name}`", hint="start another run to change it"
             )
+    # A run that was on Ray may be resumed here, where its address and workers mean nothing.
     if changes and changes.get("executor") == ExecutorName.LOCAL:
         options = {name: value for name, value in options.items() if name not in OF_WORKERS}
     run_options = RunOptions(**{**options, **(changes or {})})

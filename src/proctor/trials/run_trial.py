@@ -81,6 +81,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     # Until the checks say otherwise: whatever ends the trial early is not a verdict on the agent.
     trial = planned.trial(TrialStatus.INFRA_ERROR)
     trial.started_ns = context.clock()
+    # A clock for durations: the wall clock may be set while a trial runs.
     began = time.perf_counter()
     traces: list[Trace] = []
     reply: AgentReply | None = None
@@ -97,6 +98,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         check_context = CheckContext[Any](
             case.case, trace, reply.answer, baseline, context.judges, reply.output
         )
+        # Judges have their own place in a cassette: their calls are not the agent's.
         with cassette_trial(f"{cassette_key(planned)}#judge"):
             results = await evaluate(case.checks, check_context)
         trial.checks = tuple(results)
@@ -158,9 +160,10 @@ async def _call_agent(
         )
         began = time.perf_counter()
         try:
+            # A fresh agent for every attempt, so that no state leaks from one to the next.
             agent = context.agents[planned.agent].create()
             trace = Trace(trace_id=request.trace_id or "", query=question)
-            traces.append(trace)
+            traces.append(trace)  # before the call: a trial that fails has a trace too
             with (
                 Recorder(trace, planned.agent, context.clock),
                 cassette_trial(cassette_key(planned)),
@@ -185,6 +188,7 @@ async def _call_agent(
                 raise
             trial.retries += 1
             trial.retry_errors = (*trial.retry_errors, f"{type(error).__name__}: {error}")
+            # By default a retry starts from scratch, like the first attempt.
             if context.checkpoints is not None and not options.retry_from_checkpoint:
                 context.checkpoints.forget(planned.key)
         else:
@@ -277,6 +281,7 @@ def _add_usage(
 
 def status_of(results: CheckResults, threshold: float) -> TrialStatus:
     """Return the status: blocking failures first, then unscored checks, then the score."""
+    # A failed blocking check decides the trial, even if a judge could not be reached.
     statuses = {result.status for result in results}
     if CheckStatus.FAIL in statuses:
         return TrialStatus.HARD_FAIL

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from proctor.runs.journal import Sync
 
 MOST_KEPT = 20_000
-"""Trials kept in memory, made small, to summarise without reading them back: some 6 MB."""
+"""Trials cached in memory, compacted, to summarise without reading the journal: about 6 MB."""
 
 STOP_GRACE = 2.0
-"""Seconds running trials get to end after a stop: with what is written afterwards, less than the
-5 s that users are promised."""
+"""Seconds running trials get to end after a stop: with the writing that follows, less than the 5 s
+promised to users."""
 
 UNFINISHED = frozenset({TrialStatus.CANCELLED})
 """Statuses of trials that are run again when a run is resumed."""
@@ -72,13 +72,13 @@ class Observer(Protocol):
         """A trial is in the journal."""
 
     def skipped(self, trial: PlannedTrial) -> None:
-        """A trial is not needed: its cell is decided."""
+        """A trial is skipped: its cell is decided."""
 
 
 def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunFolder:
-    """Create the folder of a run that has not begun, with everything needed to run it."""
+    """Create the folder of a run, with everything needed to run it."""
     if context.options.executor == ExecutorName.RAY:
-        needs_extra("ray", "ray")  # before there is a folder that would stay empty
+        needs_extra("ray", "ray")  # before the folder exists, which would stay empty
     audit.begin(root)
     folder = RunFolder.create(root, name or context.name, output=context.output)
     folder.write_spec(spec_record(context))
@@ -94,7 +94,7 @@ async def run_session(
     on_session: Callable[[Session], None] | None = None,
     fail_fast: bool = False,
 ) -> Run:
-    """Run what the folder does not have yet and write the results; in memory without a folder.
+    """Run the trials that the folder lacks and write the results; in memory without a folder.
 
     `on_session` gets the session of each round, whose `stop` ends the run. `fail_fast` starts no
     more trials once one has not passed.
@@ -122,8 +122,9 @@ async def run_session(
                 raise ProctorError(
                     "later rounds were decided on these results, so none is run again",
                     where=str(folder.path),
-                    hint="--resume goes on with it; `proctor rerun` repeats it from the start",
+                    hint="--resume continues it; `proctor rerun` repeats it from the start",
                 )
+        # The order matters: workers are started with the rate limits and the cassette in force.
         async with closing(context.judges):
             with (
                 options.cassette(going_on=resuming),
@@ -132,7 +133,7 @@ async def run_session(
             ):
                 while True:
                     if unfolding is not None and folder is not None:
-                        # On record before the first trial of the round, so that it can be resumed.
+                        # Recorded before the first trial of the round, so that it can be resumed.
                         unfolding.put_on_record(folder)
                         plan = unfolding.plan
                     session = Session(
@@ -153,7 +154,7 @@ async def run_session(
                         break
                     rounds = len(unfolding.rounds)
                     unfolding.follow(folder.trials())
-                    # A signal that came between two rounds is handled before the next begins.
+                    # Signals that arrived between two rounds are handled before the next one.
                     await asyncio.sleep(0)
                     ended = unfolding.found is not None or len(unfolding.rounds) == rounds
                     if session.stopped or ended:
@@ -193,7 +194,7 @@ async def run_session(
 
 
 class Session:
-    """Decides which trial may start, and takes what has ended; hold the folder's lock around it."""
+    """Decides which trial may start, receives finished ones; hold the folder's lock around it."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class Session:
         self._folder = folder
         self._plan = plan
         self.planned = len(plan.trials)
-        """Trials of the plan, whatever became of them."""
+        """The number of trials of the plan."""
         self.budget = budget
         self._checkpoints = context.checkpoints
         rules = rules_named(context.options.early_stop) if context.options.early_stop else ()
@@ -225,14 +226,14 @@ class Session:
         self._running: dict[str, PlannedTrial] = {}
         self._shared: SharedResults = {}
         self.finished: list[Trial] | None = []
-        """All trials of the run, made small when they are in a journal as well; None when some
-        are only there."""
+        """All trials of the run, compacted if they are in a journal as well; None if some are only
+        there."""
         self.traces: dict[str, bytes] = {}
         """Encoded traces by trial, where there is no folder to write them to."""
         self.last_row: RowOrder | None = ("", "", "", -1, -1)
         """The last line of the journal while its lines are in row order, one for each trial."""
         self._notices: list[PlannedTrial | Trial] = []
-        """What started or ended since the last write, in that order: reported once on disk."""
+        """Trials that started or ended since the last write, in order: reported once on disk."""
         self._stop_requested = asyncio.Event()
         self.stopped: str | None = None
         """Why the run ended before its plan did, or None."""
@@ -241,7 +242,7 @@ class Session:
         self.kept = 0
         """Trials among `counts` that were finished by an earlier invocation."""
         self.skipped = 0
-        """Trials that were not needed, since their cells are decided."""
+        """Trials that were skipped because their cells are decided."""
 
     @property
     def running(self) -> int:
@@ -249,7 +250,7 @@ class Session:
         return len(self._running)
 
     async def run(self, executor: Executor) -> None:
-        """Work through what is left; after a stop, return within `STOP_GRACE` in any case."""
+        """Run the remaining trials; after a stop, return within `STOP_GRACE` in any case."""
         work = asyncio.ensure_future(self._run(executor))
         stop = asyncio.ensure_future(self._stop_requested.wait())
         try:
@@ -259,8 +260,7 @@ class Session:
         finally:
             stop.cancel()
             if not work.done():
-                # Some agent swallows its cancellation. What it still does is neither awaited nor
-                # kept.
+                # An agent swallows its cancellation. It is neither awaited nor recorded.
                 self.close()
                 work.cancel()
         if work.done() and not work.cancelled():
@@ -272,7 +272,7 @@ class Session:
         if self._folder is not None and self._folder.journal_path.exists():
             for trial in read_journal(self._folder.journal_path):
                 self.budget.add(trial)
-                # The rest is not needed to go on, and a long run has many of them.
+                # The rest is not needed to resume, and a long run has many trials.
                 trial.checks, trial.answer = (), None
                 done[trial.key] = trial
         kept = [trial for trial in done.values() if trial.status not in self._rerun]
@@ -293,13 +293,13 @@ class Session:
             if self._broken is not None:
                 raise self._broken
         except BaseExceptionGroup as group:
-            # Workers fail together when the disk is full; one reason is enough.
+            # Workers fail together when the disk is full; the first error is enough.
             raise first_of(group) from None
         finally:
             self.close()
 
     def _left(self, done: dict[str, Trial]) -> Iterator[PlannedTrial]:
-        """What is left of the plan, each decided on at the moment it could start."""
+        """Yield the remaining trials of the plan; each is decided at the moment it could start."""
         positions: dict[CellKey, int] = defaultdict(int)
         for planned in self._plan.trials:
             if self._early is not None:
@@ -324,16 +324,16 @@ class Session:
             if earlier is not None:
                 planned = replace(planned, attempt=earlier.attempt + 1)  # noqa: PLW2901
             self._running[key] = planned
-            if self._notices:  # What has ended is reported before something else starts.
+            if self._notices:  # Finished trials are reported before another one starts.
                 self._notices.append(planned)
             elif self._observer is not None:
                 self._observer.started(planned)
             yield planned
 
     def _deliver(self, planned: PlannedTrial, trial: Trial, trace: bytes | None) -> None:
-        """Take a trial that has ended; it counts at once, and is reported once it is written."""
+        """Receive a finished trial; it counts at once, and is reported once it is written."""
         if self._closed:
-            return  # ended after this session had given up on it
+            return  # it ended after this session had closed
         self._running.pop(planned.key, None)
         self.budget.add(trial)
         if self._early is not None:
@@ -361,7 +361,7 @@ class Session:
                 self._executor.stop()
 
     def _written(self, trials: Sequence[Trial]) -> None:
-        """Count and report trials that are in the journal now."""
+        """Count and report trials that are now in the journal."""
         for trial in trials:
             self.counts[trial.status] += 1
         if isinstance(self._checkpoints, Checkpoints):
@@ -372,6 +372,7 @@ class Session:
             self.finished.extend(compact(trials, self._shared))
             if len(self.finished) > MOST_KEPT:
                 self.finished = None
+        # While rows arrive in order, the Parquet file is written without sorting.
         if self.last_row is not None:
             for trial in trials:
                 row = row_order(trial)
@@ -388,7 +389,7 @@ class Session:
                     self._observer.started(notice)
 
     def close(self) -> None:
-        """Record what still runs as cancelled and write no more. May be called again."""
+        """Record running trials as cancelled and write no more. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -408,7 +409,7 @@ class Session:
             if writer is not None:
                 writer.close()
         except ProctorError:
-            # Why nothing can be written is being raised already.
+            # The reason why nothing can be written is being raised already.
             if not failing:
                 raise
 

@@ -58,6 +58,7 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
     """Return what a name refers to; the error suggests similar names."""
     path = Path(name)
     text = str(name)
+    # A file wins over a dotted name; only a template is run by its name in the catalog.
     if path.name != TEMPLATE and path.is_file():
         return _of_file(path)
     configuration = configuration or load_configuration()

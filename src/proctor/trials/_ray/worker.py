@@ -88,6 +88,7 @@ class Outbox:
             else:
                 self._asks.append(item)
             first, self._signalled = not self._signalled, True
+        # One wake-up for all messages until the driver takes them.
         if first:
             self._loop.call_soon_threadsafe(self._filled.set)
 
