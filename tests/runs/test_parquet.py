@@ -8,7 +8,7 @@ import pytest
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.parquet import MIN_OBJECT, parquet_meanwhile, write_parquet
+from proctor.runs.parquet import MIN_OBJECT, parquet_in_background, write_parquet
 from proctor.runs.trial import Trial, TrialStatus
 
 
@@ -55,8 +55,8 @@ def test_what_goes_wrong_meanwhile_is_raised_at_the_end(tmp_path: Path) -> None:
     folder.parquet_path.mkdir()
     done = []
     told = pytest.raises(ProctorError, match=r"cannot write results\.parquet")
-    with told, parquet_meanwhile(folder):
+    with told, parquet_in_background(folder):
         done.append("the rest")
     assert done == ["the rest"]
-    with pytest.raises(ValueError, match="first"), parquet_meanwhile(folder):
+    with pytest.raises(ValueError, match="first"), parquet_in_background(folder):
         raise ValueError("first")

@@ -297,13 +297,13 @@ def finalise(
     Journal and spec are only read, so it can be repeated at any time. What the caller knows
     already need not be read: see `Run` and `write_parquet`.
     """
-    from proctor.runs.parquet import parquet_meanwhile, write_summaries
+    from proctor.runs.parquet import parquet_in_background, write_summaries
     from proctor.runs.run import Run
 
     run = Run(folder.path, spec=spec, finished=finished)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
     # The Parquet file takes longest, so the summaries are written at the same time.
-    with parquet_meanwhile(folder, in_order=in_order):
+    with parquet_in_background(folder, in_order=in_order):
         write_summaries(folder, run.cells, about)
     # Last: its stamps are of the files written before.
     write_facts(run)

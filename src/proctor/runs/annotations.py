@@ -59,6 +59,7 @@ def annotate(run: Path | str, text: str, *, trial: str | None = None) -> Note:
         )
     if trial is not None:
         trial = _known_trial(folder, trial)
+    # A note may quote a trace, secrets included.
     return _add(folder, kind="note", text=default_redactor().text(text), trial=trial)
 
 

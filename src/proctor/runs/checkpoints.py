@@ -68,6 +68,7 @@ class Checkpoints:
         """Store a state, replacing the previous one."""
         name = _name(key)
         try:
+            # Private, like the states in it.
             self._folder.mkdir(mode=0o700, exist_ok=True)
             write_atomic(self._folder / name, content, mode=PRIVATE)
         except OSError as error:

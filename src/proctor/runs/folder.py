@@ -196,6 +196,7 @@ class RunFolder:
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Write the resolved spec; it must be free of secrets already."""
         content = {"format": FORMAT, **spec}
+        # In the given order: `find` looks for the run id at the start of the file only.
         text: str = yaml.dump(content, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
         write_atomic(self.spec_path, text.encode())
         self._written = content

@@ -168,7 +168,7 @@ def write_parquet(
 
 
 @contextlib.contextmanager
-def parquet_meanwhile(folder: RunFolder, *, in_order: bool = False) -> Generator[None]:
+def parquet_in_background(folder: RunFolder, *, in_order: bool = False) -> Generator[None]:
     """Run `write_parquet` in a thread while the block does something else: DuckDB needs no Python.
 
     The block starts when DuckDB does: earlier, the two would block each other for milliseconds at a

@@ -78,6 +78,7 @@ class CellKey(NamedTuple):
 class _Identified:
     """Identity of a trial: equal for planned and finished trials."""
 
+    # Without a `__dict__`, which every trial would otherwise get from this base.
     __slots__ = ()
 
     case: str

@@ -323,6 +323,7 @@ def _clamp(value: Value, low: Value, high: Value) -> Number:
 @_function("int(x)", 1)
 def _int(value: Value) -> int:
     if isinstance(value, str):
+        # Cut: numbers of 100 digits are too large anyway, and long ones take long to parse.
         try:
             return int(value[:100])
         except ValueError:

@@ -144,6 +144,7 @@ class Stream:
 
     def bits(self) -> int:
         """Return the next 64 bits."""
+        # SHA-256 in counter mode: each block is four words.
         if self._used >= len(self._block):
             self._block = hashlib.sha256(self._key + self._count.to_bytes(8, "big")).digest()
             self._count, self._used = self._count + 1, 0

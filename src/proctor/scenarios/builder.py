@@ -117,6 +117,7 @@ class BuildCache:
             return None
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+        # Checked again: the entry may be that of another process.
         return entry / FOLDER if self.get(key) is not None else None
 
     def _entry(self, key: str) -> Path:
@@ -211,6 +212,7 @@ def find_template(
         catalog = catalog_for(load_configuration())
     elif not isinstance(catalog, Catalog):
         catalog = Catalog(catalog)
+    # `a/b` is a name too, since a catalog takes slashes for dots: a file must look like one.
     if (
         isinstance(path, Path)
         or path.endswith((".yaml", ".yml"))

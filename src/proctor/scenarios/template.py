@@ -94,6 +94,7 @@ def _targets(text: str, root: Tree, tag: str) -> Iterator[Place]:
 
 
 def _leaves(tree: Tree, place: Place, tag: str) -> Iterator[tuple[Place, Tree]]:
+    # The next part is taken from the end, hence reversed: leaves come in the order of the file.
     waiting: list[tuple[Place, Tree]] = [(place, tree)]
     while waiting:
         at, part = waiting.pop()
