@@ -157,6 +157,7 @@ def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
 def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return every judge of a run by name, with its configuration."""
     suite, settings = as_mapping(spec.get("suite")), as_mapping(spec.get("settings"))
+    # The suite's own judge wins over the settings, as in a run.
     default = suite.get("judge") or settings.get("judge")
     judges = {DEFAULT_JUDGE: default} if default else {}
     judges |= as_mapping(suite.get("judges"))

@@ -183,6 +183,7 @@ def group_row(
         after_stop=total.after_stop,
         pass_rate=rate_of(cells, level, clusters),
         score=mean_score(cells, total),
+        # Unknown is None, never 0: an unpriced run is not free.
         cost_usd=total.cost_usd if total.costed else None,
         cost_of=total.costed,
         unpriced_calls=total.unpriced_calls,
@@ -222,6 +223,7 @@ def rate_over(
 
 def mean_score(cells: Mapping[CellKey, TrialTally], total: TrialTally) -> Figure:
     """Return the mean of the cells' mean scores."""
+    # Mean of means: a case with more trials does not weigh more.
     means = [t.score_sum / t.scored for t in cells.values() if t.scored]
     unscored = Excluded("trials", total.judged - total.scored, "judged without a score")
     return Figure(

@@ -168,6 +168,7 @@ def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
         "cost_usd": sum(costs) if costs else None,
     }
     for case in outcomes.cases:
+        # MLflow accepts only these characters in the name of a metric.
         name = _NAME.sub("_", case.case)[:200]
         metrics[f"case/{name}/pass_rate"] = case.pass_rate
         metrics[f"case/{name}/score_mean"] = case.mean_score

@@ -45,6 +45,7 @@ def export(
 
     `bom` marks CSV as UTF-8 for programs that would otherwise guess (Excel on Windows).
     """
+    # Resolved first, so that a wrong name leaves no file behind.
     form = format_of(str(target), format)
     if form == "mlflow":
         from proctor.results.exchange._mlflow import TrackingServer, send
@@ -94,6 +95,7 @@ def _csv(of: ResultSet) -> Iterator[str]:
     writer.writerow(COLUMNS)
     for row in of.iter_rows():
         writer.writerow([cell(row[name]) for name in COLUMNS])
+        # One row at a time: an export may be larger than the memory.
         yield out.getvalue()
         out.seek(0)
         out.truncate()
