@@ -86,6 +86,7 @@ def _case(case: TrialFacts, suite: str, agent: str) -> ET.Element:
 def _details(case: TrialFacts) -> str:
     out = [] if case.place is None else [str(case.place)]
     out += [] if case.source is None else [case.source]
+    # A failed check below gives the same reason with more detail.
     if case.error is not None or not case.with_status(CheckStatus.FAIL):
         out.append(case.reason)
     for result in case.with_status(*REPORTED):

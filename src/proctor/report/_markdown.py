@@ -138,6 +138,7 @@ def _trial_table(facts: ReportFacts) -> Iterator[str]:
         ]
         for each in facts.trials
     ]
+    # Without rows, a header alone would be printed.
     return markdown_table(head, rows) if rows else iter(())
 
 

@@ -69,6 +69,7 @@ def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
 
 def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
     """Yield failures that traces share, for a terminal."""
+    # "No finding" needs its denominator, too.
     if not clusters:
         yield f"no finding in {plural(of, 'trace')}"
         return

@@ -197,6 +197,7 @@ def error_lines(errors: Sequence[RankedError]) -> list[str]:
         f"{line(each.error.message, 300)} ({each.trial})"
         for each in errors[:MOST_ERRORS]
     ]
+    # The rest is counted: a list that ends silently looks complete.
     rest = len(errors) - len(shown)
     return [*shown, f"and {plural(rest, 'other error')}"] if rest else shown
 

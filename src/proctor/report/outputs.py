@@ -73,6 +73,7 @@ def plan_outputs(
             f"{len(files)} files for {len(names)} formats: each -o belongs to a --format",
             hint="the first -o belongs to the first --format, and so on; `-o -` is standard output",
         )
+    # Fewer files than formats is fine: the rest goes to a stream.
     placed = {name: Path(file) for name, file in zip(names, files, strict=False) if file != STDOUT}
     for path in placed.values():
         _refuse_unwritable(path)
@@ -164,6 +165,7 @@ def _refuse_unwritable(path: Path) -> None:
     """Look only: folders that are missing are made when there is something to write."""
     if path.is_dir():
         raise ProctorError("-o names a folder", where=str(path), hint="name a file in it")
+    # Missing folders are created later, so the nearest existing one decides.
     nearest = next(place for place in (path, *path.parents) if place.exists())
     if nearest != path and not nearest.is_dir():
         raise ProctorError(

@@ -68,6 +68,7 @@ def restore_suite(
     `folder` is the base of its relative paths, `name` the location in problems.
     """
     problems: list[SpecProblem] = []
+    # A record has no lines: every problem has the same place.
     place = SourceLocation(name)
     environ = os.environ if environ is None else environ
     tree = tree_of(record, lambda _: place, environ, problems)

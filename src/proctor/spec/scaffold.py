@@ -71,6 +71,7 @@ def _write(path: Path, text: str) -> bool:
         # Mode `x` fails if the file exists: two commands at once overwrite nothing either.
         with path.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
+    # The user's own file stays as it is.
     except FileExistsError:
         return False
     except OSError as error:

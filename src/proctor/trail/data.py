@@ -62,6 +62,7 @@ def read_annotations(folder: Path) -> Annotations:
     for path in sorted(folder.glob("*.json")):
         try:
             annotation, repaired = parse_annotation(path.read_text(encoding="utf-8-sig"))
+        # RecursionError: deeply nested JSON must not stop the other files.
         except (ValueError, OSError, RecursionError) as error:
             result.problems.append(f"{path.name}: not read: {error}")
             result.unread += 1

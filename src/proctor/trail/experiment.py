@@ -275,6 +275,7 @@ def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) 
     files, missing = select_traces(config)
     if not config.gold.is_dir():
         raise ProctorError("no such folder of annotations", where=str(config.gold))
+    # The same command after a crash goes on where it stopped.
     unfinished = _unfinished(config, root)
     if unfinished is not None:
         ready, folder = restore(unfinished.path, concurrency=max_workers, **limits)

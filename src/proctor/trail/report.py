@@ -49,6 +49,7 @@ class TrailResult(NamedTuple):
 
 def figure(value: Any) -> str:
     """Format a number."""
+    # Counts are whole numbers, metrics are floats, undefined ones None.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return f"{value:.3f}" if isinstance(value, float) else "–"

@@ -85,6 +85,7 @@ def render_page(
     # Redacted again: patterns or the environment may have changed since the run.
     texts = PageTexts(redactor or default_redactor())
     facts = _redacted(facts, texts)
+    # Without the extra `charts` the page has tables in their place.
     drawn = charts.available() if with_charts is None else with_charts
     chart_blocks = _chart_blocks(facts) if drawn else ""
     sections = environment().get_template("sections.html")
