@@ -113,7 +113,7 @@ class ProcessAgent:
                     code = await child.wait()
                 finally:
                     await end_group(child)
-            return _parse_result(result, code, _last_output(stderr_file))
+            return _parse_result(result, code, stderr_file)
 
     def _job(self, request: AgentRequest, link: int | None) -> bytes:
         config = self._config
@@ -146,13 +146,7 @@ async def _send(child: asyncio.subprocess.Process, job: bytes) -> None:
     child.stdin.close()
 
 
-def _last_output(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - MAX_STDERR))
-        return file.read().decode(errors="replace").strip()
-
-
-def _parse_result(file: Path, code: int, stderr: str) -> AgentReply:
+def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
     try:
         result = msgspec.json.decode(file.read_bytes(), type=ChildResult)
     except (FileNotFoundError, msgspec.DecodeError):  # the process died early
@@ -161,10 +155,11 @@ def _parse_result(file: Path, code: int, stderr: str) -> AgentReply:
             end = f"was killed by signal {-code}"
             with contextlib.suppress(ValueError):  # a signal without a name
                 end = f"was killed by {signal.Signals(-code).name}"
-        raise AgentError(
-            f"the agent's process {end} before it replied"
-            + (f"; last output: {stderr.splitlines()[-1]}" if stderr else "")
-        ) from None
+        with stderr.open("rb") as output:
+            output.seek(max(0, stderr.stat().st_size - MAX_STDERR))
+            lines = output.read().decode(errors="replace").strip().splitlines()
+        last = f"; last output: {lines[-1]}" if lines else ""
+        raise AgentError(f"the agent's process {end} before it replied{last}") from None
     _add_spans(result.trace)
     if result.reply is None:
         raise AgentError(

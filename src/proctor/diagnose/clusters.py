@@ -104,6 +104,7 @@ class Clusters:
         samples: dict[str, Occurrence] = {}
         for noted in group:
             finding = noted.finding
+            # One sample per trace: a trace that fails twice in the same way counts once.
             samples.setdefault(
                 noted.where, Occurrence(noted.where, finding.location, finding.evidence)
             )

@@ -1,6 +1,6 @@
 """Make rows of request bodies, in this process or in children of it: same bytes, same rows.
 
-Guarantees: a child that dies costs its current request, which the client is told to send again, and
+Guarantees: a child that dies costs its current request, which the client sends again, and
 is replaced. One thread sends one request at a time to a child. `make` needs only the body and the
 settings, so it can run wherever a processor is free. Spans that cannot be read are counted, the
 others are stored (partial success).

@@ -108,6 +108,7 @@ class TrainedModel:
         if not rows:
             return TraceScores(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
         facts = fact_table(rows, self.fact_names)
+        # Computed once: both the similarities and the cosines below need them.
         products = _Products.of(facts, self.support)
         near = products.likeness()
         scores = np.empty((len(MACHINES), len(rows), len(self.base)))

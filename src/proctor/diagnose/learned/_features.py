@@ -162,6 +162,7 @@ def scenes_of(steps: Steps) -> list[Scene]:
         scene.offered = offers[step.agent]
         if scene.role.endswith("plan"):
             scene.sources, scene.self_contained = step.sources, step.self_contained
+        # Only the beginning describes the outcome; the rest is content.
         head = step.observation[:OBSERVED]
         scene.outcomes = tuple(name for name, p in OUTCOMES.items() if p.search(head))
         _scene_place(scene, by_agent.setdefault(step.agent, []))

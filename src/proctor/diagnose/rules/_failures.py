@@ -397,7 +397,7 @@ def _line(text: str) -> str:
 
 
 def _around(text: str, start: int) -> str:
-    """Return the line of a text in which a match starts."""
+    """Return the line of a text in which a match starts; the rest may be a whole page."""
     begin = text.rfind("\n", 0, start) + 1
     end = text.find("\n", start)
     return text[begin : end if end >= 0 else len(text)]
