@@ -95,7 +95,7 @@ def test_a_person_chooses_by_number_or_in_words():
 
 
 def test_a_person_may_leave_and_text_cannot_take_the_terminal():
-    """R-A2: leaving, or nobody being there, is an error; escapes are shown, not obeyed."""
+    """R-A2: quitting, or closed input, is an error; terminal escapes are shown, not executed."""
     with pytest.raises(AgentError, match="quit without an answer"):
         asked("q", "/quit\n")
     with pytest.raises(AgentError, match="standard input is closed"):

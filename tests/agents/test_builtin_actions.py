@@ -82,7 +82,7 @@ def test_defaults_words_and_numbers():
     ],
 )
 def test_what_is_wrong_is_said(said, message):
-    """R-S5: an agent is told what was wrong, at the deepest place that was understood."""
+    """R-S5: the error of an invalid action names the deepest valid place."""
     with pytest.raises(BadAction) as raised:
         understand(said, CALLS)
     assert message in str(raised.value)

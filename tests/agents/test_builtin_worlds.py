@@ -81,7 +81,7 @@ async def test_scripted_plays_its_actions():
 
 
 async def test_scripted_follows_a_generator_that_may_know_the_truth():
-    """R-A2: a generator is sent each turn; it alone of all agents is told the truth."""
+    """R-A2: a generator is sent each turn; only scripted agents get the truth."""
     script = {"kind": "scripted", "script": "world_parts:walk"}
     outcome = await played(Corridor, script, truth={"door": 3})
     assert outcome.score == 1.0
@@ -198,7 +198,7 @@ def test_a_terminal_that_goes_away_loses_nothing(tmp_path):
 
 
 def test_a_file_of_moves_that_cannot_be_read_is_no_obstacle(tmp_path):
-    """R-A2: a torn file means beginning anew, not an error."""
+    """R-A2: a damaged file restarts the episode and is no error."""
     turn = ActionTurn(AgentRequest("q"), observation={}, actions=["a"], step=0, max_steps=1)
     kept = SavedMoves(tmp_path, turn)
     kept.path.write_text('[{"seen": 1')

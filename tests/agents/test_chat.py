@@ -52,7 +52,7 @@ async def talk(server, question: Any = "hi", *, trials=1, params=None, seed=7, *
 
 
 def tool_results(server: MockLLM) -> list[Any]:
-    """What the model was told by its tools, in the last request."""
+    """Return the tool results in the last request to the model."""
     return [m.content for m in server.requests[-1].messages if m.role == "tool"]
 
 
@@ -172,7 +172,7 @@ async def test_python_functions_as_tools():
 
 
 async def test_a_tool_that_does_not_exist():
-    """R-A2: the model is told, with what it may have meant, and the call is an error span."""
+    """R-A2: the model gets an error with a suggestion, and the call is an error span."""
     with MockLLM([calls(("serch", {"q": "x"})), "sorry"]) as server:
         reply, trace = await talk(server, tools=[{**SEARCH, "reply": "y"}])
         assert tool_results(server) == ["error: there is no tool 'serch'; did you mean 'search'?"]

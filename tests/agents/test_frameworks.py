@@ -224,7 +224,7 @@ async def test_openai_agents_leave_the_users_tracing_alone(monkeypatch):
     ],
 )
 async def test_concurrent_trials_do_not_mix(monkeypatch, kind, target):
-    """R-T6: forty trials at once, each with its own spans and nobody else's."""
+    """R-T6: forty concurrent trials have their own spans only."""
     reply = {**call("none"), "tool_calls": [], "text": "fine", "times": "forever"}
     with MockLLM([reply]) as server:
         monkeypatch.setenv("MOCK_URL", server.base_url)
@@ -263,7 +263,7 @@ async def test_a_target_that_is_something_else(kind):
 
 
 async def test_a_graph_that_was_not_compiled():
-    """R-A2: the commonest slip with LangGraph is told by name."""
+    """R-A2: an uncompiled graph, the most common mistake with LangGraph, is named."""
     with pytest.raises(ProctorError, match="compile"):
         await run("langgraph", "uncompiled", factory=False)
 

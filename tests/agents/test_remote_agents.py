@@ -92,7 +92,7 @@ async def test_a_missing_program_is_named() -> None:
 
 
 async def test_a_program_that_may_not_be_run_is_told_how(tmp_path: Path) -> None:
-    """R-A2: a file without the right to be executed is told with the command that gives it."""
+    """R-A2: a file that is not executable is an error with the command that fixes it."""
     (tmp_path / "agent.sh").write_text("#!/bin/sh\necho hi\n")
     trial = (await run_one(CommandAgentConfig(command="agent.sh", base_dir=tmp_path))).trial
     assert trial.error is not None
@@ -337,7 +337,7 @@ async def test_a_date_without_a_zone_is_waited_for(service: str) -> None:
 async def test_final_failures_of_a_service_are_not_retried(
     service: str, reply: tuple[int, dict[str, str], Any], says: str
 ) -> None:
-    """R-R3: what will not pass by itself is asked once."""
+    """R-R3: a permanent failure is not retried."""
     Service.replies = [reply]
     trial = (await run_one(HttpAgentConfig(url=service))).trial
     assert (trial.status, trial.retries, len(Service.asked)) == (TrialStatus.INFRA_ERROR, 0, 1)

@@ -29,7 +29,7 @@ def test_a_file_without_traces(tmp_path: Path) -> None:
 
 
 def test_of_several_files_each_trace_says_its_own(shared: Path, tmp_path: Path) -> None:
-    """R-G3: traces of different files can be told apart, in every format."""
+    """R-G3: every format shows which file a trace is from."""
     path = shared / "traces" / "produced" / "pydantic_ai_v5.otlp.json"
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_bytes(path.read_bytes())

@@ -44,7 +44,7 @@ def holds(trace: Trace, diagnosis: Diagnosis) -> int:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_findings_hold(shared: Path, method: str) -> None:
-    """R-G2: each finding names a span once, quotes what stands in it, and comes out again."""
+    """R-G2: each finding names a span once, quotes its text, and survives a round trip."""
     paths = sorted((shared / "trail" / "data").rglob("*.json"))
     found = 0
     for number, path in enumerate(paths):
@@ -99,7 +99,7 @@ def traces(draw: st.DrawFn) -> Trace:
 @settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from(METHODS))
 def test_findings_hold_in_any_trace(trace: Trace, method: str) -> None:
-    """R-G2: evidence stands in its span whatever the spans say, by every method."""
+    """R-G2: evidence occurs in its span, whatever the spans contain, by every method."""
     holds(trace, diagnose(trace, method))
 
 

@@ -183,7 +183,7 @@ def test_facts_of_how_much_is_read(
 
 
 def test_a_call_whose_prompt_was_cut_is_not_judged(shared: Path) -> None:
-    """R-G3: of a model call whose exporter dropped what it was told the detector says nothing."""
+    """R-G3: the detector skips a model call whose exporter dropped its input."""
     cut = 0
     for path in sorted((shared / "trail" / "data" / "SWE Bench").glob("*.json"))[1:4:2]:
         (trace,) = load_traces(path)

@@ -220,7 +220,7 @@ def test_findings_are_cleaned() -> None:
 
 
 def test_quotes_may_differ_in_white_space_only() -> None:
-    """R-G2: a quote is given as it stands in the span, or not at all."""
+    """R-G2: a quote is returned as it occurs in the span, or not at all."""
     said = sample().spans[2]
     assert verified(said, "The search shows 1,280 m.") == "The search shows\n  1,280 m."
     assert verified(said, "The search shows 1,281 m.") == ""
@@ -410,7 +410,7 @@ async def test_agentic_says_what_it_dropped() -> None:
 
 
 async def test_agentic_goes_on_without_a_pass() -> None:
-    """R-G4: no profile, no weighing: the findings are told, and what was missing is said."""
+    """R-G4: without profile or synthesis all findings are reported, with a note."""
     failing = {"error": {"status": 400, "message": "no"}}
     with MockLLM(script(profile=failing, parts=PART, choice=failing)) as server:
         found = await agentic(long_trace(), asking(server), diagnose(long_trace()))

@@ -19,7 +19,7 @@ needs_model = pytest.mark.skipif(not installed, reason="the extra `local-llm` is
 @needs_model
 @pytest.mark.parametrize(("look", "calls"), [(single_pass, 1), (agentic, 2)])
 async def test_a_real_model_diagnoses(look, calls: int) -> None:
-    """R-G4: a model of 135M parameters says little that holds; what is told holds all the same."""
+    """R-G4: findings of a model of 135M parameters are few, and all verified."""
     failing = span(
         "search01",
         kind=SpanKind.TOOL,

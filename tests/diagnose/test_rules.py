@@ -79,7 +79,7 @@ def test_an_answer_without_work() -> None:
 
 
 def test_a_plan_that_needs_only_thought() -> None:
-    """R-G3: whoever plans to think, and looks nothing up, may answer or compute at once."""
+    """R-G3: an agent that plans only to reason may answer or compute at once."""
     think = call("p", 1, "1. Reverse the letters.\n2. Answer.\n<end_plan>", Message("user", PLAN))
     fetch = call("p", 1, "1. Read the official record.\n<end_plan>", Message("user", PLAN))
     answer = call("a", 9, "Reversed, it says: right.", tool="final_answer")
@@ -302,7 +302,7 @@ def measured(shared: Path, split: str, gold: str) -> Scorecard:
     [("GAIA", "gaia", 0.28, 8), ("SWE Bench", "swe_bench", 0.15, 10)],
 )
 def test_rules_on_trail(shared: Path, split: str, gold: str, joint: float, most: float) -> None:
-    """R-G3: rules alone reach what they promise on TRAIL, and every quote stands in its span."""
+    """R-G3: rules alone reach their figures on TRAIL, and every quote occurs in its span."""
     card = measured(shared, split, gold)
     assert card.joint_accuracy is not None
     assert card.findings_per_trace is not None
@@ -316,7 +316,7 @@ def test_rules_on_trail(shared: Path, split: str, gold: str, joint: float, most:
     wanted=st.lists(st.text(max_size=300), max_size=3),
 )
 def test_evidence_stands_in_its_span(said: str, output: str, wanted: list[str]) -> None:
-    """R-G2: whatever is asked for and whatever the span holds, the quote stands in it."""
+    """R-G2: the quote occurs in the span, whatever the passages and the span are."""
     span = used("t", 0, tool_output=output, input_messages=(Message("user", said),))
     found = quote(span, *wanted)
     assert contains_quote(span, found)

@@ -209,7 +209,7 @@ def test_a_deep_link_opens_its_span(browsing, site) -> None:
 
 
 def test_findings_lead_to_their_spans(browsing, site) -> None:
-    """R-D7: a finding stands on its span, and its button goes there."""
+    """R-D7: a finding is shown at its span, and its button goes there."""
     with page_at(browsing, site, f"/traces/{TRACE}") as page:
         page.locator("#findings button").first.click()
         assert page.evaluate("location.hash") == f"#span={3:016x}"
@@ -290,7 +290,7 @@ def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
 
 
 def test_a_run_shows_the_worst_first(browsing, tmp_path: Path) -> None:
-    """R-D7: of many cases, those that broke stand on top, and what broke stands above them."""
+    """R-D7: failed cases are listed first, below a summary of the failures."""
     cases = [
         Case(id=name, input="x", correctness={"expected_in_answer": [word]})
         for name, word in (("a-passes", "fine"), ("b-passes", "fine"), ("c-breaks", "other"))
@@ -306,7 +306,7 @@ def test_a_run_shows_the_worst_first(browsing, tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
-    """R-D7: an agent that breaks is told on the page of the run, with a trial to look at."""
+    """R-D7: the page of a run reports an agent that raises, with a link to a trial."""
     run = _run(Suite(cases=[Case(id="first", input="x")]), {"broken": broken_agent}, tmp_path)
     with (
         serving(Service(results=tmp_path)) as running,
@@ -341,7 +341,7 @@ def test_traces_show_themselves_as_they_come(browsing, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_gone_is_said(browsing, tmp_path: Path) -> None:
-    """R-D7: a page left open says that nobody answers, and tries again when asked to."""
+    """R-D7: an open page reports that the server does not answer, and can retry."""
     store = open_store(f"sqlite:///{tmp_path}/t.db")
     write(store, {"id": 1, "name": "first"}, {"id": 2, "parent": 1, "name": "inner"})
     with serving(Service(store=store)) as running:
@@ -360,7 +360,7 @@ def test_a_server_that_is_gone_is_said(browsing, tmp_path: Path) -> None:
 
 
 def test_the_list_is_ordered_by_its_heads(browsing, site) -> None:
-    """R-D7: a column's head orders by it, keeps the filter, and is told to screen readers."""
+    """R-D7: a column header sorts, keeps the filter, and is announced to screen readers."""
     with page_at(browsing, site, "/traces?min_ms=1") as page:
         page.get_by_role("columnheader", name="duration").get_by_role("link").click()
         page.wait_for_url("**min_ms=1&sort=slowest")
@@ -447,7 +447,7 @@ def test_a_page_that_cannot_be_made_says_why(tmp_path: Path) -> None:
 
 
 def test_a_run_in_progress_is_followed(browsing, tmp_path: Path) -> None:
-    """R-D7: the page of a run that grows tells how far it is, and shows the end by itself."""
+    """R-D7: the page of an active run shows its progress, and its end without a reload."""
     suite = Suite(cases=[Case(id="one", input="x")])
     first = prepare(suite, RunOptions(trials=3, max_trials=1), agents={"plain": plain_agent})
     folder = new_folder(first, tmp_path)
@@ -479,7 +479,7 @@ def test_steps_are_aligned() -> None:
 
 
 def test_steps_that_say_something_else_differ() -> None:
-    """R-D7: the same tool with other arguments stands beside its like, and is told apart."""
+    """R-D7: the same tool with other arguments is aligned, and marked as different."""
     left, right = (
         trace(
             span("a", start=1, kind=SpanKind.TOOL, tool_name="search", tool_input={"q": "same"}),

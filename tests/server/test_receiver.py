@@ -57,7 +57,7 @@ def span_json(**fields) -> dict:
 
 
 def test_partial_success(here) -> None:
-    """R-D7: good spans are kept, bad ones counted and told, in the words of the protocol."""
+    """R-D7: valid spans are stored, invalid ones counted and reported as a partial success."""
     document = span_json()
     document["resourceSpans"][0]["scopeSpans"][0]["spans"].append({"traceId": "", "spanId": "x"})
     reply = httpx.post(here.url + "/v1/traces", json=document)

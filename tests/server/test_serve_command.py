@@ -40,7 +40,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_store(store: str, words: str) -> None:
-    """R-D7: an address that leads nowhere is told before anything listens."""
+    """R-D7: an invalid store address is reported before the server listens."""
     assert words in refusal("--port", "0", "--store", store).message
 
 

@@ -62,7 +62,7 @@ def test_prune(url: str) -> None:
 
 
 def test_no_command_makes_a_store_by_looking(tmp_path: Path) -> None:
-    """R-D7: a store that is not there is told, not made, by `store` and by `view`."""
+    """R-D7: `store` and `view` report a missing store and do not create it."""
     file = tmp_path / "none.db"
     address = f"sqlite:////{file}".replace("/////", "////")
     for result in (

@@ -52,7 +52,7 @@ spans = st.fixed_dictionaries(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(spans, min_size=1, max_size=4), min_size=1, max_size=5))
 def test_totals_kept_up_are_those_of_a_new_count(store, batches: list[list[dict]]) -> None:
-    """R-D7: spans new, again, ended later or told otherwise: totals are right after each batch."""
+    """R-D7: totals are right after new, repeated, ended and changed spans."""
     store.prune(2**62)
     for batch in batches:
         write(store, *batch)

@@ -98,7 +98,7 @@ def test_a_trace_in_motion_is_left_alone(store) -> None:
 
 
 def test_alert_levels_raise_alerts(store) -> None:
-    """R-C8: a figure below its alert line is told, to an address or on standard error."""
+    """R-C8: a score below its alert threshold is sent to a URL or to standard error."""
     failing_trace(store)
     sink = Sink()
     watcher = Watcher(
@@ -201,7 +201,7 @@ def test_a_judge_sees_a_share_of_the_traces(store) -> None:
 
 
 def test_one_odd_trace_does_not_end_the_watch(store) -> None:
-    """R-D7: a payload that cannot be read is told as such, and the next trace is looked at."""
+    """R-D7: an unreadable payload is stored as a failed evaluation; the next trace is evaluated."""
     write(store, {"id": 1})
     write(store, {"id": 1, "trace": "2" * 32})
     with store.writing() as cursor:
@@ -214,7 +214,7 @@ def test_one_odd_trace_does_not_end_the_watch(store) -> None:
 
 
 def test_the_watch_runs_by_itself(store) -> None:
-    """R-D7: in its own thread, until it is told to stop."""
+    """R-D7: the watcher runs in its own thread until it is stopped."""
     failing_trace(store)
     seen = threading.Event()
     watcher = Watcher(
