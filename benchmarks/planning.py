@@ -21,9 +21,8 @@ from _measure import calls, compare, machine, table
 from proctor import Case
 from proctor.report.dry_run import plan_lines
 from proctor.spec.load import load_experiments
-from proctor.trials.estimate import estimate
 from proctor.trials.options import RunOptions
-from proctor.trials.plan import Axes, plan_trials
+from proctor.trials.plan import Axes, estimate, plan_trials
 from proctor.trials.resolve_experiment import prepare_experiment
 
 SCENARIO = """\

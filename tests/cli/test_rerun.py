@@ -10,8 +10,8 @@ from experiment_parts import write_experiment, write_project
 from run_parts import only_run, write_suite
 
 from proctor.runs.run import Run
-from proctor.runs.sameness import CIRCUMSTANCES, CLOCKS_AND_IDS, compare_trials
 from proctor.runs.trial import Trial
+from proctor.trials.rerun import CIRCUMSTANCES, CLOCKS_AND_IDS, compare_trials
 
 
 @pytest.fixture

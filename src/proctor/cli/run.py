@@ -505,7 +505,7 @@ def _echo_workdirs(run: Run) -> None:
 
 def _echo_plans(contexts: list[RunContext], options: Invocation, names: list[str]) -> int:
     from proctor.report.dry_run import plan_document, plan_lines
-    from proctor.trials.estimate import estimate
+    from proctor.trials.plan import estimate
 
     documents: list[str] = []
     for number, (each, name) in enumerate(zip(contexts, names, strict=True)):

@@ -150,9 +150,8 @@ def prepare_suites(
     """
     from proctor.spec import load_configuration, load_suite, select_cases
     from proctor.trials.options import RunOptions
-    from proctor.trials.plan import Plan
+    from proctor.trials.plan import Plan, plan_recorded, read_map, recorded
     from proctor.trials.prepare import prepare
-    from proctor.trials.recorded import plan_recorded, read_map, recorded
     from proctor.trials.select_agents import choose_agents
 
     if map_file is not None and not traces:
@@ -215,7 +214,7 @@ def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:
 def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
     """Name traces that could not be read, and traces that belong to no selected case."""
     from proctor.formatting import plural
-    from proctor.trials.recorded import strangers
+    from proctor.trials.plan import strangers
 
     (replay,) = contexts[0].agents.values()
     found: Any = getattr(replay, "recordings", None)

@@ -11,7 +11,7 @@ from proctor.sanitize import line
 from proctor.tables import table
 
 if TYPE_CHECKING:
-    from proctor.trials.estimate import Estimate
+    from proctor.trials.plan import Estimate
     from proctor.trials.prepare import RunContext
 
 

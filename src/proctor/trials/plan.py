@@ -13,16 +13,30 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+
+import msgspec
 
 from proctor.errors import ProctorError
 from proctor.runs.early_stop import CellPlan
+from proctor.runs.folder import OUTPUT, RunFolder, earlier_folders
+from proctor.runs.summary import CellSummary
 from proctor.runs.trial import CellKey, PlannedTrial, params_key
 from proctor.seeds import derive_seed, derive_seeds
 from proctor.spec import Case
 from proctor.spec.experiment import Axis, Experiment, NumberRange
 from proctor.trials.options import RunOptions
+
+if TYPE_CHECKING:
+    from proctor.trials.prepare import RunContext
+
+from proctor.agents.replay import Recordings, ReplayAgentConfig
+from proctor.errors import did_you_mean
+from proctor.spec import SourceLocation, SpecError, SpecProblem
+from proctor.spec.located import plain
+from proctor.spec.yaml_reader import read
 
 MAX_PLANNED = 1_000_000
 """More trials in one run are a mistake in an axis; their journal would be hundreds of megabytes."""
@@ -246,3 +260,132 @@ def plan_trials(
         for agent in names:
             cells.update({CellKey(case.id, agent, key): cell for key in combinations})
     return Plan(trials, cells)
+
+
+# -- estimated time and cost -----------------------------------------------------------------------
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the planned trials; None without an earlier run.
+
+    `timed` and `priced` are the numbers of planned trials that the two figures cover, `uncalled`
+    those of cells without any recorded model call, `kept` is how many of the `scenarios` to be
+    built are in the cache.
+    """
+
+    trials: int
+    seconds: float | None
+    timed: int
+    cost_usd: float | None
+    priced: int
+    runs: int
+    scenarios: int = 0
+    kept: int = 0
+    uncalled: int = 0
+
+
+class _Results(msgspec.Struct):
+    cells: list[CellSummary]
+
+
+def estimate(context: RunContext, root: Path, name: str) -> Estimate:
+    """Estimate each cell from the newest earlier run under that name that has it."""
+    wanted = dict(context.plan.cells)
+    found: dict[CellKey, CellSummary] = {}
+    runs = 0
+    for cells in earlier_results(root, name, context.output):
+        runs += 1
+        for cell in cells:
+            if cell.cell in wanted and cell.trials:
+                found.setdefault(cell.cell, cell)
+        if len(found) == len(wanted):
+            break
+    spent = [(found[key], plan.trials) for key, plan in wanted.items() if key in found]
+    timed = [(c.latency_p50_ms, n) for c, n in spent if c.latency_p50_ms is not None]
+    priced = [(c.cost_mean_usd, n) for c, n in spent if c.cost_mean_usd is not None]
+    at_once = context.options.at_once(len(context.plan.trials))
+    builds: list[bool] = []
+    if (design := context.design) is not None:
+        for scenario in (
+            design.scenarios[case] for case in context.cases if case in design.scenarios
+        ):
+            for seed in design.axes.seeds or (0,):
+                builds.extend(
+                    scenario.template.is_cached(seed, params) for params in design.axes.params
+                )
+    return Estimate(
+        trials=len(context.plan.trials),
+        seconds=sum(ms * n for ms, n in timed) / 1000 / at_once if timed else None,
+        timed=sum(n for _, n in timed),
+        cost_usd=sum(usd * n for usd, n in priced) if priced else None,
+        priced=sum(n for _, n in priced),
+        runs=runs,
+        scenarios=len(builds),
+        kept=sum(builds),
+        uncalled=sum(
+            n for c, n in spent if c.cost_usd is None and not (c.unpriced_calls or c.tokens)
+        ),
+    )
+
+
+def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[list[CellSummary]]:
+    """Yield the cells of finished runs of an experiment, newest first; skip unreadable ones."""
+    if not name:
+        return
+    decoder = msgspec.json.Decoder(_Results)
+    for path in earlier_folders(root, output, name):
+        try:
+            yield decoder.decode(RunFolder(path).results_path.read_bytes()).cells
+        except (OSError, msgspec.MsgspecError):
+            continue
+
+
+# -- recorded traces in place of an agent ---------------------------------------------------------
+
+Chosen = Mapping[str, str | list[str]]
+"""Case id → its traces: trace ids or files."""
+
+
+def recorded(traces: Sequence[str], chosen: Chosen | None = None) -> ReplayAgentConfig:
+    """Return an agent that replays the traces of files, folders or globs."""
+    return ReplayAgentConfig(traces=list(traces), map=dict(chosen or {}))
+
+
+def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> list[PlannedTrial]:
+    """Plan one trial for each trace of a case; one for a case without any, to report that."""
+    return [
+        PlannedTrial(case=case.id, agent=agent, index=index, seed=derive_seed(0, case.id, index))
+        for case in cases
+        for index in range(max(1, len(recordings.of(case.id, case.input))))
+    ]
+
+
+def strangers(cases: Sequence[Case], recordings: Recordings) -> int:
+    """Return how many traces belong to none of these cases."""
+    ours = {id(trace) for case in cases for trace in recordings.of(case.id, case.input)}
+    return sum(id(trace) not in ours for trace in recordings.traces)
+
+
+def read_map(path: Path, cases: Sequence[Case]) -> dict[str, str | list[str]]:
+    """Read a YAML map (`case-id: trace-id-or-file`, or a list); raise `SpecError` at its place."""
+    document = read(path)
+    problems = document.problems
+    tree = document.tree
+    if tree is not None and not isinstance(tree.value, dict):
+        problems.append(SpecProblem(tree.place, "a map is written `case-id: trace-id-or-file`"))
+    members = tree.value if tree is not None and isinstance(tree.value, dict) else {}
+    known = [case.id for case in cases]
+    for name, member in members.items():
+        if name not in known:
+            at = tree.keys.get(name, member.place) if tree is not None else member.place
+            problems.append(
+                SpecProblem(at, f"there is no case {name!r}", did_you_mean(name, known))
+            )
+        value = plain(member)
+        traces = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if not traces or not all(isinstance(trace, str) and trace for trace in traces):
+            message = "write a trace id, the name of a file, or a list of them"
+            problems.append(SpecProblem(member.place, message))
+    if tree is None or problems:
+        raise SpecError(problems or [SpecProblem(SourceLocation(str(path)), "the map is empty")])
+    return plain(tree)
