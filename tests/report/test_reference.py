@@ -25,7 +25,7 @@ def test_every_key_and_metric_is_on_the_page(page):
     case = document["cases"][1]
     keys = {*document, *document["totals"], *case, *case["checks"][0], *case["place"]}
     metrics = set(re.findall(r"^# TYPE (\w+)", render("prometheus", mixed()), re.MULTILINE))
-    statuses = {"passed", "failed", "hard_fail", "infra_error", "cancelled"}
+    statuses = {"passed", "failed", "hard_fail", "infra_error", "not_judged", "cancelled"}
     assert keys - statuses <= words(page)
     assert metrics == {word for word in words(page) if word.startswith("proctor_")} - {
         "proctor_version"

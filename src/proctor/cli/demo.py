@@ -80,7 +80,7 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
         _show_failure(ended.run)
         _next_steps(ended.run, path)
     # Failing agents are the point of the demo; infrastructure errors are not.
-    ctx.exit(EXIT_CANNOT_JUDGE if ended.run.totals.infra_error else 0)
+    ctx.exit(EXIT_CANNOT_JUDGE if ended.run.totals.unjudged else 0)
 
 
 def _require_local_model() -> None:

@@ -78,7 +78,7 @@ def echo_problems(found: ResultSet) -> None:
     "--since", metavar="DATE", help="Only runs started since: 2026-11-16, 7d, 12h, today."
 )
 @click.option("--until", metavar="DATE", help="Only runs started until then; a date is inclusive.")
-@click.option("--status", help="passed, failed, hard_fail, infra_error or cancelled.")
+@click.option("--status", help="passed, failed, hard_fail, infra_error, not_judged or cancelled.")
 @click.option("--min-score", type=float, metavar="X", help="Only scores of at least X.")
 @click.option("--max-score", type=float, metavar="X", help="Only scores of at most X.")
 @click.option(

@@ -179,7 +179,7 @@ def run_notice(
         passed=totals.passed,
         judged=totals.judged,
         trials=totals.trials,
-        errors=totals.infra_error,
+        errors=totals.unjudged,
         cost=money(totals.cost_usd, totals.unpriced_calls),
         stopped=run.stopped or "",
         failures=f"failed: {', '.join(failures)}" if failures else "",

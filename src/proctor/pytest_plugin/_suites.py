@@ -200,6 +200,7 @@ class CaseItem(pytest.Item):
             "trials": summary.trials,
             "passed": summary.passed,
             "infra_error": summary.infra_error,
+            "not_judged": summary.not_judged or None,
             "score": summary.score_mean,
             "cost_usd": summary.cost_usd,
         }
@@ -232,6 +233,7 @@ class CaseItem(pytest.Item):
 
 _WORST_FIRST = (
     TrialStatus.INFRA_ERROR,
+    TrialStatus.NOT_JUDGED,
     TrialStatus.CANCELLED,
     TrialStatus.HARD_FAIL,
     TrialStatus.FAILED,
@@ -245,7 +247,7 @@ def _verdict_text(summary: CellSummary) -> str:
         "passed": summary.passed,
         "failed": summary.failed,
         "failed hard": summary.hard_fail,
-        "not judged": summary.infra_error + summary.cancelled,
+        "not judged": summary.unjudged + summary.cancelled,
     }
     each = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     mean = "" if summary.score_mean is None else f", mean score {summary.score_mean:.2f}"

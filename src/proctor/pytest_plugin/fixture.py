@@ -23,7 +23,7 @@ from proctor.background import run_sync
 from proctor.checks.base import CheckResults
 from proctor.errors import ProctorError
 from proctor.pytest_plugin._repeat import explain, input_text, reason_of
-from proctor.runs.trial import Trial, TrialStatus
+from proctor.runs.trial import UNJUDGED, Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite
 from proctor.spec.located import SourceLocation, tree_of
@@ -94,7 +94,7 @@ class Proctor:
         __tracebackhide__ = True
         if isinstance(tried, TrialResult):
             trial = tried.trial
-            if trial.status in (TrialStatus.INFRA_ERROR, TrialStatus.CANCELLED):
+            if trial.status in (*UNJUDGED, TrialStatus.CANCELLED):
                 error = trial.error
                 why = f"{line(error.type)}: {line(error.message)}" if error else "it was stopped"
                 raise CannotJudge(f"the agent could not be judged: {why}")
@@ -205,6 +205,6 @@ def _fail(
     headline = reason_of(results, results.score, threshold)
     # Build logs are read by many people: secrets are redacted here, as in a run.
     text = default_redactor().text(explain(headline, facts, results, trace))
-    if status == TrialStatus.INFRA_ERROR:
+    if status in UNJUDGED:
         raise CannotJudge(text)
     raise AssertionError(text)

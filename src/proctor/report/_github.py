@@ -16,7 +16,7 @@ from proctor.checks.base import CheckStatus
 from proctor.formatting import plural
 from proctor.report import _markdown
 from proctor.report.facts import ReportFacts, TrialFacts
-from proctor.runs.trial import TrialStatus
+from proctor.runs.trial import UNJUDGED, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec.located import SourceLocation
 
@@ -57,7 +57,7 @@ def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
 def _of_trial(case: TrialFacts) -> Iterator[GithubAnnotation]:
     name, status = case.name, case.trial.status
     failures = case.with_status(CheckStatus.FAIL)
-    if status == TrialStatus.INFRA_ERROR:
+    if status in UNJUDGED:
         yield GithubAnnotation("error", f"{name}: could not be judged", case.reason, case.place)
     elif status == TrialStatus.CANCELLED:
         yield GithubAnnotation("warning", f"{name}: stopped", case.reason, case.place)

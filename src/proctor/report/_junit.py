@@ -17,7 +17,7 @@ from pathlib import PurePath
 
 from proctor.checks.base import CheckResult, CheckStatus
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
-from proctor.runs.trial import TrialStatus
+from proctor.runs.trial import UNJUDGED, TrialStatus
 from proctor.sanitize import line, shown, xml
 
 
@@ -59,7 +59,7 @@ def _counts(
         "timestamp": started.strftime("%Y-%m-%dT%H:%M:%S"),
         "tests": str(len(cases)),
         "failures": str(sum(case.is_gate_failure for case in cases)),
-        "errors": str(sum(case.trial.status == TrialStatus.INFRA_ERROR for case in cases)),
+        "errors": str(sum(case.trial.status in UNJUDGED for case in cases)),
         "skipped": str(sum(case.trial.status == TrialStatus.CANCELLED for case in cases)),
         "time": f"{spent / 1000:.3f}",
     }

@@ -40,6 +40,7 @@ _MARKS = {
     TrialStatus.FAILED: "❌",
     TrialStatus.HARD_FAIL: "❌",
     TrialStatus.INFRA_ERROR: "⚠️",
+    TrialStatus.NOT_JUDGED: "⚠️",
     TrialStatus.CANCELLED: "⏹️",
 }
 _SAY_WHY = (CheckStatus.FAIL, CheckStatus.UNSCORED)

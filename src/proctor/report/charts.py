@@ -54,7 +54,8 @@ STATUS_WORDS = {
     TrialStatus.PASSED: "passed",
     TrialStatus.FAILED: "failed",
     TrialStatus.HARD_FAIL: "hard fail",
-    TrialStatus.INFRA_ERROR: "not judged",
+    TrialStatus.INFRA_ERROR: "infra error",
+    TrialStatus.NOT_JUDGED: "not judged",
     TrialStatus.CANCELLED: "cancelled",
 }
 """Statuses as they are displayed."""
@@ -63,8 +64,8 @@ STATUSES = tuple(status.value for status in STATUS_WORDS)
 """Statuses in the order of their colours."""
 
 _STATUS_COLOURS: dict[Theme, tuple[str, ...]] = {
-    "light": ("#0b6fb0", "#b97700", "#c2410c", "#8f4a80", "#76808c"),
-    "dark": ("#56a8e0", "#e3a72f", "#f0783c", "#cf8fc0", "#8d98a5"),
+    "light": ("#0b6fb0", "#b97700", "#c2410c", "#8f4a80", "#8f4a80", "#76808c"),
+    "dark": ("#56a8e0", "#e3a72f", "#f0783c", "#cf8fc0", "#cf8fc0", "#8d98a5"),
 }
 _AGENT_COLOURS: dict[Theme, tuple[str, ...]] = {
     "light": ("#0b6fb0", "#c2410c", "#00795c", "#8f4a80", "#a06a00", "#2f7f9e", "#5f6772"),

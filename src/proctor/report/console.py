@@ -50,6 +50,7 @@ _MARKS = {
     TrialStatus.FAILED: ("✗", "red"),
     TrialStatus.HARD_FAIL: ("✗", "red"),
     TrialStatus.INFRA_ERROR: ("!", "magenta"),
+    TrialStatus.NOT_JUDGED: ("?", "magenta"),
     TrialStatus.CANCELLED: ("–", None),
 }
 _STATUS_WORDS = {
@@ -57,6 +58,7 @@ _STATUS_WORDS = {
     TrialStatus.FAILED: "below its threshold",
     TrialStatus.HARD_FAIL: "a blocking check failed",
     TrialStatus.INFRA_ERROR: "could not be judged",
+    TrialStatus.NOT_JUDGED: "could not be judged",
     TrialStatus.CANCELLED: "stopped",
 }
 _CHECK_COLOURS = {
@@ -287,7 +289,7 @@ def closing_lines(facts: ReportFacts) -> list[str]:
         option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
         higher = f" with a higher {option}" if option else ""
         out.append(f"resume with: {resume_command(path)}{higher}")
-    elif totals.infra_error:
+    elif totals.unjudged:
         out.append(f"retry them with: {resume_command(path, '--retry-infra')}")
     if facts.dirty:
         out.append(f"the code had uncommitted changes on top of {line(facts.commit or '', 12)}")

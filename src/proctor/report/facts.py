@@ -31,7 +31,7 @@ from proctor.runs.annotations import FILE as NOTES_FILE
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
-from proctor.runs.trial import Trial, TrialStatus
+from proctor.runs.trial import UNJUDGED, Trial, TrialStatus
 from proctor.spec.located import SourceLocation
 
 if TYPE_CHECKING:
@@ -239,8 +239,8 @@ class ReportFacts:
         parts = [f"{totals.passed} of {plural(total, noun)} passed"]
         if failed := totals.failed + totals.hard_fail:
             parts.append(f"{failed} failed ({totals.hard_fail} on a blocking check)")
-        if totals.infra_error:
-            parts.append(f"{totals.infra_error} could not be judged")
+        if totals.unjudged:
+            parts.append(f"{totals.unjudged} could not be judged")
         if totals.cancelled:
             parts.append(f"{totals.cancelled} stopped")
         if self.not_run:
@@ -448,7 +448,7 @@ def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
 def _row(trial: Trial) -> TrialRow:
     broken = [result.id for result in trial.checks if result.failed]
     # Without a verdict, the error is what broke.
-    if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:
+    if trial.status in UNJUDGED and trial.error is not None:
         broken = [trial.error.type]
     return TrialRow(
         case=trial.case,

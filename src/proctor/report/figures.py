@@ -161,6 +161,8 @@ def not_judged(totals: RunTotals) -> str | None:
     parts: list[str] = []
     if totals.infra_error:
         parts.append(plural(totals.infra_error, "infrastructure error"))
+    if totals.not_judged:
+        parts.append(f"{totals.not_judged} with a blocking check that could not be judged")
     if totals.cancelled:
         parts.append(f"{totals.cancelled} cancelled")
     return ", ".join(parts) or None

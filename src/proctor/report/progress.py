@@ -40,6 +40,7 @@ _LOG_LEVELS = {
     TrialStatus.FAILED: logging.INFO,
     TrialStatus.HARD_FAIL: logging.INFO,
     TrialStatus.INFRA_ERROR: logging.WARNING,
+    TrialStatus.NOT_JUDGED: logging.WARNING,
     TrialStatus.CANCELLED: logging.INFO,
 }
 
@@ -115,8 +116,8 @@ def progress_line(progress: Progress) -> str:
         parts.append(f"{progress.running} running")
     if totals.pass_rate is not None:
         parts.append(f"{totals.passed}/{totals.judged} passed ({percent(totals.pass_rate)})")
-    if totals.infra_error:
-        parts.append(f"{totals.infra_error} not judged")
+    if totals.unjudged:
+        parts.append(f"{totals.unjudged} not judged")
     if totals.retries:
         parts.append(plural(totals.retries, "retry", "retries"))
     if cost := money(totals.cost_usd, totals.unpriced_calls):

@@ -102,7 +102,7 @@ class TrialTally(msgspec.Struct):
 TALLY = """
     count(*) FILTER (counted AND status = 'passed'),
     count(*) FILTER (counted AND status IN ('failed', 'hard_fail')),
-    count(*) FILTER (counted AND status = 'infra_error'),
+    count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
     count(*) FILTER (counted AND status = 'cancelled'),
     count(*) FILTER (NOT counted),
     count(score) FILTER (counted AND judged),

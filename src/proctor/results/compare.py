@@ -612,7 +612,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           count(*) FILTER ({judged} AND status = 'passed'), count(*) FILTER ({judged}),
           list(score {order}) FILTER ({judged} AND score IS NOT NULL),
           count(*) FILTER (counted AND status = 'hard_fail'),
-          count(*) FILTER (counted AND status = 'infra_error'),
+          count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
           count(*) FILTER (counted AND status = 'cancelled'),
           count(*) FILTER (NOT counted),
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),

@@ -97,7 +97,9 @@ COLUMNS: dict[str, TrialColumn] = {
     "index": _stored("index", "INTEGER", "repeat number within the cell, from 0"),
     "seed": _stored("seed", "BIGINT", "the seed passed to the agent"),
     "attempt": _stored("attempt", "INTEGER", "1, or more if the trial was rerun"),
-    "status": _stored("status", "VARCHAR", "passed, failed, hard_fail, infra_error or cancelled"),
+    "status": _stored(
+        "status", "VARCHAR", "passed, failed, hard_fail, infra_error, not_judged or cancelled"
+    ),
     "judged": _trial(
         "BOOLEAN", "whether the trial was judged: passed, failed or hard_fail", JUDGED
     ),

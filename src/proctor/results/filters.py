@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.results.database import Named, literal, named
 
-STATUSES = ("passed", "failed", "hard_fail", "infra_error", "cancelled")
+STATUSES = ("passed", "failed", "hard_fail", "infra_error", "not_judged", "cancelled")
 
 Names = str | Sequence[str]
 """One name or glob, or several of which one must match."""

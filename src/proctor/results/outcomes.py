@@ -19,7 +19,7 @@ from proctor.formatting import plural
 from proctor.results.metadata import CLUSTER, as_mapping, as_text
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
 from proctor.runs.run import Run
-from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
+from proctor.runs.trial import UNJUDGED, CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import STOPPED, CaseCounts, DifferenceTest, Interval, mean
 
 
@@ -254,7 +254,7 @@ def _case_outcome(
         scores=scores,
         hard_fails=sum(trial.status == TrialStatus.HARD_FAIL for trial in judged),
         unscored=len(judged) - len(scores),
-        infra=sum(trial.status == TrialStatus.INFRA_ERROR for trial in counted),
+        infra=sum(trial.status in UNJUDGED for trial in counted),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
         asked=plan.trials if plan is not None else None,

@@ -16,7 +16,7 @@ from pathlib import Path
 from proctor.agents.checkpoint import CheckpointError
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
-from proctor.runs.trial import Trial, TrialStatus
+from proctor.runs.trial import UNJUDGED, Trial, TrialStatus
 
 FOLDER = ".checkpoints"
 PRIVATE = 0o600
@@ -38,7 +38,7 @@ class Checkpoints:
         self._folder = run / FOLDER
         self._keep_after = {TrialStatus.CANCELLED}
         if after_errors:
-            self._keep_after.add(TrialStatus.INFRA_ERROR)
+            self._keep_after.update(UNJUDGED)
         # Listed once, so that a trial without a state costs no access to the disk.
         self._stored: set[str] = set()
         with contextlib.suppress(OSError):

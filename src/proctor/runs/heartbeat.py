@@ -24,7 +24,7 @@ import msgspec
 
 from proctor.background import PeriodicWork
 from proctor.files import replacing
-from proctor.runs.trial import TrialStatus
+from proctor.runs.trial import UNJUDGED, TrialStatus
 
 if TYPE_CHECKING:
     from proctor.trials.session import Session
@@ -217,7 +217,7 @@ class Heart:
         beat.running = session.running if beat.state == "running" else 0
         beat.passed, beat.cancelled = of[TrialStatus.PASSED], of[TrialStatus.CANCELLED]
         beat.failed = of[TrialStatus.FAILED] + of[TrialStatus.HARD_FAIL]
-        beat.errors = of[TrialStatus.INFRA_ERROR]
+        beat.errors = sum(of[status] for status in UNJUDGED)
         # An unknown cost must not be reported as zero.
         beat.cost_usd, beat.tokens = budget.cost_usd or None, budget.tokens
         beat.unpriced_calls = budget.unpriced

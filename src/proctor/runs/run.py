@@ -41,6 +41,7 @@ class RunTotals(msgspec.Struct, kw_only=True):
     failed: int = 0
     hard_fail: int = 0
     infra_error: int = 0
+    not_judged: int = 0
     cancelled: int = 0
     llm_calls: int = 0
     tool_calls: int = 0
@@ -70,6 +71,8 @@ class RunTotals(msgspec.Struct, kw_only=True):
                 self.hard_fail += 1
             case TrialStatus.INFRA_ERROR:
                 self.infra_error += 1
+            case TrialStatus.NOT_JUDGED:
+                self.not_judged += 1
             case TrialStatus.CANCELLED:
                 self.cancelled += 1
         self.llm_calls += trial.llm_calls
@@ -87,6 +90,11 @@ class RunTotals(msgspec.Struct, kw_only=True):
     def judged(self) -> int:
         """Number of judged trials: the denominator of the pass rate."""
         return self.passed + self.failed + self.hard_fail
+
+    @property
+    def unjudged(self) -> int:
+        """Number of trials that ended without a verdict, for whatever reason."""
+        return self.infra_error + self.not_judged
 
     @property
     def pass_rate(self) -> float | None:
@@ -254,7 +262,7 @@ class Run:
     @cached_property
     def errors(self) -> tuple[RankedError, ...]:
         """Return why trials could not be judged, most common first."""
-        return rank_errors(self._ordered()) if self.totals.infra_error else ()
+        return rank_errors(self._ordered()) if self.totals.unjudged else ()
 
     def _ordered(self) -> Iterator[Trial]:
         # Finishing order is random, and the samples of failures must not depend on it.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop
-from proctor.runs.trial import JUDGED, CellKey, Trial, TrialError, TrialStatus
+from proctor.runs.trial import JUDGED, UNJUDGED, CellKey, Trial, TrialError, TrialStatus
 from proctor.stats.describe import percentile
 
 SAMPLES = 3
@@ -78,6 +78,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     hard_fail: int
     infra_error: int
+    not_judged: int = 0
     cancelled: int
     asked: int
     pass_rate: float | None
@@ -106,6 +107,11 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     def judged(self) -> int:
         """Judged trials: the denominator of the pass rate."""
         return self.passed + self.failed + self.hard_fail
+
+    @property
+    def unjudged(self) -> int:
+        """Trials that ended without a verdict: infrastructure errors and not judged ones."""
+        return self.infra_error + self.not_judged
 
 
 def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
@@ -162,6 +168,7 @@ def summarise_cell(
         failed=of[TrialStatus.FAILED],
         hard_fail=of[TrialStatus.HARD_FAIL],
         infra_error=of[TrialStatus.INFRA_ERROR],
+        not_judged=of[TrialStatus.NOT_JUDGED],
         cancelled=of[TrialStatus.CANCELLED],
         asked=asked,
         pass_rate=of[TrialStatus.PASSED] / len(judged) if judged else None,
@@ -270,7 +277,7 @@ def rank_errors(trials: Iterable[Trial]) -> tuple[RankedError, ...]:
     """Return the reasons why trials could not be judged, the most common first."""
     seen: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
     for trial in trials:
-        if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:
+        if trial.status in UNJUDGED and trial.error is not None:
             seen[trial.error.place, trial.error.type, trial.error.message].append(trial)
     ranked = [
         RankedError(TrialError(kind, message, place), len(those), those[0].name)

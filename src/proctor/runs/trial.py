@@ -18,14 +18,15 @@ class TrialStatus(StrEnum):
     """Status of a finished trial.
 
     `failed` is a score below the threshold, `hard_fail` a blocking check. `infra_error` means the
-    agent or a judge could not be run: never a verdict on quality. `cancelled` was stopped by
-    Proctor.
+    agent or a judge could not be run, `not_judged` that a blocking check could not observe what it
+    needs: never a verdict on quality. `cancelled` was stopped by Proctor.
     """
 
     PASSED = "passed"
     FAILED = "failed"
     HARD_FAIL = "hard_fail"
     INFRA_ERROR = "infra_error"
+    NOT_JUDGED = "not_judged"
     CANCELLED = "cancelled"
 
     @property
@@ -36,6 +37,9 @@ class TrialStatus(StrEnum):
 
 JUDGED = (TrialStatus.PASSED, TrialStatus.FAILED, TrialStatus.HARD_FAIL)
 """Statuses of trials that count as observations of the agent."""
+
+UNJUDGED = (TrialStatus.INFRA_ERROR, TrialStatus.NOT_JUDGED)
+"""Statuses of trials that ended without a verdict; they count towards the tolerated share."""
 
 
 COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
@@ -157,6 +161,9 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
     index: int
     seed: int
     status: TrialStatus
+    category: str = ""
+    """Why it failed (agent_error, timeout, resource_limit) or was not judged (unobserved,
+    unpriced, no_checks); empty for other trials."""
     params: dict[str, Any] = {}
     axis_seed: int | None = None
     attempt: int = 1

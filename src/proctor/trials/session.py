@@ -35,7 +35,7 @@ from proctor.runs.parquet import RowOrder, row_order
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.runs.summary import SharedResults, compact
-from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.trial import UNJUDGED, CellKey, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
 from proctor.trials.plan import Plan
@@ -53,7 +53,7 @@ promised to users."""
 
 UNFINISHED = frozenset({TrialStatus.CANCELLED})
 """Statuses of trials that are run again when a run is resumed."""
-INFRA = UNFINISHED | {TrialStatus.INFRA_ERROR}
+INFRA = UNFINISHED | set(UNJUDGED)
 FAILED = INFRA | {TrialStatus.FAILED, TrialStatus.HARD_FAIL}
 
 FAIL_FAST = "a trial did not pass"

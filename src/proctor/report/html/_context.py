@@ -159,7 +159,7 @@ def _top(facts: ReportFacts) -> dict[str, Any]:
         ("Cells passed", f"{facts.passed_cells}/{len(facts.cells)}", "case × agent"),
         (
             "Not judged",
-            str(totals.infra_error + totals.cancelled),
+            str(totals.unjudged + totals.cancelled),
             not_judged(totals) or f"of {plural(totals.trials, 'trial')}",
         ),
         (

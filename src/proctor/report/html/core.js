@@ -74,7 +74,8 @@ const STATUS_WORDS = {
   passed: "passed",
   failed: "failed",
   hard_fail: "hard fail",
-  infra_error: "not judged",
+  infra_error: "infra error",
+  not_judged: "not judged",
   cancelled: "cancelled",
 };
 

@@ -52,8 +52,9 @@ _STATUS_ORDER = {
     TrialStatus.HARD_FAIL: 0,
     TrialStatus.FAILED: 1,
     TrialStatus.INFRA_ERROR: 2,
-    TrialStatus.PASSED: 3,
-    TrialStatus.CANCELLED: 4,
+    TrialStatus.NOT_JUDGED: 3,
+    TrialStatus.PASSED: 4,
+    TrialStatus.CANCELLED: 5,
 }
 
 

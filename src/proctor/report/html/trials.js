@@ -1,7 +1,7 @@
 // The list of trials: filtered, paged, failing trials first.
 
 const PAGE = 50; // rows at a time: enough to scan, few enough to stay quick
-const HARM = { hard_fail: 0, failed: 1, infra_error: 2, cancelled: 3, passed: 4 };
+const HARM = { hard_fail: 0, failed: 1, infra_error: 2, not_judged: 3, cancelled: 4, passed: 5 };
 
 class TrialList {
   constructor(trials, place) {
