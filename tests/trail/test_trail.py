@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from commands import proctor
 
 from proctor.background import run_sync
 from proctor.cli.main import cli
@@ -210,14 +211,46 @@ def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_experiment_whose_model_is_silent(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R-G6: figures of traces that `offline` answered for the model are marked, not passed
-    off as the model's: on the terminal, in the files and in the log."""
+    off as the model's: on the terminal, in the files and in the log; every request counts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
     with MockLLM([{"text": "no", "times": "forever"}]) as server:
         flags = ["--approach", "single_pass", "--model", "openai:scripted"]
         done = invoke(*run_args(few, "silent", *flags, "--base-url", server.base_url))
-    assert "not the model's own answer for 6 traces, such as: single_pass gave no" in done.output
+        sent = len(server.requests)
+    assert done.exit_code == 2
+    assert "no figures: the model answered for none of 6 traces: single_pass gave no" in done.output
+    assert "joint" not in done.output
     (path,) = (few / "out" / "silent").iterdir()
+    assert sent == 12  # one request and one repair for each trace
+    assert Run(path).totals.llm_calls == sent
     assert len(json.loads((path / "metrics.json").read_text())["fallen_back"]) == 6
     assert "not the model's own answer for 6 traces" in (path / "summary.md").read_text()
     heads, row = invoke("compare", "--output-dir", str(few / "out")).output.splitlines()
     assert row[heads.index("fallback") :].split()[0] == "6"
+
+
+def test_an_experiment_whose_model_is_not_reachable(
+    few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-G6: a model that cannot be reached is exit 2 without figures; failed requests count."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
+    with MockLLM([{"error": 401, "times": "forever"}]) as server:
+        flags = ["--approach", "single_pass", "--model", "openai:scripted"]
+        done = invoke(*run_args(few, "refused", *flags, "--base-url", server.base_url))
+        sent = len(server.requests)
+    assert done.exit_code == 2
+    assert "no figures" in done.output
+    (path,) = (few / "out" / "refused").iterdir()
+    assert Run(path).totals.llm_calls == sent == 6
+
+
+def test_a_gold_folder_without_these_traces(few: Path) -> None:
+    """R-G6: a wrong --gold-dir is an error, not an experiment over 0 traces."""
+    empty = few / "empty"
+    empty.mkdir()
+    args = run_args(few, "lost")
+    args[args.index("--gold-dir") + 1] = str(empty)
+    done = proctor("trail", *args)
+    assert done.returncode == 2
+    assert "no annotation of 6 selected traces" in done.stderr
+    assert not (few / "out").exists()

@@ -103,8 +103,13 @@ def run(ctx: click.Context, **given: Any) -> None:
     ended = execute_run(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
     done = write_results(ended.run)
     _echo_problems("gold", done.metrics["gold_problems"])
+    fallbacks = done.metrics["fallen_back"]
     if given["as_json"]:
         click.echo(json.dumps(done.metrics))
+    elif fallbacks and len(fallbacks) + len(done.metrics["failed"]) == len(ended.run.cells):
+        # Figures of another method under the model's name would be read as the model's.
+        why = next(iter(fallbacks.values()))
+        click.echo(f"no figures: the model answered for none of {len(fallbacks)} traces: {why}")
     else:
         click.echo("\n".join(score_lines(done.metrics)))
         for name, why in done.metrics["failed"].items():
@@ -112,8 +117,8 @@ def run(ctx: click.Context, **given: Any) -> None:
         click.echo(f"stored in {done.path}")
     if ended.signal is not None:
         ctx.exit(ended.exit_code)
-    # Metrics over fewer traces than planned are not comparable with others.
-    if done.metrics["failed"] or ended.run.stopped:
+    # Metrics over fewer traces than planned, or over another method's answers, are not comparable.
+    if done.metrics["failed"] or fallbacks or ended.run.stopped:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 

@@ -21,7 +21,7 @@ from proctor.background import threads
 from proctor.checks.base import CheckResult, skipped, unscored
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
-from proctor.formatting import percent
+from proctor.formatting import percent, plural
 from proctor.runs.folder import RunFolder, safe_name
 from proctor.runs.run import Run
 from proctor.spec import Case, Suite
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from proctor.checks.base import CheckContext
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.llm.detector import DetectorOptions
+    from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
     from proctor.trace import Trace
 
 
@@ -74,7 +75,7 @@ class DiagnosisAgentConfig(AgentConfig):
     # Cached: every trial shares the model's connections and its cache.
     @cached_property
     def model_options(self) -> DetectorOptions | None:
-        """Return the model options, for methods that use a model."""
+        """Return the model options, for methods that use a model; its requests are recorded."""
         from proctor.diagnose.methods import calls_model, detector_options
         from proctor.llm.cache import DiskCache, cache_folder
         from proctor.llm.chat_model import ChatReply
@@ -82,9 +83,10 @@ class DiagnosisAgentConfig(AgentConfig):
 
         if not calls_model(self.method):
             return None
-        model = self.model
-        if model is not None:
-            model = get_model(model, base_url=self.base_url, api_key_env=self.api_key_env)
+        model = None
+        if self.model is not None:
+            named = get_model(self.model, base_url=self.base_url, api_key_env=self.api_key_env)
+            model = _RecordedModel(named)
         return detector_options(
             model,
             prompt_version=self.prompt_version,
@@ -109,6 +111,23 @@ class DiagnosisAgentConfig(AgentConfig):
         return found
 
 
+class _RecordedModel:
+    """A model whose every request is a span: also repeated and failed ones count as calls."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.name, self.identity = model.name, model.identity
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Make one request inside a span with its tokens and cost."""
+        with capture.llm_call(self.name, name="diagnose") as span:
+            reply = await self._model.complete(request)
+            span.input_tokens = reply.usage.input_tokens
+            span.output_tokens = reply.usage.output_tokens
+            span.cost_usd = reply.cost_usd
+            return reply
+
+
 class DiagnosisAgent:
     """Agent that diagnoses one trace."""
 
@@ -126,12 +145,6 @@ class DiagnosisAgent:
             diagnosis: Diagnosis = await threads.run(diagnose_offline, trace, self._config.method)
         else:
             diagnosis = await adiagnose(trace, self._config.method, self._config.model_options)
-        if diagnosis.use is not None:
-            # One span for the model's usage gives the trial its tokens and cost.
-            use = diagnosis.use
-            with capture.llm_call(self._config.model, name="diagnose") as span:
-                span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
-                span.cost_usd = use.cost_usd if not use.unpriced else None
         output = diagnosis.to_dict()
         return AgentReply(answer=msgspec.json.encode(output).decode(), output=output)
 
@@ -275,6 +288,12 @@ def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) 
     files, missing = select_traces(config)
     if not config.gold.is_dir():
         raise ProctorError("no such folder of annotations", where=str(config.gold))
+    if not any((config.gold / path.name).is_file() for path in files):
+        raise ProctorError(
+            f"no annotation of {plural(len(files), 'selected trace')}",
+            where=str(config.gold),
+            hint="--gold-dir is the folder that holds processed_annotations_*, or one of these",
+        )
     # The same command after a crash goes on where it stopped.
     unfinished = _unfinished(config, root)
     if unfinished is not None:
