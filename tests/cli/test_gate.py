@@ -225,3 +225,19 @@ def test_a_run_that_is_its_own_baseline_is_told(tmp_path, capsys):
     run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="only")
     command(["gate", str(run), "--against", str(run)])
     assert "note: candidate and reference are the same run" in capsys.readouterr().out
+
+
+def test_runs_of_one_commit_with_different_changes_differ(work):
+    """R-Q2: the gate names the uncommitted changes of each run, not only their commit."""
+    git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for args in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+        subprocess.run([*git, *args], check=True)
+    runs = []
+    for name in ("before", "after"):
+        (work / "bots.py").write_text(AGENTS + f"# {name}\n")
+        runs.append(ran(work, "steady", name))
+    done = proctor("gate", runs[1], "--against", runs[0], cwd=work)
+    changes = re.findall(
+        r"commit [0-9a-f]{10} with uncommitted changes \(([0-9a-f]{8})\)", done.stdout
+    )
+    assert len(set(changes)) == 2, done.stdout + done.stderr

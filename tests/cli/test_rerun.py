@@ -52,7 +52,7 @@ def test_other_code_is_told_field_by_field(project: Path, run: Path) -> None:
     assert "changed since: the code or model of the agent adder has changed" in done.stdout
     assert "the agent random" not in done.stdout
     assert "arithmetic.sum@easy/adder/0/0: answer was" in done.stdout
-    assert "arithmetic.sum@easy/adder/0/0: status was" in done.stdout
+    assert 'arithmetic.sum@easy/adder/0/0: status was "passed", is "hard_fail"' in done.stdout
     assert "/random/" not in done.stdout
     assert "not identical: 18 of 36 trials the same" in done.stdout
     document = json.loads(rerun(project, run, "--json").stdout)

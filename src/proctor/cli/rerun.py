@@ -76,12 +76,18 @@ def rerun(
 
 
 def _echo(done: Rerun) -> None:
+    import msgspec
+
     same = done.sameness
     # First what changed around the run (versions, code): it may explain the differences.
     for line in done.changed:
         click.echo(printable(f"changed since: {line}"))
     for each in same.differences[:MAX_DIFFERENCES]:
-        was, now = (clipped(repr(value), 80) for value in (each.first, each.second))
+        # As JSON: a status reads "hard_fail", not the representation of an enumeration.
+        was, now = (
+            clipped(msgspec.json.encode(value, enc_hook=str).decode(), 80)
+            for value in (each.first, each.second)
+        )
         click.echo(printable(f"  {each.trial}: {each.field} was {was}, is {now}"))
     if len(same.differences) > MAX_DIFFERENCES:
         click.echo("  and more")

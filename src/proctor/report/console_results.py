@@ -323,6 +323,8 @@ def _gate(result: GateResult) -> Iterator[str]:
     yield f"{verdict}: {line(result.reason)}"
     for role, run in (("candidate", result.candidate), ("reference", result.baseline)):
         commit = f", commit {run.commit[:10]}" if run.commit else ""
+        if run.changes:
+            commit += f" with uncommitted changes ({run.changes})"
         yield f"  {role} {line(run.path, 300)}{commit}"
     yield f"  error rate: {result.error_rate}; margin {in_points(result.rule.margin)}"
     for arm in result.arms:

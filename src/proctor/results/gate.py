@@ -117,6 +117,8 @@ class RunRef(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     created: str | None
     commit: str | None
+    changes: str | None = None
+    """Uncommitted changes of the code: their hash, or that there are some."""
 
     @classmethod
     def of(cls, run: Run) -> RunRef:
@@ -127,6 +129,7 @@ class RunRef(msgspec.Struct, frozen=True, kw_only=True):
             run_id=run.run_id,
             created=run.spec.get("created"),
             commit=git.get("commit"),
+            changes=(git.get("changes") or "unknown") if git.get("dirty") else None,
         )
 
 

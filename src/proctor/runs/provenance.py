@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import os
 import platform
 import re
@@ -65,7 +66,11 @@ def who() -> str:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the commit of a folder and whether it has changes; None outside a repository."""
+    """Return the commit of a folder and its uncommitted changes; None outside a repository.
+
+    `changes` is a short hash of the changes to tracked files: two runs of one commit with
+    different changes are runs of different code.
+    """
     here = folder.resolve()
     # Starting git takes longer than seeing that there is no repository. GIT_DIR may name one that
     # is elsewhere.
@@ -76,7 +81,11 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
-    return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain"))}
+    if not _git(folder, "status", "--porcelain"):
+        return {"commit": commit, "dirty": False}
+    changes = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color")
+    hashed = hashlib.sha256(changes.encode(errors="replace")).hexdigest()[:8] if changes else None
+    return {"commit": commit, "dirty": True, **({"changes": hashed} if hashed else {})}
 
 
 def _git(folder: Path, *args: str) -> str | None:
