@@ -12,13 +12,9 @@ notes(key)                   the version of these tables
 
 from typing import NamedTuple
 
-VERSION = 5
-# The first version with exactly these tables and indexes: nothing is copied from there on.
-SAME_TABLES_SINCE = 4
+VERSION = 6
 
 TABLES = {
-    # `rooted`: whether `name` is a root's, so totals are updated without reading the spans again.
-    # `whole`: whether usage is more than a sum over model calls and is counted from all rows.
     "traces": """(
         trace_id TEXT PRIMARY KEY, name TEXT, service TEXT, query TEXT, response TEXT,
         request_id TEXT, session_id TEXT, user_id TEXT,
@@ -26,8 +22,7 @@ TABLES = {
         spans {big} NOT NULL, errors {big} NOT NULL, llm_calls {big} NOT NULL,
         tool_calls {big} NOT NULL, input_tokens {big}, output_tokens {big}, cost_usd {real},
         updated_ns {big} NOT NULL, evaluated_ns {big} NOT NULL DEFAULT 0,
-        score {real}, findings {big},
-        rooted {big} NOT NULL DEFAULT 0, whole {big} NOT NULL DEFAULT 0
+        score {real}, findings {big}
     )""",
     "spans": """(
         trace_id TEXT NOT NULL, span_id TEXT NOT NULL, parent_id TEXT, name TEXT NOT NULL,

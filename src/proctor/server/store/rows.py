@@ -109,8 +109,10 @@ ZSTD_LEVEL = 3
 # Bytes a chunk may decompress to: far above one request's spans of a trace.
 MAX_CHUNK = 512 * 1024 * 1024
 
-# The largest integer of both databases; a larger number cannot be a time or a count.
-LARGEST = 2**63 - 1
+# Larger numbers cannot be times (nanoseconds since 1970) or counts of tokens. Differences of such
+# times, and the sums of such counts over a trace, fit into the 64 bits of both databases.
+LATEST = 2**62 - 1
+MOST_TOKENS = 2**40
 
 # Value of `logfire.span_type` on the notice that a span started, which has an id of its own.
 PENDING = "pending_span"
@@ -226,12 +228,12 @@ def span_row(span: Span) -> tuple[Any, ...]:
         _text(span.name, 500) or "",
         span.kind.value,
         span.status.value,
-        _number(span.start_ns) or 0,
-        _number(end_ns),
+        _within(LATEST, span.start_ns) or 0,
+        _within(LATEST, end_ns),
         _text(span.tool_name, 200),
         _text(span.model, 200),
-        _number(span.input_tokens),
-        _number(span.output_tokens),
+        _within(MOST_TOKENS, span.input_tokens),
+        _within(MOST_TOKENS, span.output_tokens),
         span.cost_usd,
         _text(span.error_type, 200),
     )
@@ -244,8 +246,8 @@ def span_from(row: Sequence[Any]) -> Span:
     return Span(**values)
 
 
-def _number(value: int | None) -> int | None:
-    return value if value is None or -LARGEST <= value <= LARGEST else None
+def _within(limit: int, value: int | None) -> int | None:
+    return value if value is None or -limit <= value <= limit else None
 
 
 def facts_of(trace: Trace, resource: dict[str, Any]) -> TraceFacts:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.prices import PriceTable
-from proctor.server.store._schema import INDEXES, SAME_TABLES_SINCE, SPAN_COLUMNS, TABLES, VERSION
+from proctor.server.store._schema import INDEXES, SPAN_COLUMNS, TABLES, VERSION
 from proctor.server.store._writer import MANY, Writing, distinct
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.trace import Trace
@@ -276,7 +276,7 @@ class SqlStore(ABC):
                     f"the store has version {at}, this program knows up to {VERSION}",
                     hint="upgrade proctor",
                 )
-            if at < SAME_TABLES_SINCE:
+            if at < VERSION:
                 self._make_tables(cursor, existing=at > 0)
             cursor.execute(
                 f"INSERT INTO notes VALUES ('version', {self.mark}) "
@@ -308,7 +308,8 @@ class SqlStore(ABC):
         for name, columns in INDEXES.items():
             cursor.execute(f"CREATE INDEX {name} ON {columns}")
         if existing:
-            Writing(self, cursor).count_all()
+            cursor.execute("SELECT DISTINCT trace_id FROM spans")
+            Writing(self, cursor).count([str(row[0]) for row in cursor.fetchall()])
 
     # -- writing --------------------------------------------------------------------------------
 
