@@ -86,7 +86,7 @@ async def test_max_cost_multiplier():
     assert (await of(now, before, max_cost_multiplier=1.5)).status == PASS
     found = await of(now, before, max_cost_multiplier=1.2)
     assert found.status == WARN
-    assert found.reason == "$0.03, at most $0.024 allowed (1.2 × the baseline's $0.02)"
+    assert found.reason == "$0.03, at most $0.024 allowed (1.2 × the $0.02 of the baseline)"
     alone = await of(now, max_cost_multiplier=2)
     assert (alone.status, alone.reason) == (
         SKIP,

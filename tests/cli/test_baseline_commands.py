@@ -597,3 +597,35 @@ def test_usage(simple: Path) -> None:
     both = here(simple, "baseline", "list", "--suite", "suite.yaml", "--dir", "baselines")
     assert both.returncode == 2
     assert "--suite or --dir, not both" in both.stderr
+
+
+def test_checks_compare_with_the_version_that_is_named(tmp_path: Path) -> None:
+    """R-C3: checks use the newest version that passed, or the one the suite names, and say which;
+    a version saved by force although it failed is used only when it is named."""
+    agent = (
+        "import proctor\n\n@proctor.tool\ndef search(q): return q\n\n"
+        "@proctor.tool\ndef guess(q): return q\n\n"
+        "def answer(q):\n    {tool}(q)\n    return '{said}'\n"
+    )
+    case = {
+        "id": "one",
+        "input": "x",
+        "correctness": {"expected_in_answer": ["yes"]},
+        "path": {"min_sequence_similarity": 0.9},
+    }
+    write_suite(tmp_path, case)
+    for version, tool, said in (("v1", "search", "yes"), ("v2", "guess", "no")):
+        (tmp_path / "agent.py").write_text(agent.format(tool=tool, said=said))
+        saved = proctor(tmp_path, "baseline", "save", "suite.yaml", "--version", version, "--force")
+        assert saved.returncode == 0, saved.stdout + saved.stderr
+    (tmp_path / "agent.py").write_text(agent.format(tool="search", said="yes"))
+    done = proctor(tmp_path, "test", "suite.yaml", "--format", "json")
+    assert "sequence similarity with baseline v1 is 1.00" in done.stdout
+    suite = {"agent": "agent:answer", "cases": [case]}
+    (tmp_path / "suite.yaml").write_text(json.dumps({**suite, "baseline": "v2"}))
+    done = proctor(tmp_path, "test", "suite.yaml", "--format", "json")
+    assert "sequence similarity with baseline v2 is 0.00" in done.stdout
+    (tmp_path / "suite.yaml").write_text(json.dumps({**suite, "baseline": "v3"}))
+    done = proctor(tmp_path, "test", "suite.yaml")
+    assert done.returncode == 2
+    assert "no version 'v3'" in done.stderr

@@ -150,11 +150,11 @@ class MaxCostRatio(_CostCheck):
         # A multiple of 0 would be 0, and a partial sum would make the limit too strict.
         if not before.cost_usd or before.unpriced:
             what = "is 0" if before.cost_usd == 0 else "is not (wholly) known"
-            return skipped(f"the cost of the baseline {what}", expected=self.ratio)
+            return skipped(f"the cost of {ctx.baseline_name} {what}", expected=self.ratio)
         return _cost_at_most(
             ctx.trace,
             before.cost_usd * self.ratio,
-            f" ({self.ratio:g} × the baseline's {dollars(before.cost_usd)})",
+            f" ({self.ratio:g} × the {dollars(before.cost_usd)} of {ctx.baseline_name})",
         )
 
 

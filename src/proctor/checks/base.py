@@ -276,7 +276,8 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
 
     `case` is the `proctor.Case`; `answer` the text that is checked; `baseline` the trace saved
     for the case, if any; `judges` the configured LLM judges by name ("default" where a check
-    names none); `value` the structured value behind the answer, if the agent returned one.
+    names none); `value` the structured value behind the answer, if the agent returned one;
+    `baseline_version` the version the baseline was saved as.
 
     Example: `def brief(ctx: CheckContext[str]) -> bool: return len(ctx.output) < 200`.
     """
@@ -287,7 +288,14 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
     baseline: Trace | None = None
     judges: Mapping[str, Judge] = {}
     value: Any = None
+    baseline_version: str = ""
     _document: dict[str, Any] | None = None
+
+    @property
+    def baseline_name(self) -> str:
+        """The baseline with its version, for reasons: several versions may be saved."""
+        version = self.baseline_version
+        return f"baseline {version}" if version else "the baseline"
 
     @property
     def input(self) -> Any:

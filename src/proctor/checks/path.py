@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
+import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from proctor.checks._structured import contains_value, same_value
@@ -163,9 +164,12 @@ class SameArguments(_PathCheck):
         ours = [call for call in ctx.trace.tool_calls if compared(call)]
         theirs = [call for call in ctx.baseline.tool_calls if compared(call)]
         if not ours and not theirs:
-            return skipped(f"no call of {_listed(tools) or 'any tool'} here or in the baseline")
+            called = _listed(tools) or "any tool"
+            return skipped(f"no call of {called} here or in {ctx.baseline_name}")
         match = match_calls(ours, theirs, mode=self.match, arguments=_rules_of(rules))
-        return _match_result(match, ours, theirs)
+        result = _match_result(match, ours, theirs)
+        reason = f"against {ctx.baseline_name}: {result.reason}"
+        return msgspec.structs.replace(result, reason=reason)
 
 
 class ForbidTools(_PathCheck):
@@ -354,7 +358,7 @@ class _MinSimilarity(_PathCheck):
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         if ctx.baseline is not None:
-            reference, source = ctx.baseline.tool_sequence, "the baseline"
+            reference, source = ctx.baseline.tool_sequence, ctx.baseline_name
         elif self.tools is not None:
             reference, source = list(self.tools), "expected_tools"
         else:

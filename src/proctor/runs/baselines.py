@@ -142,9 +142,11 @@ class BaselineStore:
         *,
         problems: list[str] | None = None,
     ) -> LoadedBaseline | None:
-        """Return the baseline of a case, by default the newest version by time; None without.
+        """Return the baseline of a case; None without.
 
-        A damaged file is an error when it was requested explicitly, otherwise listed in `problems`.
+        The default is the newest version by time whose trial passed: one that was saved by force
+        although it failed must be named. A damaged file is an error when it was requested
+        explicitly, otherwise listed in `problems`.
         """
         if version is not None:
             path = self.path_of(agent, version, case)
@@ -157,7 +159,7 @@ class BaselineStore:
                 if problems is not None:
                     problems.append(str(error))
             else:
-                found += [] if loaded is None else [loaded]
+                found += [loaded] if loaded is not None and loaded.baseline.precheck.passed else []
         # By time, since versions are names of the user's own and have no order.
         return max(found, key=lambda each: each.baseline.saved, default=None)
 

@@ -416,6 +416,8 @@ class Suite(Strict):
     """Additional judges by name."""
     baselines: str = "baselines"
     """Folder of saved traces, relative to this file."""
+    baseline: str | None = Field(default=None, min_length=1)
+    """Saved version that checks compare with; by default the newest one that passed."""
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)
     """Merged into each case; the case's own values win, lists replace."""
     cases: Cases = Field(min_length=1)

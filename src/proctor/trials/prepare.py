@@ -25,7 +25,7 @@ from proctor.errors import ProctorError
 from proctor.llm.chat_model import ClosingModel
 from proctor.llm.prices import PriceTable
 from proctor.llm.providers import get_model
-from proctor.runs.baselines import BaselineStore
+from proctor.runs.baselines import BaselineStore, LoadedBaseline
 from proctor.runs.folder import OUTPUT
 from proctor.runs.provenance import new_run_id, provenance
 from proctor.spec import (
@@ -37,7 +37,6 @@ from proctor.spec import (
     load_configuration,
 )
 from proctor.spec.located import plain
-from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.trials._research.rounds import Outline, Unfolding, unfolding_of
 from proctor.trials._scenario_cases import (
@@ -61,10 +60,12 @@ class Origin(NamedTuple):
 
     folder: Path
     baselines: Path
+    baseline: str | None = None
 
     def record(self) -> dict[str, str]:
         """Return it as the run folder records it."""
-        return {"folder": str(self.folder), "baselines": str(self.baselines)}
+        version = {} if self.baseline is None else {"baseline": self.baseline}
+        return {"folder": str(self.folder), "baselines": str(self.baselines), **version}
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Design:
             description=record.get("description"),
             scenarios=restored_scenarios(record.get("scenarios") or {}),
             origins={
-                case: Origin(Path(each["folder"]), Path(each["baselines"]))
+                case: Origin(Path(each["folder"]), Path(each["baselines"]), each.get("baseline"))
                 for case, each in origins.items()
             },
             research=Outline.restored(record["research"]) if "research" in record else None,
@@ -283,27 +284,35 @@ def _prepared_cases(
     configuration: Configuration,
     design: Design | None,
 ) -> dict[str, PreparedCase]:
-    """Return cases with their checks and the newest baseline of each agent.
+    """Return cases with their checks and the baseline of each agent.
 
     The cases of an experiment use the folder and the baselines of the suite they came from.
     """
     prepared: dict[str, PreparedCase] = {}
+    missing: dict[str, str] = {}
     for case in cases:
         if design is not None and (scenario := design.scenarios.get(case.id)) is not None:
             prepared[case.id] = scenario_case(scenario, case)
             continue
-        store = store_of(suite, configuration)
+        store, version = store_of(suite, configuration), suite.baseline
         if design is not None and (origin := design.origins.get(case.id)) is not None:
             case.put(case.place or SourceLocation(suite_name(suite)), origin.folder)
-            store = BaselineStore(origin.baselines)
-        saved: dict[str, Trace] = {}
-        for agent in agents if store.root.is_dir() else ():
+            store, version = BaselineStore(origin.baselines), origin.baseline
+        saved: dict[str, LoadedBaseline] = {}
+        for agent in agents if version is not None or store.root.is_dir() else ():
             problems: list[str] = []
-            if (found := store.load(agent, case.id, problems=problems)) is not None:
-                saved[agent] = found.trace
+            if (found := store.load(agent, case.id, version, problems=problems)) is not None:
+                saved[agent] = found
+            elif version is not None:
+                missing[version] = store.missing(agent, version, case.id)
             for problem in problems:
                 logging.getLogger("proctor").warning("%s; skipped", problem)
         prepared[case.id] = PreparedCase(case, checks_of(case), case.threshold, saved)
+    # A new case has no baseline yet, but a version that no case has is a typing error.
+    used = {each.baseline.version for one in prepared.values() for each in one.baselines.values()}
+    for version, why in missing.items():
+        if version not in used:
+            raise ProctorError(why, where=suite_name(suite))
     return prepared
 
 

@@ -403,7 +403,9 @@ def _select(experiment: Experiment, configuration: Configuration) -> SelectedCas
         },
         origins={
             item.id: Origin(
-                item.suite.folder.resolve(), store_of(item.suite, configuration).root.resolve()
+                item.suite.folder.resolve(),
+                store_of(item.suite, configuration).root.resolve(),
+                item.suite.baseline,
             )
             for item in items
             if item.suite is not None

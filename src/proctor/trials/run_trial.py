@@ -29,6 +29,7 @@ from proctor.errors import describe_error
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
 from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
+from proctor.runs.baselines import LoadedBaseline
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.sanitize import json_bytes
 from proctor.trace import Trace
@@ -63,8 +64,8 @@ class PreparedCase:
     case: Case
     checks: Sequence[Check] = ()
     threshold: float = 1.0
-    baselines: Mapping[str, Trace] = field(default_factory=dict[str, Trace])
-    """The saved trace of each agent: an agent is only compared with itself."""
+    baselines: Mapping[str, LoadedBaseline] = field(default_factory=dict[str, LoadedBaseline])
+    """The saved trial of each agent: an agent is only compared with itself."""
     build: Callable[[PlannedTrial], PreparedCase] | None = None
     """Builds the case for the seed and parameters of one trial (a scenario)."""
     play: CallAgent | None = None
@@ -94,9 +95,15 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.answer = reply.answer
         # Prices come first: checks may limit the cost.
         _add_usage(trial, traces, context.prices, brought=reply.trace)
-        baseline = case.baselines.get(planned.agent)
+        saved = case.baselines.get(planned.agent)
         check_context = CheckContext[Any](
-            case.case, trace, reply.answer, baseline, context.judges, reply.output
+            case.case,
+            trace,
+            reply.answer,
+            None if saved is None else saved.trace,
+            context.judges,
+            reply.output,
+            "" if saved is None else saved.baseline.version,
         )
         # Judges have their own place in a cassette: their calls are not the agent's.
         with cassette_trial(f"{cassette_key(planned)}#judge"):
