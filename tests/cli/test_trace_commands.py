@@ -280,6 +280,24 @@ def test_secrets_are_not_written_unless_asked_for(tmp_path: Path) -> None:
     assert "[redacted:pattern-1]" in done.out
 
 
+def test_patterns_of_the_settings_are_redacted_too(tmp_path: Path) -> None:
+    """R-T9: `redaction.patterns` of proctor.yaml applies to every command that prints traces."""
+    source = tmp_path / "in.jsonl"
+    failed = span("look up EMP-17", kind=SpanKind.TOOL, status=SpanStatus.ERROR)
+    source.write_bytes(export_traces(trace(failed, query="who is EMP-17?"), "jsonl"))
+    (tmp_path / "proctor.yaml").write_text(r"redaction: {patterns: {badge: 'EMP-\d+'}}")
+    for args in (
+        ["trace", "show", source],
+        ["trace", "query", source, "{kind: tool}", "--json"],
+        ["trace", "convert", source, "--to", "jsonl"],
+        ["trace", "score", source],
+        ["diagnose", source],
+    ):
+        done = proctor(*args, cwd=tmp_path)
+        assert "EMP-17" not in done.out, args
+        assert "[redacted:badge]" in done.out, args
+
+
 def test_contradictions_are_refused(example: Path) -> None:
     """R-T9: an option that would do nothing is an error."""
     pair = ["--redact-pattern", "x", "--no-redact"]

@@ -123,9 +123,9 @@ def _echo_traces(
 ) -> None:
     """Print each diagnosis as soon as its trace is read, with the file if there are several."""
     from proctor.report.diagnosis import console_lines, markdown_lines
-    from proctor.trace.redact import redactor_for
+    from proctor.spec import load_configuration
 
-    redactor = redactor_for(not options["no_redact"])
+    redactor = None if options["no_redact"] else load_configuration().settings.redactor()
     lines = markdown_lines if options["shape"] == "markdown" else console_lines
     for trace in loaded:
         # Redacted first: quotes in findings, and what a model is sent, come from the trace.

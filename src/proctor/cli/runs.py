@@ -363,12 +363,11 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     from proctor.report.share import share as share_run
     from proctor.sanitize import line
     from proctor.spec import load_configuration
-    from proctor.trace.redact import Redactor
 
     root = api.results_root(results)
     found = open_run(run, root)
     # Secrets are redacted when a run is stored, but patterns may have been added since.
-    redactor = Redactor(load_configuration().settings.redaction.patterns)
+    redactor = load_configuration().settings.redactor()
     if output is None:
         output = Path(f"{found.path.resolve().parent.name}-{found.path.resolve().name}.zip")
     made = share_run(found, output, redactor)

@@ -118,14 +118,13 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     from proctor.server.store import open_store
     from proctor.server.store.rows import Batch
     from proctor.spec import load_configuration
-    from proctor.trace.redact import Redactor
 
     loaded = TraceFiles(files)
     # Nothing readable: no empty store is created.
     if not loaded.begin():
         loaded.exit()
     settings = load_configuration().settings
-    redactor = None if no_redact else Redactor(settings.redaction.patterns)
+    redactor = None if no_redact else settings.redactor()
     store = open_store(url, prices=settings.price_table())
     spans, touched, refused = 0, set[str](), 0
     batch, size = Batch(), 0

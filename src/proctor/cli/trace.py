@@ -124,10 +124,10 @@ class TraceFiles:
         """Yield the traces for display: priced as trials are, and without secrets."""
         from proctor.llm.prices import price_trace
         from proctor.spec import load_configuration
-        from proctor.trace.redact import redactor_for
 
-        prices = load_configuration().settings.price_table()
-        redactor = redactor_for(redact)
+        settings = load_configuration().settings
+        prices = settings.price_table()
+        redactor = settings.redactor() if redact else None
         for trace in self:  # one at a time, so that memory does not grow with the folder
             price_trace(trace, prices)
             yield redactor.trace(trace) if redactor else trace
@@ -271,14 +271,14 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
       # the query is in a file
       proctor trace query runs/ @failed.yaml --json
     """
+    from proctor.spec import load_configuration
     from proctor.trace import SpanQuery
     from proctor.trace.query import read_query_text
-    from proctor.trace.redact import redactor_for
 
     parsed = read_query_text(query)
     loaded = TraceFiles(files)
     # The query sees the spans as they are; only the output is redacted.
-    redactor = redactor_for(not no_redact)
+    redactor = None if no_redact else load_configuration().settings.redactor()
     if isinstance(parsed, SpanQuery):
         _list_spans(loaded, parsed, redactor, as_json)
         loaded.exit()
@@ -378,8 +378,8 @@ def convert(
       # into a pipe
       proctor trace convert run.json --to jsonl | head -c 300
     """
+    from proctor.spec import load_configuration
     from proctor.trace.export import save_traces, write_traces
-    from proctor.trace.redact import Redactor
 
     if no_redact and patterns:
         raise click.UsageError("--redact-pattern and --no-redact contradict each other")
@@ -387,7 +387,8 @@ def convert(
     if output == "-" and to == "otlp-proto" and sys.stdout.isatty():
         raise click.UsageError("otlp-proto is binary; name a file with -o")
     loaded = TraceFiles(files)
-    redact = not no_redact and Redactor({f"pattern-{i + 1}": p for i, p in enumerate(patterns)})
+    more = {f"pattern-{number}": pattern for number, pattern in enumerate(patterns, 1)}
+    redact = not no_redact and load_configuration().settings.redactor(more)
     # Without a readable trace, an existing output file is left alone.
     if not loaded.begin():
         loaded.exit()
@@ -441,7 +442,7 @@ def score(
     from proctor.background import run_sync
     from proctor.checks.quality import score_trace, score_traces_with
     from proctor.report.quality import average_lines, averages, quality_lines
-    from proctor.trace.redact import redactor_for
+    from proctor.spec import load_configuration
 
     chosen = _quality_config(config, expect)
     judging = _judge(judge, judge_url)
@@ -460,8 +461,8 @@ def score(
         # One event loop for all, because a model's connections belong to the loop that opened them.
         found = list(run_sync(score_traces_with(judging, traces(), chosen)))
     # Scored first, redacted afterwards: a redacted text would change the scores.
-    redactor = redactor_for(not no_redact)
-    shown = [_redacted(each, redactor) for each in found]
+    redact = None if no_redact else load_configuration().settings.redactor().value
+    shown: list[Quality] = found if redact is None else list(map(redact, found))
     if as_json:
         pairs = zip(places, shown, strict=True)
         rows = ({"file": file, **each.to_dict()} for (file, _), each in pairs)
@@ -505,24 +506,3 @@ def _judge(model: str | None, url: str | None) -> Judge | None:
     from proctor.llm import get_model
 
     return Judge(get_model(model, base_url=url))
-
-
-def _redacted(quality: Quality, redactor: Redactor | None) -> Quality:
-    """Redact every text of a score, except ids."""
-    if redactor is None:
-        return quality
-    import msgspec
-
-    def texts(items: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(redactor.text, items))
-
-    dimensions: list[Any] = [
-        msgspec.structs.replace(
-            each,
-            why=redactor.text(each.why),
-            issues=texts(each.issues),
-            recommendations=texts(each.recommendations),
-        )
-        for each in quality.dimensions
-    ]
-    return msgspec.structs.replace(quality, dimensions=tuple(dimensions))

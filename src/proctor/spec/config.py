@@ -38,6 +38,7 @@ from proctor.user_dirs import project_settings_files, user_settings_file
 
 if TYPE_CHECKING:
     from proctor.llm.prices import PriceTable
+    from proctor.trace.redact import Redactor
 
 _log = logging.getLogger(__name__)
 
@@ -149,6 +150,12 @@ class Settings(Strict):
     redaction: Redaction = Redaction()
     prices: dict[str, PriceSetting | str] = Field(default_factory=dict[str, PriceSetting | str])
     """Model → its price, or the published model whose prices apply."""
+
+    def redactor(self, more: Mapping[str, str] | None = None) -> Redactor:
+        """Return a redactor with the patterns of these settings, and `more` of a command."""
+        from proctor.trace.redact import Redactor
+
+        return Redactor({**self.redaction.patterns, **(more or {})})
 
     def price_table(self) -> PriceTable | None:
         """Return the prices of these settings, which win over published ones; None without any."""

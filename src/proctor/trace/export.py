@@ -25,7 +25,7 @@ from proctor.trace.conventions.proctor import TRACE_METADATA_KEY, to_attributes,
 from proctor.trace.conventions.values import encode_json, is_mapping, shown
 from proctor.trace.formats.native import encode_trace
 from proctor.trace.model import Event, Message, Span, SpanKind, SpanStatus, Trace
-from proctor.trace.redact import Redactor, redactor_for
+from proctor.trace.redact import Redactor, default_redactor
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -86,7 +86,7 @@ def write_traces(
 ) -> int:
     """Write traces to an open binary file, one by one; return their number."""
     exporter = exporter_of(format)
-    redactor = redactor_for(redact)
+    redactor = default_redactor() if redact is True else redact
     written = 0
     out.write(exporter.before)
     for trace in [traces] if isinstance(traces, Trace) else traces:

@@ -498,13 +498,6 @@ def default_redactor() -> Redactor:
     return Redactor()
 
 
-def redactor_for(redact: Redactor | bool) -> Redactor | None:
-    """Return the redactor for a `redact=` argument: True is the default one, False is none."""
-    if isinstance(redact, Redactor):
-        return redact
-    return default_redactor() if redact else None
-
-
 def _is_plain_id(text: str) -> bool:
     return len(text) <= _LONGEST_ID and not text.strip(_ID_DIGITS)
 
