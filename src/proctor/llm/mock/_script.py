@@ -12,14 +12,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from proctor.errors import ProctorError, hint_among, refuse_unknown
-from proctor.trace import Message, ToolCall
+from proctor.strict import Strict
+from proctor.trace import Message
 
 FOREVER = "forever"
-MALFORMED = ("bad_json", "truncated", "cut", "wrong_shape")
-PROTOCOLS = ("openai-chat", "openai-responses", "anthropic")
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Maximum size; scripts are written by hand, so a larger file is the wrong file.
 _MAX_SCRIPT_BYTES = 10_000_000
@@ -54,12 +57,17 @@ class ScriptRequest:
         return self.messages[-1] if self.messages else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class When:
+class ScriptModel(Strict):
+    """A part of a script. Strict: the text "3" is no number."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class When(ScriptModel):
     """Condition of a reply; every part that is given must match.
 
     `contains` and `regex` match the last message that is not from the system; `anywhere` matches
-    the whole conversation.
+    the whole conversation. A text is `contains`.
     """
 
     contains: str | None = None
@@ -68,7 +76,12 @@ class When:
     model: str | None = None
     tool_result: bool | str | None = None
     tool: str | None = None
-    protocol: str | None = None
+    protocol: Literal["openai-chat", "openai-responses", "anthropic"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"contains": value} if isinstance(value, str) else value
 
     def matches(self, request: ScriptRequest) -> bool:
         """Return whether this request matches."""
@@ -90,33 +103,73 @@ class When:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """An HTTP error instead of a reply."""
+class Failure(ScriptModel):
+    """An HTTP error instead of a reply: its status, or a mapping."""
 
-    status: int
+    status: int = Field(ge=400, le=599)
     message: str = "scripted error"
-    retry_after: float | None = None
+    retry_after: Seconds | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_status(cls, value: Any) -> Any:
+        if isinstance(value, int):
+            return {"status": value, "message": f"scripted error {value}"}
+        return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ScriptedCall(ScriptModel):
+    """A tool call of the model."""
+
+    name: str = Field(min_length=1)
+    arguments: Any = Field(default_factory=dict[str, Any])
+    """A text is sent as it is, to script a model that writes broken JSON."""
+    id: str | None = None
+
+
+class ScriptedUsage(ScriptModel):
+    """The token counts to report."""
+
+    input: int = Field(default=0, ge=0)
+    output: int = Field(default=0, ge=0)
+
+
+class Reply(ScriptModel):
     """A scripted reply, its condition and its number of uses.
 
-    `usage` None counts tokens by `estimate_tokens`; False leaves usage out of the reply.
+    `json` is an object to send as text. `usage` None counts tokens by `estimate_tokens`; False
+    leaves usage out of the reply.
     """
 
     text: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: list[ScriptedCall] = Field(default_factory=list[ScriptedCall])
     when: When | None = None
-    times: int | None = 1
-    usage: tuple[int, int] | bool | None = None
-    latency: float = 0.0
-    chunk_latency: float = 0.0
+    times: int | None = Field(default=1, ge=1)
+    usage: ScriptedUsage | Literal[False] | None = None
+    latency: Seconds = 0.0
+    chunk_latency: Seconds = 0.0
     error: Failure | None = None
-    malformed: str | None = None
+    malformed: Literal["bad_json", "truncated", "cut", "wrong_shape"] | None = None
     finish_reason: str | None = None
     model: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"text": value}
+        if not isinstance(value, dict):
+            return value
+        fields = dict(cast("dict[str, Any]", value))
+        if "json" in fields:
+            if "text" in fields:
+                raise ValueError("give `text` or `json`, not both")
+            fields["text"] = json.dumps(fields.pop("json"), ensure_ascii=False)
+        if fields.get("times") == FOREVER:
+            fields["times"] = None
+        if "usage" in fields and fields["usage"] is None:
+            fields["usage"] = False
+        return fields
 
 
 ReplyLike: TypeAlias = "Reply | str | Mapping[str, Any] | Callable[[ScriptRequest], Any]"
@@ -222,134 +275,40 @@ def _resolve(
 
 def reply_from(value: Any, where: str = "reply") -> Reply:
     """Parse a reply: its text, or a mapping."""
-    if isinstance(value, Reply):
-        return value
-    if isinstance(value, str):
-        return Reply(text=value)
-    fields = _mapping(value, where)
-    refuse_unknown(fields, (*Reply.__dataclass_fields__, "json"), where)
-    if "text" in fields and "json" in fields:
-        raise ProctorError("give `text` or `json`, not both", where=where)
-    text = (
-        json.dumps(fields["json"], ensure_ascii=False) if "json" in fields else fields.get("text")
-    )
-    malformed = fields.get("malformed")
-    if malformed is not None and malformed not in MALFORMED:
-        raise ProctorError(
-            f"unknown kind of malformed reply {malformed!r}",
-            where=f"{where}.malformed",
-            hint=hint_among(str(malformed), MALFORMED),
-        )
-    return Reply(
-        text=_text(text or "", f"{where}.text"),
-        tool_calls=_tool_calls(fields.get("tool_calls") or (), f"{where}.tool_calls"),
-        when=_when(fields.get("when"), f"{where}.when"),
-        times=_times(fields.get("times", 1), f"{where}.times"),
-        usage=_usage(fields["usage"], f"{where}.usage") if "usage" in fields else None,
-        latency=_seconds(fields.get("latency", 0.0), f"{where}.latency"),
-        chunk_latency=_seconds(fields.get("chunk_latency", 0.0), f"{where}.chunk_latency"),
-        error=_failure(fields.get("error"), f"{where}.error"),
-        malformed=malformed,
-        finish_reason=fields.get("finish_reason"),
-        model=fields.get("model"),
-    )
+    try:
+        return Reply.model_validate(value)
+    except ValidationError as error:
+        raise _script_error(error, where) from error
 
 
-def _tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ProctorError("tool_calls must be a list", where=where)
-    calls: list[ToolCall] = []
-    for index, item in enumerate(cast(Sequence[Any], value)):
-        call = _mapping(item, f"{where}[{index}]")
-        refuse_unknown(call, ("name", "arguments", "id"), f"{where}[{index}]")
-        if not call.get("name"):
-            raise ProctorError("a tool call needs a name", where=f"{where}[{index}]")
-        # Arguments may be a string, to script a model that writes broken JSON.
-        calls.append(
-            ToolCall(
-                name=_text(call["name"], f"{where}[{index}].name"),
-                arguments=call.get("arguments", {}),
-                id=call.get("id"),
-            )
-        )
-    return tuple(calls)
+_KEYS = {
+    None: [*Reply.model_fields, "json"],
+    "when": When.model_fields,
+    "error": Failure.model_fields,
+    "usage": ScriptedUsage.model_fields,
+    "tool_calls": ScriptedCall.model_fields,
+}
+"""Key of a reply → the keys below it; None is for the reply itself."""
 
 
-def _when(value: Any, where: str) -> When | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return When(contains=value)
-    fields = dict(_mapping(value, where))
-    refuse_unknown(fields, tuple(When.__dataclass_fields__), where)
-    if (pattern := fields.get("regex")) is not None:
-        try:
-            fields["regex"] = re.compile(_text(pattern, f"{where}.regex"))
-        except re.error as error:
-            raise ProctorError(
-                f"not a regular expression: {error}", where=f"{where}.regex"
-            ) from error
-    protocol = fields.get("protocol")
-    if protocol is not None and protocol not in PROTOCOLS:
-        raise ProctorError(
-            f"unknown protocol {protocol!r}",
-            where=f"{where}.protocol",
-            hint=hint_among(str(protocol), PROTOCOLS),
-        )
-    return When(**fields)
-
-
-def _failure(value: Any, where: str) -> Failure | None:
-    if value is None:
-        return None
-    fields = {"status": value} if isinstance(value, int) else _mapping(value, where)
-    refuse_unknown(fields, ("status", "message", "retry_after"), where)
-    status = fields.get("status")
-    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
-        raise ProctorError(f"status must be 400 to 599, not {status!r}", where=where)
-    retry_after = fields.get("retry_after")
-    return Failure(
-        status=status,
-        message=_text(fields.get("message", f"scripted error {status}"), f"{where}.message"),
-        retry_after=None if retry_after is None else _seconds(retry_after, f"{where}.retry_after"),
-    )
-
-
-def _times(value: Any, where: str) -> int | None:
-    if value in (FOREVER, None):
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ProctorError(f"times must be 1 or more, or `{FOREVER}`, not {value!r}", where=where)
-    return value
-
-
-def _usage(value: Any, where: str) -> tuple[int, int] | bool:
-    if value is None or value is False:
-        return False
-    fields = _mapping(value, where)
-    refuse_unknown(fields, ("input", "output"), where)
-    counts = (fields.get("input", 0), fields.get("output", 0))
-    if any(isinstance(c, bool) or not isinstance(c, int) or c < 0 for c in counts):
-        raise ProctorError("token counts are whole numbers from 0", where=where)
-    return counts
-
-
-def _seconds(value: Any, where: str) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < float("inf"):
-        raise ProctorError(f"a number of seconds, not {value!r}", where=where)
-    return float(value)
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ProctorError(
-            f"a string, not {type(value).__name__}", where=where, hint="put it in quotes"
-        )
-    return value
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ProctorError(f"a mapping, not {type(value).__name__}", where=where)
-    return cast(Mapping[str, Any], value)
+def _script_error(error: ValidationError, where: str) -> ProctorError:
+    """Return the first error, with its place in the script."""
+    errors = error.errors(include_url=False)
+    # The unknown key first: the key that is missing may be the same one, misspelt.
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    unknown = first["type"] == "extra_forbidden"
+    inside: str | None = None
+    for part in first["loc"][:-1] if unknown else first["loc"]:
+        if isinstance(part, int):
+            where += f"[{part}]"
+        # Other parts are labels that pydantic gives to the members of a union.
+        elif part in _KEYS[inside]:
+            where += f".{part}"
+            inside = part if part in _KEYS else inside
+    name = str(first["loc"][-1]) if first["loc"] else ""
+    if unknown:
+        message, hint = f"unknown key {name!r}", hint_among(name, _KEYS[inside])
+    else:
+        message = f"{first['msg'].removeprefix('Value error, ')}, not {first['input']!r}"
+        hint = "put it in quotes" if first["type"] == "string_type" else None
+    return ProctorError(message, where=where, hint=hint)

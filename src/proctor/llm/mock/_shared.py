@@ -82,8 +82,8 @@ def usage_of(request: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
     """Return the input and output tokens to report; None to report none."""
     if reply.usage is False:
         return None
-    if isinstance(reply.usage, tuple):
-        return reply.usage
+    if reply.usage is not None:
+        return reply.usage.input, reply.usage.output
     calls = "".join(arguments_text(call.arguments) for call in reply.tool_calls)
     return estimate_tokens(request.text), estimate_tokens(reply.text + calls)
 
