@@ -1,4 +1,4 @@
-"""Provide the distributions of the estimators; the only module that imports scipy.
+"""Provide the distributions of the estimators, from scipy where that is needed.
 
 scipy is imported at the first call: `scipy.special` costs 0.4 s and `scipy.stats` 1.2 s, so the
 normal distribution comes from the standard library, Student's t (which every pass rate of a suite

@@ -12,9 +12,7 @@ from proctor.checks.metrics.arguments import (
     ArgumentRules,
     canonical,
     look_up,
-    quick,
     read_rule,
-    rewritten,
 )
 from proctor.errors import ProctorError
 
@@ -46,9 +44,6 @@ def test_exact_is_equality_of_json_values(a, b):
     rule = read_rule("exact")
     assert rule.same(a, b) == equal(a, b)
     assert (canonical(a) == canonical(b)) == equal(a, b)
-    for key in (quick, rewritten):
-        if key(a) == key(b) or key(json.dumps(a)) == key(json.dumps(b)):
-            assert equal(a, b)
     assert rule.same(a, dict(reversed(a.items())))
     assert rule.same(a, json.dumps(a))
     assert rule.same(json.dumps(a, indent=2), json.dumps(a))

@@ -1,119 +1,48 @@
 """Pair two sequences of calls as well as possible: in any order, or in order.
 
 `paired` finds a largest pairing, `aligned` a longest chain in order. Calls with equal arguments are
-paired by a hash first; only the rest is searched.
+paired by their hash first; only the rest is searched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 from proctor.checks.metrics.arguments import ArgumentRules, ExactRule, read_rule
 from proctor.errors import ProctorError
 
 # -- largest pairing -----------------------------------------------------------------------------
-# Hopcroft and Karp 1973: no other pairing has more pairs. A greedy first pass pairs most items; the
-# rest compares each pair of items at most once, since a rule may be a slow function of the user.
+# A greedy first pass pairs most items. Each pair is compared at most once, since a rule may be a
+# slow function of the user.
 
 
 def largest_pairing(
     left: int, right: int, accepts: Callable[[int, int], bool]
 ) -> list[tuple[int, int]]:
     """Return the pairs (l, r) of a largest pairing of `left` and `right` items, by `l`."""
-    known: dict[int, bool] = {}
-
-    def matches(one: int, other: int) -> bool:
-        place = one * right + other
-        answer = known.get(place)
-        if answer is None:
-            answer = known[place] = accepts(one, other)
-        return answer
-
-    partner, taken = _greedy_pairs(left, right, matches)
-    if None in partner and len(taken) < right:
-        edges = [[other for other in range(right) if matches(one, other)] for one in range(left)]
-        while _augment(edges, partner, taken):
-            pass
-    return [(one, other) for one, other in enumerate(partner) if other is not None]
-
-
-def _greedy_pairs(
-    left: int, right: int, matches: Callable[[int, int], bool]
-) -> tuple[list[int | None], dict[int, int]]:
-    """Give each item the first free one that matches, its own position first.
-
-    Sequences that differ little mostly agree in order, so most first comparisons match.
-    """
-    partner: list[int | None] = [None] * left
-    taken: dict[int, int] = {}
-    for one in range(min(left, right)):
-        if matches(one, one):
-            partner[one] = one
-            taken[one] = one
-    free = [other for other in range(right) if other not in taken]
+    matches = cache(accepts)
+    # Sequences that differ little mostly agree in order: an item's own position comes first.
+    partner = {one: one for one in range(min(left, right)) if matches(one, one)}
+    free = [other for other in range(right) if other not in partner]
     for one in range(left):
-        if partner[one] is not None:
-            continue
-        for place, other in enumerate(free):
-            if matches(one, other):
-                partner[one] = other
-                taken[other] = one
-                del free[place]
-                break
-    return partner, taken
-
-
-def _augment(edges: list[list[int]], partner: list[int | None], taken: dict[int, int]) -> bool:
-    """Flip a maximal set of disjoint shortest augmenting paths; return False if there is none."""
-    layer = {one: 0 for one, other in enumerate(partner) if other is None}
-    queue = list(layer)
-    reached = False
-    # The queue grows while it is read: breadth first.
-    for one in queue:
-        for other in edges[one]:
-            holder = taken.get(other)
-            if holder is None:
-                reached = True
-            elif holder not in layer:
-                layer[holder] = layer[one] + 1
-                queue.append(holder)
-    if not reached:
-        return False
-    left = {one: iter(edges[one]) for one in layer}
-    for root in [one for one in layer if layer[one] == 0]:
-        _follow(root, left, layer, partner, taken)
-    return True
-
-
-def _follow(
-    root: int,
-    left: dict[int, Iterator[int]],
-    layer: dict[int, int],
-    partner: list[int | None],
-    taken: dict[int, int],
-) -> None:
-    """Walk down the layers from a free item; at a free end, flip the whole path."""
-    path: list[tuple[int, int]] = []
-    one = root
-    while True:
-        for step in left[one]:
-            holder = taken.get(step)
-            if holder is None or layer.get(holder, -1) == layer[one] + 1:
-                break
-        else:
-            # A dead end: its iterator is spent, so no later path tries it again.
-            if not path:
-                return
-            one, _ = path.pop()
-            continue
-        path.append((one, step))
-        if holder is None:
-            for item, other in path:
-                partner[item] = other
-                taken[other] = item
-            return
-        one = holder
+        if one not in partner:
+            found = next((other for other in free if matches(one, other)), None)
+            if found is not None:
+                partner[one] = found
+                free.remove(found)
+    if len(partner) < left and free:
+        # Imported here, because it is slow and rarely needed; scipy has no type information.
+        sparse: Any = import_module("scipy.sparse")
+        csgraph: Any = import_module("scipy.sparse.csgraph")
+        table = [[matches(one, other) for other in range(right)] for one in range(left)]
+        graph = sparse.csr_matrix(table)
+        best: list[int] = csgraph.maximum_bipartite_matching(graph, "column").tolist()
+        # -1 marks an item without a partner.
+        partner = {one: other for one, other in enumerate(best) if other >= 0}
+    return sorted(partner.items())
 
 
 # -- longest common subsequence and edit distance ------------------------------------------------
@@ -385,63 +314,38 @@ class CallAlignment:
         self, ours: Iterable[int] | None = None, theirs: Iterable[int] | None = None
     ) -> Places:
         """Return a largest pairing of these calls (by default all), by actual position."""
-        left = list(range(len(self.actual)) if ours is None else ours)
-        right = list(range(len(self.reference)) if theirs is None else theirs)
+        left = range(len(self.actual)) if ours is None else ours
+        right = range(len(self.reference)) if theirs is None else theirs
         pairs: Places = []
-        for tier in range(self.rules.tiers):
-            if left and right:
-                left, right = self._meet(left, right, tier, pairs)
-        if left and right:
-            self._search(left, right, pairs)
+        for name, (actual, reference) in self.by_tool(left, right).items():
+            if actual and reference:
+                pairs += self._pair_tool(self.rules.of(name), actual, reference)
         pairs.sort()
         return pairs
 
-    def _meet(
-        self, left: list[int], right: list[int], tier: int, pairs: Places
-    ) -> tuple[list[int], list[int]]:
-        """Pair calls that share a key, earliest first; return the others of both sides."""
-        key_of = self.rules.key_of(tier)
-        by_key: dict[Hashable, list[int]] = {}
-        for place in reversed(right):  # so that pop() below takes the earliest
-            call = self.reference[place]
-            key = key_of(call.name)
-            if key is not None:
-                by_key.setdefault((call.name, key(call.arguments)), []).append(place)
-        rest: list[int] = []
-        met: set[int] = set()
-        for place in left:
-            call = self.actual[place]
-            key = key_of(call.name)
-            here = by_key.get((call.name, key(call.arguments))) if key is not None else None
-            if here:
-                other = here.pop()
-                met.add(other)
-                pairs.append((place, other))
-            else:
-                rest.append(place)
-        return rest, [place for place in right if place not in met]
+    def _pair_tool(self, rule: ExactRule, ours: list[int], theirs: list[int]) -> Places:
+        """Pair the calls of one tool: those with equal views, then what the rule accepts."""
+        pairs: Places = []
+        # Most calls are written alike and need not be parsed.
+        for key in (self._text, self._view) if rule.hashable else ():
+            by_key: dict[Hashable, list[int]] = {}
+            for place in reversed(theirs):  # so that pop() below takes the earliest
+                by_key.setdefault(key(1, place, rule), []).append(place)
+            rest: list[int] = []
+            for place in ours:
+                if equal := by_key.get(key(0, place, rule)):
+                    pairs.append((place, equal.pop()))
+                else:
+                    rest.append(place)
+            ours, theirs = rest, sorted(place for places in by_key.values() for place in places)
+        if rule.by_key or not ours or not theirs:
+            return pairs
 
-    def _search(self, left: list[int], right: list[int], pairs: Places) -> None:
-        """Pair, tool by tool, the calls that only the rule itself can compare."""
-        for name, (ours, theirs) in self.by_tool(left, right).items():
-            rule = self.rules.of(name)
-            if rule.by_key or not ours or not theirs:
-                continue
-            here = [rule.view(self.actual[place].arguments) for place in ours]
-            there = [rule.view(self.reference[place].arguments) for place in theirs]
+        def accepts(one: int, other: int) -> bool:
+            return rule.accepts(self._view(0, ours[one], rule), self._view(1, theirs[other], rule))
 
-            # The values are bound as defaults: a closure would see those of the last tool.
-            def accepts(
-                one: int,
-                other: int,
-                rule: ExactRule = rule,
-                a: list[Any] = here,
-                r: list[Any] = there,
-            ) -> bool:
-                return rule.accepts(a[one], r[other])
-
-            found = largest_pairing(len(ours), len(theirs), accepts)
-            pairs += [(ours[one], theirs[other]) for one, other in found]
+        found = largest_pairing(len(ours), len(theirs), accepts)
+        return pairs + [(ours[one], theirs[other]) for one, other in found]
 
     def by_tool(
         self, left: Iterable[int], right: Iterable[int]
@@ -508,6 +412,10 @@ class CallAlignment:
                 rows.append(bits(found))
         chain = lcs_alignment(rows, len(ours))
         return [(ours[column], theirs[row]) for row, column in chain]
+
+    def _text(self, side: int, place: int, rule: ExactRule) -> Hashable:
+        arguments = (self.reference if side else self.actual)[place].arguments
+        return arguments if type(arguments) is str else self._view(side, place, rule)
 
     def _view(self, side: int, place: int, rule: ExactRule) -> Any:
         if rule is _NAMES_ONLY:

@@ -67,30 +67,7 @@ def canonical(arguments: Any) -> Hashable:
     return _flat(decoded(arguments))
 
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
-
-
-def quick(arguments: Any) -> Hashable:
-    """Return a cheap key: equal keys mean equal arguments, different keys mean nothing.
-
-    Recorded arguments are mostly written alike on both sides, so this settles most calls.
-    """
-    return arguments if type(arguments) is str else rewritten(arguments)
-
-
-def rewritten(arguments: Any) -> Hashable:
-    """Return a key without white space and order of keys, for what `quick` leaves open.
-
-    Equal keys mean equal arguments; numbers written differently still make keys differ.
-    """
-    value = decoded(arguments)
-    try:
-        text = _encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return _flat(value)
-    # The encoder writes NaN and infinities as null too; parsed text has neither.
-    return _flat(value) if b"null" in text and value is arguments else text
 
 
 def _flat(value: Any) -> Hashable:
@@ -165,16 +142,15 @@ def _key(key: Any) -> str:
 class ExactRule:
     """Equality of all arguments: the rule `exact`, and what the other rules vary.
 
-    `tiers` are keys, each more expensive than the one before and deciding more: calls that share
-    one may be paired before anything else is tried. That never spoils the best pairing under a
-    reflexive and transitive relation; a user's function may be neither, so it has no tiers.
-    `by_key` says that the last tier decides. Otherwise `view` prepares one call's arguments
-    once, and `accepts` compares an actual view with a reference view.
+    `view` prepares one call's arguments once, and `accepts` compares an actual view with a
+    reference view. `by_key` says that only equal views match. Where views are `hashable`, calls
+    with equal ones are paired before anything else is tried. That never spoils the best pairing
+    under a reflexive and transitive relation; a user's function may be neither.
     """
 
     name = "exact"
     by_key = True
-    tiers: tuple[Callable[[Any], Hashable], ...] = (quick, rewritten, canonical)
+    hashable = True
 
     def view(self, arguments: Any) -> Any:
         """Return one call's arguments in a form for `accepts`."""
@@ -186,9 +162,10 @@ class ExactRule:
 
     def same(self, actual: Any, reference: Any) -> bool:
         """Return whether actual arguments match reference arguments."""
-        if any(key(actual) == key(reference) for key in self.tiers):
+        # Recorded arguments are mostly texts, written alike on both sides.
+        if self.hashable and type(actual) is str and actual == reference:
             return True
-        return not self.by_key and self.accepts(self.view(actual), self.view(reference))
+        return self.accepts(self.view(actual), self.view(reference))
 
     def differences(self, actual: Any, reference: Any) -> tuple[ArgumentDifference, ...]:
         """Return the arguments because of which the rule rejects this pair."""
@@ -197,7 +174,6 @@ class ExactRule:
 
 class _Ignore(ExactRule):
     name = "ignore"
-    tiers = (lambda _: None,)
 
     def view(self, arguments: Any) -> Any:
         return None
@@ -209,7 +185,6 @@ class _Ignore(ExactRule):
 class _Subset(ExactRule):
     name = "subset"
     by_key = False
-    tiers = (quick, rewritten)
     # Which side may lack arguments the other has.
     may_lack = "actual"
 
@@ -248,7 +223,6 @@ class _Keys(ExactRule):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
-        self.tiers = (quick, self.view)
 
     def view(self, arguments: Any) -> Any:
         value = decoded(arguments)
@@ -263,7 +237,7 @@ class _Keys(ExactRule):
 class _Custom(ExactRule):
     name = "custom"
     by_key = False
-    tiers = ()
+    hashable = False
 
     def __init__(self, function: Callable[[Any, Any], bool]) -> None:
         self.function = function
@@ -306,10 +280,6 @@ def read_rule(rule: ArgumentRule | ExactRule, where: str = "arguments") -> Exact
     )
 
 
-def _tier(rule: ExactRule, tier: int) -> Callable[[Any], Hashable] | None:
-    return rule.tiers[tier] if tier < len(rule.tiers) else None
-
-
 class ArgumentRules:
     """The rule for the arguments of each tool: a default, and exceptions by tool."""
 
@@ -326,19 +296,6 @@ class ArgumentRules:
     def of(self, tool: str) -> ExactRule:
         """Return the rule of one tool."""
         return self.tools.get(tool, self.default) if self.tools else self.default
-
-    @property
-    def tiers(self) -> int:
-        """The number of tiers of the rule that has the most."""
-        return max(len(rule.tiers) for rule in (self.default, *self.tools.values()))
-
-    def key_of(self, tier: int) -> Callable[[str], Callable[[Any], Hashable] | None]:
-        """Return tool → its key of one tier, or None where its rule has no such tier."""
-        default = _tier(self.default, tier)
-        if not self.tools:
-            return lambda _: default
-        keys = {name: _tier(rule, tier) for name, rule in self.tools.items()}
-        return lambda tool: keys.get(tool, default)
 
 
 def look_up(value: Any, path: str) -> Any:
