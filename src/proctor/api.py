@@ -199,8 +199,8 @@ class ExecutorOptions(TypedDict, total=False):
     """The seed that the seeds of all trials are derived from; one seed for scenarios."""
     max_retries: int
     """Retries of a failure that may be transient."""
-    allow_infra: bool
-    """Judge a cell by the trials that could be run, although some could not."""
+    max_not_judged: float
+    """The share of planned trials that may end without a verdict; from the settings if absent."""
     record_to: PathLike
     """Record every model call into this cassette."""
     replay_from: PathLike
@@ -576,22 +576,28 @@ def gate(
     *,
     margin: float = 0.05,
     alpha: float = 0.05,
-    max_error_rate: float = 0.05,
+    max_not_judged: float | None = None,
     must_pass: Sequence[str] = (),
     results: PathLike | None = None,
 ) -> GateResult:
     """Test whether a run is worse than the run it is held against.
 
-    result = proctor.gate("latest", against="main")
-    result.verdict, result.reason, result.more_trials
+    `max_not_judged` is the share of trials without a verdict above which nothing is judged; by
+    default that of the settings, as for `run`.
+
+        result = proctor.gate("latest", against="main")
+        result.verdict, result.reason, result.more_trials
     """
     from proctor.results.gate import judge_runs
+    from proctor.spec import load_configuration
     from proctor.stats.gate import GateRule
 
+    if max_not_judged is None:
+        max_not_judged = load_configuration().settings.limits.max_not_judged
     return judge_runs(
         open_run(run, results=results),
         open_run(against, results=results),
-        rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_error_rate),
+        rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_not_judged),
         must_pass=must_pass,
     )
 

@@ -56,7 +56,12 @@ def ran(work, agent, name, *more):
         ([(18, 20)] * 4, (), 0, "INCONCLUSIVE"),
         ([(18, 20)] * 4, ("--inconclusive", "fail"), 1, "INCONCLUSIVE"),
         ([(18, 20, 9)] * 4, (), 2, "INCONCLUSIVE"),
-        ([(18, 20, 9)] * 4, ("--max-errors", "0.5", "--inconclusive", "fail"), 1, "INCONCLUSIVE"),
+        (
+            [(18, 20, 9)] * 4,
+            ("--max-not-judged", "0.5", "--inconclusive", "fail"),
+            1,
+            "INCONCLUSIVE",
+        ),
         ([(18, 20)] * 4, ("--must-pass", "case-0*"), 1, "REGRESSION"),
     ],
 )

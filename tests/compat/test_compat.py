@@ -183,7 +183,7 @@ def test_two_runs_are_compared(project: Path) -> None:
 
 def test_a_run_is_gated_against_a_tagged_one(project: Path) -> None:
     """R-Q2: the gate reads both runs, the tag, and what could not be judged."""
-    gate = [*COMMANDS["gate"], "--max-errors", "0.5"]
+    gate = [*COMMANDS["gate"], "--max-not-judged", "0.5"]
     assert document(*gate)["verdict"] == "INCONCLUSIVE"
     careful, hasty = document(*gate)["arms"]
     assert careful["gate"]["drop"] == 0

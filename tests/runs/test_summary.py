@@ -22,39 +22,48 @@ def summary(*trials: Trial, **more: object) -> CellSummary:
     return summarise_cell(KEY, trials, **options)  # type: ignore[arg-type]
 
 
-P, F, H, INFRA, X = (
+P, F, H, INFRA, NOT, X = (
     TrialStatus.PASSED,
     TrialStatus.FAILED,
     TrialStatus.HARD_FAIL,
     TrialStatus.INFRA_ERROR,
+    TrialStatus.NOT_JUDGED,
     TrialStatus.CANCELLED,
 )
 
 
 @pytest.mark.parametrize(
-    ("statuses", "allow_infra", "verdict"),
+    ("statuses", "planned", "verdict"),
     [
-        ([(P, 1.0), (P, 0.9)], False, Verdict.PASS),
-        ([(P, 1.0), (F, 0.1)], False, Verdict.PARTIAL),
-        ([(F, 0.5), (F, 0.1)], False, Verdict.FAIL),
-        ([(P, 1.0), (F, 0.7)], False, Verdict.PASS),  # the mean decides
-        ([(P, 1.0), (H, 0.9)], False, Verdict.HARD_FAIL),
-        ([(H, 0.0), (INFRA, None)], False, Verdict.INFRA_ERROR),  # infra comes first
-        ([(H, 0.0), (INFRA, None)], True, Verdict.HARD_FAIL),
-        ([(P, 1.0), (INFRA, None)], True, Verdict.PASS),
-        ([(INFRA, None)], True, Verdict.INFRA_ERROR),  # nothing was judged
-        ([(P, 1.0), (X, None)], False, Verdict.PASS),
-        ([], False, Verdict.NOT_RUN),
-        ([(X, None)], False, Verdict.NOT_RUN),
-        ([(X, None), (INFRA, None)], False, Verdict.INFRA_ERROR),
+        ([(P, 1.0), (P, 0.9)], 2, Verdict.PASS),
+        ([(P, 1.0), (F, 0.1)], 2, Verdict.PARTIAL),
+        ([(F, 0.5), (F, 0.1)], 2, Verdict.FAIL),
+        ([(P, 1.0), (F, 0.7)], 2, Verdict.PASS),  # the mean decides
+        ([(P, 0.7), (P, 0.7)], 2, Verdict.PASS),  # every trial passed
+        ([(P, 1.0), (H, 0.9)], 2, Verdict.HARD_FAIL),
+        ([(H, 0.0), (INFRA, None)], 2, Verdict.HARD_FAIL),  # certain, whatever is missing
+        ([(F, 0.0), (INFRA, None)], 2, Verdict.INFRA_ERROR),
+        ([(P, 1.0), (INFRA, None)], 2, Verdict.INFRA_ERROR),
+        ([(P, 1.0)] * 19 + [(INFRA, None)], 20, Verdict.PASS),  # 5 % are tolerated
+        ([(P, 1.0)] * 18 + [(INFRA, None), (NOT, None)], 20, Verdict.INFRA_ERROR),
+        ([(P, 1.0)] * 18 + [(NOT, None)] * 2, 20, Verdict.NOT_JUDGED),
+        ([(F, 0.0)] * 19 + [(INFRA, None)], 20, Verdict.FAIL),
+        ([(INFRA, None)], 100, Verdict.INFRA_ERROR),  # nothing was judged
+        ([(NOT, None)], 1, Verdict.NOT_JUDGED),
+        ([(P, 1.0)] * 5, 20, Verdict.INCOMPLETE),
+        ([(P, 1.0), (X, None)], 2, Verdict.INCOMPLETE),
+        ([(F, 0.0), (X, None)], 2, Verdict.FAIL),
+        ([], 1, Verdict.NOT_RUN),
+        ([(X, None)], 1, Verdict.NOT_RUN),
+        ([(X, None), (INFRA, None)], 2, Verdict.INFRA_ERROR),
     ],
 )
 def test_verdicts_follow_the_stated_order(
-    statuses: list[tuple[TrialStatus, float | None]], allow_infra: bool, verdict: Verdict
+    statuses: list[tuple[TrialStatus, float | None]], planned: int, verdict: Verdict
 ) -> None:
-    """R-R1: infra (unless allowed), then hard fail, then the mean, then pass."""
+    """R-R1: hard fail, then too little judged, then the mean, then trials that are missing."""
     trials = [trial(i, status, score) for i, (status, score) in enumerate(statuses)]
-    assert summary(*trials, allow_infra=allow_infra).verdict == verdict
+    assert summary(*trials, asked=planned).verdict == verdict
 
 
 def test_a_summary_counts_each_kind_apart() -> None:
@@ -65,7 +74,6 @@ def test_a_summary_counts_each_kind_apart() -> None:
         trial(2, INFRA),
         trial(3, X),
         asked=6,
-        allow_infra=True,
     )
     assert (cell.trials, cell.passed, cell.failed, cell.hard_fail) == (4, 1, 1, 0)
     assert (cell.infra_error, cell.cancelled, cell.asked) == (1, 1, 6)

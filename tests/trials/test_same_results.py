@@ -119,7 +119,7 @@ async def test_an_infrastructure_error_is_no_zero(tmp_path: Path) -> None:
         concurrency=1,
         max_retries=0,
         early_stop=("hard_fail", "out_of_reach"),
-        allow_infra=True,
+        max_not_judged=1,
     )
     (cell,) = run.cells
     assert (cell.trials, cell.infra_error, cell.passed) == (4, 2, 2)

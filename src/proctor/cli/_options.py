@@ -70,6 +70,14 @@ quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 timeout_option = click.option(
     "--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit per case."
 )
+# `run` has the same option from its `RunOptions`.
+max_not_judged_option = click.option(
+    "--max-not-judged",
+    type=PROBABILITY,
+    metavar="X",
+    help="The share of trials that may end without a verdict; above it the exit code is 2."
+    "  [default: 0.05]",
+)
 agents_option = click.option(
     "--agent",
     "agents",

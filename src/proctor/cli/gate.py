@@ -13,6 +13,7 @@ from proctor.cli._options import (
     PROBABILITY,
     count_option,
     json_option,
+    max_not_judged_option,
     quiet_option,
     read_run,
     readable_runs_option,
@@ -45,13 +46,7 @@ if TYPE_CHECKING:
     metavar="X",
     help="The significance level: how often an unchanged agent may be called a regression.",
 )
-@click.option(
-    "--max-errors",
-    type=click.FloatRange(0, 1),
-    default=0.05,
-    metavar="X",
-    help="The share of errored trials above which nothing is judged.",
-)
+@max_not_judged_option
 @click.option(
     "--inconclusive",
     type=click.Choice(("pass", "fail", "extend")),
@@ -80,7 +75,7 @@ def gate(
     against: str,
     margin: float,
     alpha: float,
-    max_errors: float,
+    max_not_judged: float | None,
     inconclusive: Policy,
     extend_by: int | None,
     extend_rounds: int,
@@ -124,11 +119,12 @@ def gate(
             reference,
             margin=margin,
             alpha=alpha,
-            max_error_rate=max_errors,
+            max_not_judged=max_not_judged,
             must_pass=must_pass,
         )
     else:
         from proctor.cli.run import EndedRun, allow_local_imports, execute_run
+        from proctor.spec import load_configuration
         from proctor.stats.gate import GateRule
         from proctor.trials.extend import Extending, judge_extending
 
@@ -141,6 +137,8 @@ def gate(
                     hint="download it with `proctor runs sync ADDRESS FOLDER`",
                 )
         allow_local_imports()
+        if max_not_judged is None:
+            max_not_judged = load_configuration().settings.limits.max_not_judged
         ended: list[EndedRun] = []
 
         # The gate says which trials to add; the command runs them, with progress and Ctrl-C.
@@ -152,7 +150,7 @@ def gate(
             tested,
             reference,
             add_trials,
-            rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_errors),
+            rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_not_judged),
             extending=Extending(extend_rounds, extend_by),
             must_pass=must_pass,
         )

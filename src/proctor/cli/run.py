@@ -152,8 +152,8 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     targets, or a glob ('mutualism/*') or a filter (difficulty:hard) over the catalog, are run
     together as one experiment.
 
-    Exits with 0 if every cell passed, 1 if one did not, 2 if something could not be judged or the
-    run stopped at a limit, 130 or 143 if interrupted.
+    Exits with 1 if a cell failed, else with 2 if more trials than tolerated could not be judged
+    (--max-not-judged) or planned trials are missing, else with 0; with 130 or 143 if interrupted.
 
     Examples:
       # ten trials per case

@@ -16,6 +16,7 @@ from proctor.cli._options import (
     count_option,
     filter_option,
     format_options,
+    max_not_judged_option,
     split_names,
     tags_option,
     timeout_option,
@@ -48,6 +49,7 @@ RECORDED = "recorded"
 )
 @count_option("--concurrency", "Cases to run at the same time.")
 @timeout_option
+@max_not_judged_option
 @click.option("--fail-fast", is_flag=True, help="Start no more cases after one has not passed.")
 @click.pass_context
 def test(
@@ -61,8 +63,8 @@ def test(
     """Run each case once and check the result.
 
     Nothing is stored. (`validate` only reads the files, `run` stores every trial, `scenario check`
-    builds scenarios and solves them.) Exits with 0 if all cases passed, 1 if a blocking check
-    failed, 2 if something could not be judged (a crashed agent, a missing trace, an invalid suite).
+    builds scenarios and solves them.) Exits with 1 if a case failed, else with 2 if more trials
+    than tolerated could not be judged (--max-not-judged) or the suite is invalid, else with 0.
 
     Examples:
       # is the agent right?
@@ -142,6 +144,7 @@ def prepare_suites(
     map_file: Path | None = None,
     concurrency: int | None = None,
     timeout: float | None = None,
+    max_not_judged: float | None = None,
 ) -> list[RunContext]:
     """Prepare every suite with its selected cases, or raise for what is wrong with any of them.
 
@@ -161,7 +164,11 @@ def prepare_suites(
     loaded: list[tuple[Suite, Configuration]] = []
     # Every suite is read before the first one runs; a file named twice is tested once.
     for path in dict.fromkeys(map(Path, paths)):
-        flags = {"limits.concurrency": concurrency, "limits.timeout": timeout}
+        flags = {
+            "limits.concurrency": concurrency,
+            "limits.timeout": timeout,
+            "limits.max_not_judged": max_not_judged,
+        }
         configuration = load_configuration(path.parent, flags=flags)
         has_agent = bool(traces or agents or configuration.settings.agent)
         loaded.append((load_suite(path, need_agent=not has_agent), configuration))

@@ -157,7 +157,12 @@ class CaseItem(pytest.Item):
         except ProctorError as error:
             raise NotJudged(_error_text(error)) from None
         self._record(tried.summary)
-        if tried.summary.verdict in (Verdict.INFRA_ERROR, Verdict.NOT_RUN):
+        if tried.summary.verdict in (
+            Verdict.INFRA_ERROR,
+            Verdict.NOT_JUDGED,
+            Verdict.NOT_RUN,
+            Verdict.INCOMPLETE,
+        ):
             raise NotJudged(self._why(tried))
 
     def runtest(self) -> None:

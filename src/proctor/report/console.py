@@ -75,7 +75,9 @@ _VERDICT_COLOURS = {
     Verdict.FAIL: "red",
     Verdict.HARD_FAIL: "red",
     Verdict.INFRA_ERROR: "magenta",
+    Verdict.NOT_JUDGED: "magenta",
     Verdict.NOT_RUN: "bright_black",
+    Verdict.INCOMPLETE: "magenta",
 }
 
 
@@ -220,8 +222,8 @@ def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
 def _missing_trials(cell: CellSummary) -> Iterator[str]:
     """Yield the missing trials of a repeated cell, with the reasons."""
     parts: list[str] = []
-    if cell.infra_error:
-        parts.append(f"{cell.infra_error} of {cell.trials} could not be judged")
+    if cell.unjudged:
+        parts.append(f"{cell.unjudged} of {cell.trials} could not be judged")
     if cell.cancelled:
         parts.append(f"{cell.cancelled} cancelled")
     if cell.early_stop:

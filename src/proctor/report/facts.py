@@ -192,7 +192,7 @@ class ReportFacts:
         """Counts and cost of all trials together."""
         self.detailed = not self.saved or all(cell.asked == 1 for cell in self.cells)
         """Whether trials are reported one by one: each cell has one, or the run is not saved."""
-        self.planned = sum(cell.trials if cell.early_stop else cell.asked for cell in self.cells)
+        self.planned = sum(cell.planned for cell in self.cells)
         """Planned trials, without those that an early stop made unnecessary."""
         self.not_run = max(0, self.planned - self.totals.trials)
         """Planned trials that never started."""

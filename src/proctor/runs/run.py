@@ -15,6 +15,7 @@ from proctor.formatting import money, percent, plural
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder
 from proctor.runs.summary import (
+    MAX_NOT_JUDGED,
     CellSummary,
     RankedError,
     RankedFailure,
@@ -222,11 +223,18 @@ class Run:
             trials.append(trial)
         return {CellKey(*key): found[key] for key in sorted(found)}
 
+    @property
+    def max_not_judged(self) -> float:
+        """The share of planned trials that may end without a verdict."""
+        options = self.spec.get("options", {})
+        # An older version recorded only whether all of them may.
+        default = 1.0 if options.get("allow_infra") else MAX_NOT_JUDGED
+        return float(options.get("max_not_judged", default))
+
     @cached_property
     def cells(self) -> list[CellSummary]:
         """Return a summary of each planned cell, by case and agent."""
-        options = self.spec.get("options", {})
-        names = options.get("early_stop")
+        names = self.spec.get("options", {}).get("early_stop")
         rules = rules_named(names) if names else ()
         # From the plan, not from the trials: a cell without trials is NOT RUN, not absent.
         planned = {
@@ -238,7 +246,7 @@ class Run:
                 self._by_cell.get(key, ()),
                 threshold=cell["threshold"],
                 asked=cell["trials"],
-                allow_infra=bool(options.get("allow_infra")),
+                max_not_judged=self.max_not_judged,
                 rules=rules,
             )
             for key, cell in sorted(planned.items())
@@ -276,13 +284,19 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if every cell passed, 1 if one failed, else 2: something was not judged."""
+        """Return 1 if a cell failed, else 2 if too little was judged, else 0.
+
+        Too little: more trials without a verdict than tolerated, over the whole run, or planned
+        trials that are missing. `gate` follows the same rule.
+        """
         # Failures first: they are results of the agent, whatever else is missing.
         verdicts = {cell.verdict for cell in self.cells}
         if verdicts & {Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL}:
             return EXIT_FAIL
-        unjudged = verdicts & {Verdict.INFRA_ERROR, Verdict.NOT_RUN}
-        return EXIT_CANNOT_JUDGE if unjudged or self.stopped else EXIT_PASS
+        planned = sum(cell.planned for cell in self.cells)
+        too_many = sum(cell.unjudged for cell in self.cells) > self.max_not_judged * planned
+        missing = verdicts & {Verdict.NOT_RUN, Verdict.INCOMPLETE}
+        return EXIT_CANNOT_JUDGE if too_many or missing or self.stopped else EXIT_PASS
 
     def __repr__(self) -> str:
         return f"<Run {self.path if self.saved else 'in memory'}>"
@@ -324,6 +338,8 @@ _WORST_FIRST = (
     Verdict.FAIL,
     Verdict.PARTIAL,
     Verdict.INFRA_ERROR,
+    Verdict.NOT_JUDGED,
     Verdict.NOT_RUN,
+    Verdict.INCOMPLETE,
     Verdict.PASS,
 )

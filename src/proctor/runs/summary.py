@@ -20,6 +20,10 @@ from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_
 from proctor.runs.trial import JUDGED, UNJUDGED, CellKey, Trial, TrialError, TrialStatus
 from proctor.stats.describe import percentile
 
+MAX_NOT_JUDGED = 0.05
+"""Share of planned trials that may end without a verdict: a provider's usual trouble stays below
+it, and at most one trial in twenty then is missing from the figures."""
+
 SAMPLES = 3
 """Examples stored with a ranked failure: enough to see a pattern, few enough to read."""
 
@@ -32,8 +36,12 @@ class Verdict(StrEnum):
     FAIL = "FAIL"
     HARD_FAIL = "HARD FAIL"
     INFRA_ERROR = "INFRA_ERROR"
+    NOT_JUDGED = "NOT JUDGED"
+    """As INFRA_ERROR, where no trial had an infrastructure error."""
     NOT_RUN = "NOT RUN"
     """No trial has finished: pending, cancelled, or beyond a limit."""
+    INCOMPLETE = "INCOMPLETE"
+    """Nothing failed so far, but planned trials are missing."""
 
 
 class FailureSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,29 +117,45 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.passed + self.failed + self.hard_fail
 
     @property
+    def planned(self) -> int:
+        """Planned trials, without those that an early stop made unnecessary."""
+        return self.trials if self.early_stop else self.asked
+
+    @property
     def unjudged(self) -> int:
         """Trials that ended without a verdict: infrastructure errors and not judged ones."""
         return self.infra_error + self.not_judged
 
 
-def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
-    """Return the verdict: infrastructure first (unless allowed), then hard failures, then the mean.
+def verdict_of(
+    trials: Sequence[Trial],
+    threshold: float,
+    *,
+    planned: int,
+    max_not_judged: float = MAX_NOT_JUDGED,
+) -> Verdict:
+    """Return the verdict of a cell with this many planned trials.
 
-    A cell without finished trials is not a failed cell.
+    In this order: a blocking failure, more trials without a verdict than tolerated, a mean score
+    below the threshold. A failure is certain whatever else is missing, so it comes first; a pass
+    needs every planned trial. A cell without finished trials is not a failed cell.
     """
     statuses = [trial.status for trial in trials]
     judged = [trial for trial in trials if trial.status in JUDGED]
-    if not judged and TrialStatus.INFRA_ERROR not in statuses:
-        return Verdict.NOT_RUN
-    if not judged or (TrialStatus.INFRA_ERROR in statuses and not allow_infra):
-        return Verdict.INFRA_ERROR
+    unjudged = sum(status in UNJUDGED for status in statuses)
     if TrialStatus.HARD_FAIL in statuses:
         return Verdict.HARD_FAIL
+    if unjudged and (not judged or unjudged > max_not_judged * planned):
+        infra = TrialStatus.INFRA_ERROR in statuses
+        return Verdict.INFRA_ERROR if infra else Verdict.NOT_JUDGED
+    if not judged:
+        return Verdict.NOT_RUN
     # The mean decides, not the number of passes; PARTIAL only says that some trials passed.
     scores = [trial.score for trial in judged if trial.score is not None]
-    if scores and sum(scores) / len(scores) < threshold:
+    every = all(trial.status == TrialStatus.PASSED for trial in judged)
+    if scores and sum(scores) / len(scores) < threshold and not every:
         return Verdict.PARTIAL if TrialStatus.PASSED in statuses else Verdict.FAIL
-    return Verdict.PASS
+    return Verdict.PASS if len(judged) + unjudged >= planned else Verdict.INCOMPLETE
 
 
 def summarise_cell(
@@ -140,7 +164,7 @@ def summarise_cell(
     *,
     threshold: float,
     asked: int,
-    allow_infra: bool = False,
+    max_not_judged: float = MAX_NOT_JUDGED,
     rules: Sequence[StoppingRule] = (),
 ) -> CellSummary:
     """Summarise one cell. Trials that ended after an early stop are not counted."""
@@ -162,7 +186,12 @@ def summarise_cell(
         case=key.case,
         agent=key.agent,
         params=key.params,
-        verdict=verdict_of(counted, threshold, allow_infra=allow_infra),
+        verdict=verdict_of(
+            counted,
+            threshold,
+            planned=asked if stop is None else stop.after,
+            max_not_judged=max_not_judged,
+        ),
         trials=len(counted),
         passed=of[TrialStatus.PASSED],
         failed=of[TrialStatus.FAILED],

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.rate_limits import RateLimit
 from proctor.runs.remote.object_store import is_address
+from proctor.runs.summary import MAX_NOT_JUDGED
 from proctor.spec.located import (
     SourceLocation,
     SpecError,
@@ -79,6 +80,9 @@ class LimitSettings(Strict):
     """Trials for a run."""
     max_seconds: Positive | None = None
     """Wall time for a run."""
+    max_not_judged: Annotated[float, Field(ge=0, le=1)] = MAX_NOT_JUDGED
+    """Share of planned trials that may end without a verdict before `test`, `run` and `gate`
+    exit with 2."""
     rates: dict[str, RateLimit] = Field(default_factory=dict[str, RateLimit])
     """Rate limits per provider; calls beyond them wait."""
 

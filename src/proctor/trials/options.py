@@ -101,8 +101,9 @@ class RunOptions(Strict):
     ] = ()
     """Rules that stop a cell early: hard_fail, out_of_reach (these two by default), sequential or
     sequential:ALPHA (a sequential test with that error rate)."""
-    allow_infra: bool = False
-    """Judge a cell by its finished trials, even if others had infrastructure errors."""
+    max_not_judged: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The share of planned trials that may end without a verdict (infrastructure errors, not
+    judged); above it the exit code is 2.  [default: 0.05]"""
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Cost limit of the run in dollars."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -155,6 +156,7 @@ class RunOptions(Strict):
             "max_tokens",
             "max_trials",
             "max_seconds",
+            "max_not_judged",
         )
         open_ones = {name: getattr(settings, name) for name in names if getattr(self, name) is None}
         # Recorded even if it is the default, so that a resumed run has the same plan.

@@ -122,6 +122,9 @@ def parts_of(
     # A run that was on Ray may be resumed here, where its address and workers mean nothing.
     if changes and changes.get("executor") == ExecutorName.LOCAL:
         options = {name: value for name, value in options.items() if name not in OF_WORKERS}
+    # Of an older version: it tolerated either no infrastructure error or any number.
+    if options.pop("allow_infra", False):
+        options.setdefault("max_not_judged", 1.0)
     run_options = RunOptions(**{**options, **(changes or {})})
     try:
         design = Design.restored(spec["experiment"]) if "experiment" in spec else None
