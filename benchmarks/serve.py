@@ -208,7 +208,6 @@ def _add_trace(batch: Batch, number: int, identity: int, milliseconds: float) ->
         )
     words = (f"what about order {number}", f"order {number} is on its way")
     owner = (f"r{number}", f"s{number % 5000}", f"u{number % 800}")
-    batch.touched.add(trace_id)
     batch.facts.append(TraceFacts(trace_id, "shop", *words, *owner))
 
 

@@ -49,8 +49,8 @@ def _put(target, attributes: dict) -> None:
 
 def write(store, *spans: dict, **more) -> None:
     """Put spans into a store as the server would."""
-    found = received(wire_request(*spans, **more), PROTOBUF)
-    store.write(batch_of(found.collected, None))
+    found, _, _ = received(wire_request(*spans, **more), PROTOBUF)
+    store.write(batch_of(found, None))
 
 
 TOOL = {"openinference.span.kind": "TOOL", "tool.name": "search"}

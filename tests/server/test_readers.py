@@ -82,12 +82,12 @@ def test_a_child_that_ends_is_told_of_and_replaced(child: Child) -> None:
             pass
         process.kill()
         assert reading.result().refused == 503
-    assert child.read(body, kind, what).touched == [TRACE]
+    assert child.read(body, kind, what).touched == {TRACE}
     again = child.start()
     assert again.pid != process.pid
     again.kill()
     again.wait()
-    assert child.read(body, kind, what).touched == [TRACE]
+    assert child.read(body, kind, what).touched == {TRACE}
 
 
 def waiting_in(pipe) -> int:

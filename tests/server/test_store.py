@@ -226,7 +226,7 @@ def test_log_records_before_their_spans(store) -> None:
     log = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"traceId":"%s","spanId":"%s",'
     log += b'"timeUnixNano":"5","eventName":"gen_ai.choice","body":{"stringValue":"hi"}}]}]}]}'
     body = log % (TRACE.encode(), f"{1:016x}".encode())
-    store.write(batch_of(received(body, "application/json").collected, None))
+    store.write(batch_of(received(body, "application/json")[0], None))
     assert store.row(TRACE).spans == 0
     write(store, {"id": 1})
     assert store.row(TRACE).spans == 1
@@ -251,7 +251,7 @@ def test_a_newer_store_is_refused(tmp_path) -> None:
 
 def test_a_failed_write_leaves_nothing(store) -> None:
     """R-D7: all of a batch or none of it."""
-    batch = batch_of(received(wire_request(*spans_of_a_trace()), PROTOBUF).collected, None)
+    batch = batch_of(received(wire_request(*spans_of_a_trace()), PROTOBUF)[0], None)
     batch.facts.append(("x", object(), None, None, None, None, None))
     with pytest.raises(Exception, match=r"(?s)."):
         store.write(batch)

@@ -138,7 +138,7 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
 
     try:
         for made in _rows(loaded, redactor, store.prices):
-            batch.extend(made.batch())
+            batch.extend(made)
             refused += bool(made.refused)
             size += sum(len(chunk) for _, chunk, _ in made.chunks)
             if size >= MAX_TOGETHER:  # one transaction, as large as one of the server

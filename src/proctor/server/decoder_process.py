@@ -18,12 +18,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping
-from typing import Any, NamedTuple
 
 import msgspec
 
 from proctor.llm.prices import PriceTable, warm_up
-from proctor.server.store.rows import Batch, TraceFacts, batch_of
+from proctor.server.store.rows import Batch, batch_of
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import decode_json
 from proctor.trace.formats import otlp
@@ -72,31 +71,15 @@ class Refused(Exception):
         self.reason = reason
 
 
-class Received(NamedTuple):
-    """The content of a request, the number of rejected spans or records, and the problems."""
-
-    collected: Collector
-    rejected: int
-    message: str
-
-
-class DecodedRows(msgspec.Struct, array_like=True):
+class DecodedRows(Batch, array_like=True):
     """The rows of one request, the number of rejected spans, and the problems.
 
     `refused` is the HTTP status of a request that is not accepted; `message` says why.
     """
 
-    rejected: int
-    message: str
-    spans: list[tuple[Any, ...]] = []
-    chunks: list[tuple[str, bytes, int]] = []
-    facts: list[TraceFacts] = []
-    touched: list[str] = []
+    rejected: int = 0
+    message: str = ""
     refused: int = 0
-
-    def batch(self) -> Batch:
-        """Return the rows to write."""
-        return Batch(self.spans, self.chunks, self.facts, set(self.touched))
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -112,22 +95,21 @@ def make(
 ) -> DecodedRows:
     """Return the rows of a body; a problem is part of the result, never raised."""
     try:
-        found = received(body, content_type, what)
-        batch = batch_of(found.collected, redactor, prices)
+        collected, rejected, message = received(body, content_type, what)
+        batch = batch_of(collected, redactor, prices)
     except Refused as refusal:
-        return DecodedRows(0, refusal.reason, refused=refusal.status)
+        return DecodedRows(message=refusal.reason, refused=refusal.status)
     except Exception as error:  # noqa: BLE001 (one malformed request must not end the server)
-        return DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=400)
-    rows = (batch.spans, batch.chunks, batch.facts, sorted(batch.touched))
-    return DecodedRows(found.rejected, found.message, *rows)
+        return DecodedRows(message=f"cannot be read: {type(error).__name__}", refused=400)
+    return DecodedRows(batch.spans, batch.chunks, batch.facts, rejected, message)
 
 
-def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
-    """Return the spans or log records of an uncompressed body."""
+def received(body: bytes, content_type: str, what: str = SPANS) -> tuple[Collector, int, str]:
+    """Return the spans or log records of an uncompressed body, how many were lost, and why."""
     kind = content_type.partition(";")[0].strip().lower()
     collected = Collector("request")
     if not body:
-        return Received(collected, 0, "")
+        return collected, 0, ""
     if kind == JSON:
         try:
             document = decode_json(body.decode("utf-8"))
@@ -146,7 +128,7 @@ def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
     problems = collected.problems
     message = "; ".join(str(problem) for problem in problems)[:MAX_MESSAGE]
     lost = (problem.count for problem in problems if problem.message.startswith(_LOST))
-    return Received(collected, sum(lost), message)
+    return collected, sum(lost), message
 
 
 # -- the server's side -----------------------------------------------------------------------------
@@ -231,7 +213,7 @@ class Child:
             if len(reply) == size:
                 return decode(reply)
         self.close()
-        return DecodedRows(0, "a reader process ended and is restarted", refused=503)
+        return DecodedRows(message="a reader process ended and is restarted", refused=503)
 
     def close(self) -> None:
         """End the process."""
@@ -282,7 +264,7 @@ def main() -> None:
             encoded = encode(make(body, kind, what, redactor, prices))
         except (UnicodeError, OverflowError, TypeError, ValueError):
             problem = "cannot be stored: text that is not valid Unicode"
-            encoded = encode(DecodedRows(0, problem, refused=400))
+            encoded = encode(DecodedRows(message=problem, refused=400))
         outgoing.write(LENGTH.pack(len(encoded)))
         outgoing.write(encoded)
         outgoing.flush()

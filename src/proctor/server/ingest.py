@@ -2,8 +2,8 @@
 
 Guarantees: a request is answered only when its spans are on disk, or refused with a reason. The
 bytes being read and waiting are bounded; beyond that, requests are refused with a time to retry.
-One thread writes. Rows are made by that thread, or by reader processes while it writes. A request
-that cannot be written is refused alone, and nothing ends the threads but `stop`.
+One thread writes. Rows are made by another thread, or by reader processes while it writes. A
+request that cannot be written is refused alone, and nothing ends the threads but `stop`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
@@ -44,21 +45,16 @@ class _PendingRequest(NamedTuple):
     body: bytes
     content_type: str
     what: str
-    answer: asyncio.Future[IngestResult]
+    answer: Future[IngestResult]
 
     def settle(self, result: IngestResult | Refused) -> None:
-        """Answer on the event loop of the request, if its client is still connected."""
-
-        def answer() -> None:
-            if self.answer.done():
-                return
-            if isinstance(result, Refused):
-                self.answer.set_exception(result)
-            else:
-                self.answer.set_result(result)
-
-        with contextlib.suppress(RuntimeError):  # the loop may be closed by now
-            self.answer.get_loop().call_soon_threadsafe(answer)
+        """Answer the request, if its client is still connected."""
+        if not self.answer.set_running_or_notify_cancel():
+            return
+        if isinstance(result, Refused):
+            self.answer.set_exception(result)
+        else:
+            self.answer.set_result(result)
 
 
 class _DecodedRequest(NamedTuple):
@@ -69,8 +65,7 @@ class _DecodedRequest(NamedTuple):
 class Ingest:
     """Store request bodies: call `start`, then `await take(...)`.
 
-    `readers` are processes that make rows; `stop` ends them. Without any, the writing thread makes
-    the rows.
+    `readers` are processes that make rows; `stop` ends them. Without any, a thread makes the rows.
     """
 
     def __init__(
@@ -88,41 +83,37 @@ class Ingest:
             reader.prices = store.prices
         self._max_waiting = max_waiting
         self._written = written
-        self._queue: deque[_PendingRequest] = deque()
-        self._decoded: deque[_DecodedRequest] = deque()
+        # None ends the thread that receives it.
+        self._requests: SimpleQueue[_PendingRequest | None] = SimpleQueue()
+        self._decoded: SimpleQueue[_DecodedRequest | None] = SimpleQueue()
         self._bytes = 0
         self._lock = threading.Lock()
-        # Two conditions, so that a request wakes one thread and not all: waking them is most of
-        # the cost of a handover.
-        self._to_read = threading.Condition(self._lock)
-        self._to_write = threading.Condition(self._lock)
         self._stopping = False
-        self._readers_ready = 0
-        # Requests that a reader is making rows of.
-        self._reading = 0
-        self._threads = [
-            threading.Thread(target=self._read, args=[reader], name="proctor-read", daemon=True)
-            for reader in readers
+        self._decoders = [
+            threading.Thread(target=self._decode, args=[reader], name="proctor-read", daemon=True)
+            for reader in readers or (None,)
         ]
-        writer = threading.Thread(target=self._work, name="proctor-ingest", daemon=True)
-        self._threads.append(writer)
+        self._writer = threading.Thread(target=self._work, name="proctor-ingest", daemon=True)
         self.spans = 0
         """Spans written since the start."""
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
+        for thread in (*self._decoders, self._writer):
             thread.start()
 
     def stop(self) -> None:
         """Write what waits, then end."""
         with self._lock:
             self._stopping = True
-            self._to_read.notify_all()
-            self._to_write.notify_all()
-        for thread in self._threads:
+        for _ in self._decoders:
+            self._requests.put(None)
+        for thread in self._decoders:
             if thread.is_alive():
                 thread.join()
+        self._decoded.put(None)
+        if self._writer.is_alive():
+            self._writer.join()
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Callable[[int], None]]:
@@ -143,52 +134,58 @@ class Ingest:
 
     async def take(self, body: bytes, content_type: str, what: str = SPANS) -> IngestResult:
         """Store an uncompressed body; return after the commit, or raise `Refused`."""
-        answer: asyncio.Future[IngestResult] = asyncio.get_running_loop().create_future()
+        answer: Future[IngestResult] = Future()
         with self._lock:
             if self._stopping:
                 raise Refused(503, "the server is stopping")
             self._reserve(len(body))
-            self._queue.append(_PendingRequest(body, content_type, what, answer))
-            (self._to_read if self._readers_ready else self._to_write).notify()
-        return await answer
+            self._requests.put(_PendingRequest(body, content_type, what, answer))
+        return await asyncio.wrap_future(answer)
 
     def _reserve(self, size: int) -> None:
         if self._bytes + size > self._max_waiting:
             raise Refused(503, "too many spans are waiting to be written")
         self._bytes += size
 
-    # -- threads with a reader process ------------------------------------------------------------
+    # -- the threads that make rows ---------------------------------------------------------------
 
-    def _read(self, reader: Child) -> None:
-        """Have a reader make rows of one request after another, once it is ready."""
-        with contextlib.suppress(OSError):
-            if reader.wait():
-                with self._lock:
-                    self._readers_ready += 1
-        while self._readers_ready:
-            with self._lock:
-                while not self._queue and not self._stopping:
-                    self._to_read.wait()
-                if not self._queue:
-                    break
-                self._reading += 1
-                request = self._queue.popleft()
+    def _decode(self, reader: Child | None) -> None:
+        """Make rows of one request after another: here, or in a reader once it is ready."""
+        ready = threading.Event()
+        if reader is None:
+            warm_up()
+        else:
+            # Readers take a second to start; requests do not wait for them.
+            starting = threading.Thread(target=_start, args=[reader, ready], daemon=True)
+            starting.start()
+        while (request := self._requests.get()) is not None:
+            body, content_type, what, _ = request
             try:
-                rows = reader.read(request.body, request.content_type, request.what)
+                if reader is not None and ready.is_set():
+                    rows = reader.read(body, content_type, what)
+                else:
+                    rows = make(body, content_type, what, self._redactor, self._store.prices)
             except Exception as error:  # noqa: BLE001 (a thread that ended would read nothing more)
-                rows = DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=503)
-            with self._lock:
-                self._reading -= 1
-                self._decoded.append(_DecodedRequest(request, rows))
-                self._to_write.notify()
-        reader.close()
+                reason = f"cannot be read: {type(error).__name__}"
+                rows = DecodedRows(message=reason, refused=503)
+            self._decoded.put(_DecodedRequest(request, rows))
+        if reader is not None:
+            reader.close()
 
     # -- the writing thread -----------------------------------------------------------------------
 
     def _work(self) -> None:
-        if len(self._threads) == 1:
-            warm_up()
-        while together := self._next_batch():
+        ended = False
+        while not ended and (decoded := self._decoded.get()) is not None:
+            together, size = [decoded], len(decoded.request.body)
+            with contextlib.suppress(Empty):  # what waits now is written together
+                while size < MAX_TOGETHER and not ended:
+                    decoded = self._decoded.get_nowait()
+                    if decoded is None:
+                        ended = True
+                    else:
+                        together.append(decoded)
+                        size += len(decoded.request.body)
             accepted: list[_DecodedRequest] = []
             for each in together:
                 if each.rows.refused:
@@ -197,43 +194,14 @@ class Ingest:
                     accepted.append(each)
             self._write(accepted)
             with self._lock:
-                self._bytes -= sum(len(each.request.body) for each in together)
-
-    def _next_batch(self) -> list[_DecodedRequest]:
-        """Return requests to write together; none when it is time to end."""
-        together: list[_DecodedRequest] = []
-        size = 0
-        while size < MAX_TOGETHER:
-            decoded = self._next_decoded(wait=not together)
-            if decoded is None:
-                break
-            together.append(decoded)
-            size += len(decoded.request.body)
-        return together
-
-    def _next_decoded(self, *, wait: bool) -> _DecodedRequest | None:
-        """Return one more request with its rows; None when there is none, or never will be."""
-        with self._lock:
-            while not self._decoded and not (self._queue and not self._readers_ready):
-                ended = self._stopping and not self._queue and not self._reading
-                if not wait or ended:
-                    return None
-                self._to_write.wait()
-            if self._decoded:
-                return self._decoded.popleft()
-            # Readers take a second to start, or there are none: do not wait for them.
-            request = self._queue.popleft()
-        rows = make(
-            request.body, request.content_type, request.what, self._redactor, self._store.prices
-        )
-        return _DecodedRequest(request, rows)
+                self._bytes -= size
 
     def _write(self, together: list[_DecodedRequest]) -> None:
         if not together:
             return
         batch = Batch()
         for each in together:
-            batch.extend(each.rows.batch())
+            batch.extend(each.rows)
         refusal: Refused | None = None
         try:
             if batch.chunks:
@@ -254,3 +222,9 @@ class Ingest:
                 self._written(batch.touched)
         for request, rows in together:
             request.settle(refusal or IngestResult(rows.rejected, rows.message))
+
+
+def _start(reader: Child, ready: threading.Event) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed while it was starting
+        if reader.wait():
+            ready.set()

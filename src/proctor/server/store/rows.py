@@ -10,7 +10,6 @@ import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -135,22 +134,24 @@ class Chunk(msgspec.Struct, omit_defaults=True):
     resource: dict[str, Any] = {}
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct, array_like=True):
     """Rows that are written together, all or none."""
 
-    spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    chunks: list[tuple[str, bytes, int]] = field(default_factory=list[tuple[str, bytes, int]])
+    spans: list[tuple[Any, ...]] = []
+    chunks: list[tuple[str, bytes, int]] = []
     """Trace id, compressed chunk, number of log records in it."""
-    facts: list[TraceFacts] = field(default_factory=list[TraceFacts])
-    touched: set[str] = field(default_factory=set[str])
+    facts: list[TraceFacts] = []
+
+    @property
+    def touched(self) -> set[str]:
+        """The traces that get new spans or log records."""
+        return {trace_id for trace_id, _, _ in self.chunks}
 
     def extend(self, other: Batch) -> None:
         """Add the rows of another batch."""
         self.spans += other.spans
         self.chunks += other.chunks
         self.facts += other.facts
-        self.touched |= other.touched
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
@@ -196,7 +197,6 @@ def _add(batch: Batch, trace: Trace, chunk: Chunk, prices: PriceTable | None) ->
     # Encoded before the conventions are applied: the payload is what was received.
     kept = _compressed(_encoder.encode(chunk))
     batch.chunks.append((trace.trace_id, kept, len(chunk.logs)))
-    batch.touched.add(trace.trace_id)
     if trace.spans:
         for span in trace.spans:
             try:
