@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proctor.agents.base import AgentError, AgentReply, AgentRequest
+from proctor.agents.base import AgentError, AgentReply, AgentRequest, adopt_spans
 from proctor.agents.checkpoint import linked
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
-from proctor.trace.capture import current_trace
 
 if TYPE_CHECKING:
     from proctor.agents._python import PythonAgentConfig
@@ -160,7 +159,7 @@ def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
             lines = output.read().decode(errors="replace").strip().splitlines()
         last = f"; last output: {lines[-1]}" if lines else ""
         raise AgentError(f"the agent's process {end} before it replied{last}") from None
-    _add_spans(result.trace)
+    adopt_spans(result.trace)
     if result.reply is None:
         raise AgentError(
             f"{result.error_type}: {result.error_message}",
@@ -169,16 +168,3 @@ def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
             retry_after=result.retry_after,
         )
     return result.reply
-
-
-def _add_spans(trace: Trace | None) -> None:
-    """Add the child's spans to the trace being captured here."""
-    here = current_trace()
-    if trace is None or here is None:
-        return
-    root = here.spans[0].span_id
-    for span in trace.spans:
-        span.trace_id = here.trace_id
-        # The child's root span has no parent over there.
-        span.parent_id = span.parent_id or root
-    here.add(trace.spans)

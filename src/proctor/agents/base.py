@@ -18,7 +18,7 @@ from pydantic import Field
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
 from proctor.strict import Strict
-from proctor.trace import Trace
+from proctor.trace import Span, Trace
 
 
 class AgentError(ProctorError):
@@ -208,3 +208,20 @@ def as_reply(value: Any) -> AgentReply:
     except (TypeError, ValueError, RecursionError):
         text = str(value)
     return AgentReply(answer=text, output=value)
+
+
+def adopt_spans(trace: Trace | None, under: Span | None = None) -> None:
+    """Add the spans of an agent's own trace to the captured one, below a span or its root."""
+    from proctor.trace.capture import current_trace
+
+    here = current_trace()
+    if trace is None or here is None:
+        return
+    parent = here.spans[0] if under is None else under
+    for span in trace.spans:
+        span.trace_id = here.trace_id
+        # The root span of the other trace has no parent there.
+        span.parent_id = span.parent_id or parent.span_id
+    # Appended, not merged: two members of an ensemble may replay one recording, with equal ids.
+    here.spans.extend(trace.spans)
+    here.forget()

@@ -22,12 +22,20 @@ import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.agents.actions import ActionTurn, BadAction, understand
-from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.agents.base import (
+    Agent,
+    AgentConfig,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    adopt_spans,
+    as_reply,
+)
 from proctor.agents.registry import resolve_agent
 from proctor.llm.retry import transient
 from proctor.seeds import derive_seed
-from proctor.trace import Span, SpanKind, Trace
-from proctor.trace.capture import current_trace, span
+from proctor.trace import SpanKind
+from proctor.trace.capture import span
 
 # More members are probably a mistake: each one is called at every step.
 MOST_MEMBERS = 99
@@ -170,8 +178,7 @@ class EnsembleAgent:
         with span(f"member {name}", kind=SpanKind.AGENT, input=_question(request)) as step:
             reply = await member.run(_member_request(request, name))
             step.output = reply.answer
-            if reply.trace is not None:
-                _attach(reply.trace, step)
+            adopt_spans(reply.trace, step)
             return reply
 
     async def _decide(self, cast_votes: Sequence[_Vote], request: AgentRequest) -> AgentReply:
@@ -209,8 +216,7 @@ class EnsembleAgent:
         with span("judge", kind=SpanKind.AGENT, input=question.input) as record:
             reply = await judge.run(question)
             record.output = reply.answer
-            if reply.trace is not None:
-                _attach(reply.trace, record)
+            adopt_spans(reply.trace, record)
         numbers = [int(text) for text in _NUMBER.findall(reply.answer)[:1]]
         if not numbers or not 1 <= numbers[0] <= len(candidates):
             raise AgentError(
@@ -294,14 +300,3 @@ def _question(request: AgentRequest) -> Any:
     if not isinstance(request, ActionTurn):
         return request.input
     return {"task": request.task, "observation": request.observation, "step": request.step}
-
-
-def _attach(trace: Trace, under: Span) -> None:
-    """Attach the spans of a member's own trace to the member's span, so that they are counted."""
-    here = current_trace()
-    if here is None:
-        return
-    for each in trace.spans:
-        each.trace_id = here.trace_id
-        each.parent_id = each.parent_id or under.span_id
-        here.spans.append(each)

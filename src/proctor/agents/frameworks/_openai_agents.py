@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal
 
@@ -59,7 +60,7 @@ class OpenAIAgent:
         with _installing:
             current = tracing.get_trace_provider()
             # The user may replace the provider between trials, so this is checked each time.
-            if not isinstance(current, _RoutingProvider):
+            if not isinstance(current, _provider_class()):
                 tracing.set_trace_provider(_provider_class()(current))
         options: dict[str, Any] = {
             "run_config": sdk.RunConfig(workflow_name="proctor", trace_include_sensitive_data=True)
@@ -84,72 +85,38 @@ _installing = threading.Lock()
 
 @functools.cache
 def _provider_class() -> Any:
-    """Return the provider class, created lazily because it derives from the SDK's."""
+    """Return the class of a trace provider that is ours inside a trial and the user's elsewhere.
+
+    It is created lazily, because it derives from the SDK's.
+    """
     from agents.tracing import TracingProcessor
     from agents.tracing.provider import DefaultTraceProvider, TraceProvider
 
     class Processor(_Listener, TracingProcessor):
         pass
 
-    class Provider(_RoutingProvider, TraceProvider):
-        def __init__(self, users: Any) -> None:
-            ours = DefaultTraceProvider()
-            ours.set_processors([Processor()])
-            # The user may have disabled tracing; a trial needs its spans regardless.
-            ours.set_disabled(False)
-            super().__init__(users, ours)
+    def routed(name: str) -> Callable[..., Any]:
+        def call(provider: Any, *args: Any, **more: Any) -> Any:
+            # Inside a trial ours; settings and processors are always the user's.
+            users = name in _SETTINGS or _book.get() is None
+            return getattr(provider.users if users else provider.ours, name)(*args, **more)
 
-    return Provider
+        return call
+
+    def create(provider: Any, users: Any) -> None:
+        provider.users, provider.ours = users, DefaultTraceProvider()
+        provider.ours.set_processors([Processor()])
+        # The user may have disabled tracing; a trial needs its spans regardless.
+        provider.ours.set_disabled(False)
+
+    # Every method of the interface, also those that a later version of the SDK adds.
+    methods = {name: routed(name) for name in dir(TraceProvider) if not name.startswith("_")}
+    return type("RoutingProvider", (TraceProvider,), {**methods, "__init__": create})
 
 
-class _RoutingProvider:
-    """Trace provider that is ours inside a trial and the user's everywhere else."""
-
-    def __init__(self, users: Any, ours: Any) -> None:
-        self._users = users
-        self._ours = ours
-
-    def _active(self) -> Any:
-        return self._users if _book.get() is None else self._ours
-
-    def register_processor(self, processor: Any) -> None:
-        self._users.register_processor(processor)
-
-    def set_processors(self, processors: Any) -> None:
-        self._users.set_processors(processors)
-
-    def set_disabled(self, disabled: bool) -> None:
-        self._users.set_disabled(disabled)
-
-    def force_flush(self) -> None:
-        self._users.force_flush()
-
-    def shutdown(self) -> None:
-        self._users.shutdown()
-
-    def get_current_trace(self) -> Any:
-        return self._active().get_current_trace()
-
-    def get_current_span(self) -> Any:
-        return self._active().get_current_span()
-
-    def time_iso(self) -> str:
-        return self._active().time_iso()
-
-    def gen_trace_id(self) -> str:
-        return self._active().gen_trace_id()
-
-    def gen_span_id(self) -> str:
-        return self._active().gen_span_id()
-
-    def gen_group_id(self) -> str:
-        return self._active().gen_group_id()
-
-    def create_trace(self, *args: Any, **more: Any) -> Any:
-        return self._active().create_trace(*args, **more)
-
-    def create_span(self, *args: Any, **more: Any) -> Any:
-        return self._active().create_span(*args, **more)
+_SETTINGS = frozenset(
+    {"register_processor", "set_processors", "set_disabled", "force_flush", "shutdown"}
+)
 
 
 class _Listener:

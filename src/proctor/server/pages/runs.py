@@ -7,10 +7,9 @@ not a run, is not found. Folders are read again when they have changed.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -57,8 +56,13 @@ class Runs:
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
-        self._read: OrderedDict[Path, tuple[tuple[int, int], Run]] = OrderedDict()
-        self._lock = Lock()
+
+        # Read again when the journal has grown or the spec was written again.
+        @lru_cache(maxsize=CACHED_RUNS)
+        def read(path: Path, _size: int, _written_ns: int) -> Run:
+            return Run(path)
+
+        self._read = read
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -238,21 +242,10 @@ class Runs:
             return None
         journal = path / "trials.jsonl"
         size = journal.stat().st_size if journal.is_file() else 0
-        state = (size, int((path / "_spec_.yaml").stat().st_mtime_ns))
-        with self._lock:
-            known = self._read.get(path)
-            if known is not None and known[0] == state:
-                self._read.move_to_end(path)
-                return known[1]
         try:
-            run = Run(path)
+            return self._read(path, size, (path / "_spec_.yaml").stat().st_mtime_ns)
         except ProctorError:
             return None
-        with self._lock:
-            self._read[path] = (state, run)
-            while len(self._read) > CACHED_RUNS:
-                self._read.popitem(last=False)
-        return run
 
     def _line(self, path: Path) -> Listed:
         link, name = self._link(path), self._name(path)

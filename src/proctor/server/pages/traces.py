@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -82,9 +83,13 @@ class Traces:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        self._read: OrderedDict[tuple[str, int], Trace] = OrderedDict()
-        self._lock = Lock()
         self._statistics = FigureCache(store)
+
+        @lru_cache(maxsize=CACHED)
+        def read(trace_id: str, _updated_ns: int) -> Trace | None:
+            return store.trace(trace_id)
+
+        self._read = read
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -206,20 +211,7 @@ class Traces:
 
     def _trace(self, trace_id: str) -> Trace | None:
         row = self._store.row(trace_id)
-        if row is None:
-            return None
-        key = (trace_id, row.updated_ns)
-        with self._lock:
-            if key in self._read:
-                self._read.move_to_end(key)
-                return self._read[key]
-        trace = self._store.trace(trace_id)
-        if trace is not None:
-            with self._lock:
-                self._read[key] = trace
-                while len(self._read) > CACHED:
-                    self._read.popitem(last=False)
-        return trace
+        return None if row is None else self._read(trace_id, row.updated_ns)
 
 
 def span_of(trace: Trace, span_id: str) -> Span | None:
