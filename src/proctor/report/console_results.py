@@ -26,7 +26,16 @@ from proctor.formatting import (
     plural,
     points,
 )
-from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named, places
+from proctor.report.figures import (
+    METRIC_WORDS,
+    change,
+    document,
+    ends,
+    figure,
+    named,
+    places,
+    sequence_note,
+)
 from proctor.results.compare import NOTABLE_FDR
 from proctor.sanitize import line
 from proctor.tables import table
@@ -93,6 +102,7 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
         [
             *table(head, body, indent=""),
             *(f"  {DASH} {line(reason)}" for reason in reasons),
+            *(f"  {note}" for note in sequence_note(row.pass_rate for row in rows)),
             f"{plural(total, 'trial')} in {plural(len(rows), 'group')}",
         ]
     )
@@ -195,6 +205,7 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
         )
     if len(tested) > MAX_PAIRS:
         yield f"  and {len(tested) - MAX_PAIRS} more pairs (--json has all)"
+    yield from (f"  {note}" for note in sequence_note(row.value for row in board.rows))
     if board.left_out:
         yield f"Not ranked on: {plural(len(board.left_out), 'case')}"
         yield from named(board.left_out)

@@ -8,7 +8,7 @@ denominator.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.formatting import (
@@ -26,6 +26,7 @@ from proctor.formatting import (
 from proctor.runs.run import RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.sanitize import json_value, line
+from proctor.stats.intervals import SEQUENCE
 
 if TYPE_CHECKING:
     from proctor.results.leaderboard import Leaderboard
@@ -70,13 +71,22 @@ def change(metric: str, value: float | None) -> str:
 
 
 def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
-    """Return the two ends of an interval; a dash where it is undefined."""
+    """Return the two ends of an interval; a dash where it is undefined.
+
+    A confidence sequence says so: it is wider and valid after an early stop.
+    """
     if interval.low is None or interval.high is None:
         return DASH
     show = change if signed else figure
     # The unit once is enough: "points" is in the column next to it.
     low, high = (show(metric, end).removesuffix(" points") for end in (interval.low, interval.high))
-    return f"[{low}, {high}]"
+    return f"[{low}, {high}]{' CS' if interval.method.startswith(SEQUENCE) else ''}"
+
+
+def sequence_note(intervals: Iterable[Interval]) -> Iterator[str]:
+    """Yield what `CS` means, where one of these intervals is a confidence sequence."""
+    if any(each.method.startswith(SEQUENCE) for each in intervals):
+        yield f"CS: {SEQUENCE}: valid although the trials stopped early"
 
 
 def named(items: Mapping[str, str], most: int = 12) -> list[str]:

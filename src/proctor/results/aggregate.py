@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import msgspec
 
 from proctor.results.outcomes import Excluded
 from proctor.runs.trial import CellKey, params_key
-from proctor.stats.intervals import case_rate, population_rate
-from proctor.stats.types import LEVEL, CaseCounts, Interval
+from proctor.stats.intervals import case_rate, population_rate, stopped_rate
+from proctor.stats.types import LEVEL, STOPPED, CaseCounts, Interval
 
 Over = Literal["cases", "trials"]
 """Unit of a figure: one value per cell (its mean), or one value per trial."""
@@ -72,6 +73,8 @@ class TrialTally(msgspec.Struct):
     costed: int = 0
     cost_usd: float = 0.0
     unpriced_calls: int = 0
+    stopped: int = 0
+    """Trials of cells that stopped early: their rates depend on when."""
 
     @property
     def judged(self) -> int:
@@ -109,11 +112,14 @@ TALLY = """
     coalesce(sum(score) FILTER (counted AND judged), 0),
     count(cost_usd) FILTER (counted),
     coalesce(sum(cost_usd) FILTER (counted), 0),
-    coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT
+    coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT,
+    count(early_stop)
 """
 """A `TrialTally` in SQL, field by field."""
 
-TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "unpriced_calls"})
+TALLY_COLUMNS = frozenset(
+    {"counted", "status", "judged", "score", "cost_usd", "unpriced_calls", "early_stop"}
+)
 
 
 def cell_of(agent: str, params: str | None, case: str) -> CellKey:
@@ -133,6 +139,7 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     infra_error: int
     cancelled: int
     after_stop: int
+    stopped: int
     pass_rate: Interval
     score: Figure
     cost_usd: float | None
@@ -181,6 +188,7 @@ def group_row(
         infra_error=total.infra_error,
         cancelled=total.cancelled,
         after_stop=total.after_stop,
+        stopped=total.stopped,
         pass_rate=rate_of(cells, level, clusters),
         score=mean_score(cells, total),
         # Unknown is None, never 0: an unpriced run is not free.
@@ -200,12 +208,13 @@ def rate_of(
     `clusters` maps a case to the cluster it shares with other cases, where it has one.
     """
     counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in cells.values()]
+    stopped = any(t.stopped for t in cells.values())
     cases = [cell.case for cell in cells]
     if not clusters and len(set(cases)) == len(cases):
-        return rate_over(counts, level=level)
+        return rate_over(counts, level=level, stopped=stopped)
     # The prefix keeps a lone case from sharing a cluster of the same name.
     groups = [(clusters or {}).get(case, f"case {case}") for case in cases]
-    return rate_over(counts, clusters=groups, level=level)
+    return rate_over(counts, clusters=groups, level=level, stopped=stopped)
 
 
 def rate_over(
@@ -213,12 +222,19 @@ def rate_over(
     *,
     clusters: Sequence[Hashable] | None = None,
     level: float = LEVEL,
+    stopped: bool = False,
 ) -> Interval:
-    """Return the pass rate over cells; a single cell has its own rate and Wilson interval."""
+    """Return the pass rate over cells; a single cell has its own rate and Wilson interval.
+
+    After an early stop (`stopped`) a single cell has a confidence sequence and several have no
+    interval: the stopping has used up the guarantee of one at a fixed number of trials.
+    """
     # A clustered interval needs two cells: one says nothing about the variance between cases.
     if len(counts) == 1:
-        return case_rate(counts[0].passes, counts[0].trials, level=level)
-    return population_rate(counts, clusters=clusters, level=level)
+        of_cell = stopped_rate if stopped else case_rate
+        return of_cell(counts[0].passes, counts[0].trials, level=level)
+    rate = population_rate(counts, clusters=clusters, level=level)
+    return replace(rate, low=None, high=None, reason=STOPPED) if stopped else rate
 
 
 def mean_score(cells: Mapping[CellKey, TrialTally], total: TrialTally) -> Figure:

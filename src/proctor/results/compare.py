@@ -537,6 +537,7 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
         [CaseCounts(arm[case].passed, arm[case].judged, arm[case].infra_error) for case in both]
         for arm in (a, b)
     ]
+    rows = [arm[case] for arm in (a, b) for case in both]
     pairs = [(a[case].score.value, b[case].score.value) for case in both]
     scores = [(x, y) for x, y in pairs if x is not None and y is not None]
     errors = sum(row.infra_error for arm in (a, b) for row in arm.values())
@@ -549,9 +550,9 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
         by=by,
         first=first,
         second=second,
-        pass_rate=suite_difference(*counts, level=level),
-        test=stratified(*counts),
-        score=paired_means([x for x, _ in scores], [y for _, y in scores]),
+        pass_rate=unless_stopped(suite_difference(*counts, level=level), rows),
+        test=unless_stopped(stratified(*counts), rows),
+        score=unless_stopped(paired_means([x for x, _ in scores], [y for _, y in scores]), rows),
         cases=both,
         only_first=tuple(sorted(a.keys() - b.keys())),
         only_second=tuple(sorted(b.keys() - a.keys())),
@@ -618,15 +619,17 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
           list(latency_ms {order}) FILTER ({judged} AND latency_ms IS NOT NULL),
           list(cost_usd {order}) FILTER (counted AND cost_usd IS NOT NULL),
-          coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT
+          coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT,
+          any_value(early_stop)
         FROM trials GROUP BY ALL
     """  # noqa: S608 (constants)
     columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
     columns |= {"threshold", "properties", "cost_usd", "unpriced_calls", "run", "axis_seed"}
+    columns |= {"early_stop"}
     rows = of.fetch(sql, columns | {"index"})
     cells: dict[CellKey, CaseOutcome] = {}
     for agent, params, case, passes, trials, scores, hard, infra, cancelled, after, *more in rows:
-        threshold, cluster, latencies, costs, unpriced = more
+        threshold, cluster, latencies, costs, unpriced, stopped = more
         key = cell_of(agent, params, case)
         cell = CaseOutcome(
             case=case,
@@ -640,6 +643,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
             after_stop=after,
             threshold=threshold,
             cluster=cluster,
+            stopped=stopped,
             latencies_ms=tuple(latencies or ()),
             costs_usd=tuple(costs or ()),
             unpriced_calls=unpriced,
@@ -647,7 +651,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
         if earlier := cells.get(key):
             # SQL groups by the text of params; the same params in another order are one cell.
             sums = {name: getattr(earlier, name) + getattr(cell, name) for name in _ADDITIVE}
-            cell = msgspec.structs.replace(earlier, **sums)
+            cell = msgspec.structs.replace(earlier, stopped=earlier.stopped or stopped, **sums)
         cells[key] = cell
     return by_agent(cells.items())
 

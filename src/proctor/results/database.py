@@ -113,6 +113,9 @@ COLUMNS: dict[str, TrialColumn] = {
         "false if it ended after an early stop had decided its cell: no figure counts it",
         "t.counted",
     ),
+    "early_stop": _trial(
+        "VARCHAR", "why its cell stopped before all planned trials; NULL if it did not", "t.early"
+    ),
     "score": _stored("score", "DOUBLE", "0 to 1; NULL if there is no score"),
     "threshold": _case("threshold", "DOUBLE", "the minimum score to pass the case"),
     "tags": _case("tags", "VARCHAR[]", "tags of the case"),
@@ -240,7 +243,7 @@ class View:
         usable = [known for run in runs if (known := self._usable(run)) is not None]
         self.runs = sorted(usable, key=lambda run: run.live)
         self.columnar = [run for run in self.runs if not run.live]
-        self._beyond = any(run.facts.beyond for run in self.columnar)
+        self._stopped = any(run.facts.stopped_early for run in self.columnar)
         self.close()
 
     def _usable(self, run: DiscoveredRun) -> DiscoveredRun | None:
@@ -288,13 +291,15 @@ class View:
             self._load_dimension(connection, source)
 
     def _load_trials(self, connection: duckdb.DuckDBPyConnection, problems: list[str]) -> None:
-        """Load journals, and which Parquet rows no figure counts; the rest is scanned in place."""
+        """Load journals, and the Parquet rows of stopped cells; the rest is scanned in place."""
         import duckdb
 
         live = [(number, run) for number, run in enumerate(self.runs) if run.live]
         if live:
             columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in _STORED)
-            connection.execute(f"CREATE TABLE live (run_no BIGINT, counted BOOLEAN, {columns})")
+            connection.execute(
+                f"CREATE TABLE live (run_no BIGINT, counted BOOLEAN, early VARCHAR, {columns})"
+            )
         for number, run in live:
             # One unreadable run must not hide the others.
             try:
@@ -306,13 +311,14 @@ class View:
                 problems.append(f"{run.path}: skipped: {reason}")
             except duckdb.Error as error:
                 problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")
-        if self._beyond:
-            connection.execute("CREATE TABLE beyond (run_no UBIGINT, row_no BIGINT)")
-            for number, run in enumerate(self.columnar):
-                for first, end in run.facts.beyond:
-                    connection.execute(
-                        "INSERT INTO beyond SELECT ?, unnest(range(?, ?))", [number, first, end]
-                    )
+        if self._stopped:
+            rows = [
+                (number, row, row < cell.counted_end, cell.reason)
+                for number, run in enumerate(self.columnar)
+                for cell in run.facts.stopped_early
+                for row in range(cell.first, cell.end)
+            ]
+            _create(connection, "stopped_rows", STOPPED_ROWS, rows)
 
     def close(self) -> None:
         """Release files and memory."""
@@ -415,17 +421,20 @@ class View:
         if not self.runs:
             # A scan of no files is an error; an empty relation has the same columns.
             empty = "".join(f', NULL::{COLUMNS[n].kind} AS "{n}"' for n in _STORED if n in stored)
-            return f"SELECT 0::BIGINT AS run_no, TRUE AS counted{empty} WHERE FALSE"
-        live = f"SELECT run_no, counted{listed} FROM live"
+            stop = "TRUE AS counted, NULL::VARCHAR AS early"
+            return f"SELECT 0::BIGINT AS run_no, {stop}{empty} WHERE FALSE"
+        live = f"SELECT run_no, counted, early{listed} FROM live"
         if not self.columnar:
             return live
         files = ", ".join(literal(as_glob(run.source)) for run in self.columnar)
-        counted, joined = "TRUE", ""
-        if "counted" in names and self._beyond:
-            counted = "b.run_no IS NULL"
-            joined = " LEFT JOIN beyond b ON b.run_no = file_index AND b.row_no = file_row_number"
+        stop, joined = "TRUE AS counted, NULL::VARCHAR AS early", ""
+        if self._stopped and {"counted", "early_stop"} & set(names):
+            stop = "coalesce(s.counted, TRUE) AS counted, s.early"
+            joined = (
+                " LEFT JOIN stopped_rows s ON s.run_no = file_index AND s.row_no = file_row_number"
+            )
         scan = (
-            f"SELECT file_index::BIGINT AS run_no, {counted} AS counted{listed}"
+            f"SELECT file_index::BIGINT AS run_no, {stop}{listed}"
             f" FROM read_parquet([{files}]){joined}"
         )
         return f"{scan} UNION ALL {live}" if len(self.columnar) < len(self.runs) else scan
@@ -458,6 +467,7 @@ class View:
 
 
 AGENT_FACTS = {"run_no": "BIGINT", "name": "VARCHAR", "model": "VARCHAR", "kind": "VARCHAR"}
+STOPPED_ROWS = {"run_no": "UBIGINT", "row_no": "BIGINT", "counted": "BOOLEAN", "early": "VARCHAR"}
 CASE_FACTS = {
     "run_no": "BIGINT",
     "id": "VARCHAR",
@@ -568,9 +578,9 @@ def _load_journal(
             return
         connection.execute(
             f"""
-            INSERT INTO live SELECT {number}, coalesce(counted, TRUE), {picked}
+            INSERT INTO live SELECT {number}, coalesce(counted, TRUE), early, {picked}
             FROM read_json({literal(as_glob(lines))}, format = 'newline_delimited',
-                 columns = {{{kinds}, 'counted': 'BOOLEAN'}},
+                 columns = {{{kinds}, 'counted': 'BOOLEAN', 'early': 'VARCHAR'}},
                  maximum_object_size = {max(_MIN_OBJECT, longest + 32)})
             """
         )
@@ -579,7 +589,7 @@ def _load_journal(
 def _write_counted(
     journal: Path, target: Path, spec: Mapping[str, Any], problems: list[str]
 ) -> int:
-    """Write the last line of each trial, marked if no figure counts it; return the longest size."""
+    """Write the last line of each trial, marked if its cell stopped early; return the longest."""
     longest = 0
     try:
         file = journal.open("rb")
@@ -598,7 +608,10 @@ def _write_counted(
             # Lines are copied as bytes: encoding them again would cost more than the query.
             file.seek(seen.trial.offset)
             text = file.read(seen.trial.length)
-            out.write(text if seen.counted else b'{"counted":false,' + text.lstrip()[1:])
+            if seen.stopped is not None or not seen.counted:
+                marks = msgspec.json.encode({"counted": seen.counted, "early": seen.stopped})
+                text = marks[:-1] + b"," + text.lstrip()[1:]
+            out.write(text)
             longest = max(longest, len(text))
     return longest
 

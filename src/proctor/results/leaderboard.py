@@ -212,13 +212,16 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
 
 def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardRow:
     seen = entrant.outcomes
-    intervals = {"pass_rate": rate_over(seen.counts, clusters=seen.clusters, level=level)}
+    intervals: dict[str, Interval] = {}
     for name in ("score", "cost_usd", "latency_ms"):
         by_case = [METRICS[name](case) for case in seen.cases]
         values = [value for value in by_case if value is not None]
         interval = bootstrap_over_cases(values, level=level, seed=seed)
         intervals[name] = replace(interval, left_out=len(by_case) - len(values))
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
+    intervals["pass_rate"] = rate_over(
+        seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped
+    )
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     costs = [cost for case in seen.cases for cost in case.costs_usd]
     # The largest k that every judged case can estimate.

@@ -45,7 +45,7 @@ def as_text(value: Any) -> str | None:
 
 
 NAME = "facts.json"
-VERSION = 1
+VERSION = 2
 """Version of facts.json; other versions are ignored and the spec is read."""
 
 CLUSTER = "cluster"
@@ -82,10 +82,20 @@ class CaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: int | None = None
 
 
-class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Facts of a run. `beyond` are the rows of results.parquet, as [first, end), that no figure
-    counts: trials that ended after an early stop.
+class StoppedRows(NamedTuple):
+    """Rows of results.parquet of a cell that stopped early: [first, end).
+
+    No figure counts those from `counted_end` on: they ended after the stop.
     """
+
+    first: int
+    counted_end: int
+    end: int
+    reason: str
+
+
+class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Facts of a run; `stopped_early` are its cells with an early stop."""
 
     version: int = VERSION
     format: int
@@ -101,7 +111,7 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     journal: Stamp | None = None
     parquet: Stamp | None = None
     columns: tuple[str, ...] = ()
-    beyond: tuple[tuple[int, int], ...] = ()
+    stopped_early: tuple[StoppedRows, ...] = ()
     cases: msgspec.Raw = msgspec.Raw(b"[]")
     """`CaseMetadata`, decoded on first use."""
 
@@ -242,18 +252,18 @@ def write_facts(run: Run) -> None:
         journal=stamp_of(folder.journal_path, tail=True),
         parquet=stamp_of(folder.parquet_path, tail=True),
         columns=tuple(COLUMNS),
-        beyond=rows_beyond(run),
+        stopped_early=stopped_rows(run),
     )
     write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
 
 
-def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
-    """Return the rows of results.parquet that belong to trials after an early stop.
+def stopped_rows(run: Run) -> tuple[StoppedRows, ...]:
+    """Return the rows of results.parquet of each cell that stopped early.
 
-    Rows of a cell are contiguous, in plan order, so each cell has at most one range.
+    Rows of a cell are contiguous, in plan order, so each cell has one range.
     """
-    counted = {cell.cell: cell.trials for cell in run.cells if cell.early_stop is not None}
-    if not counted:
+    stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
+    if not stopped:
         return ()
     import duckdb
 
@@ -266,17 +276,18 @@ def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
     """
     with duckdb.connect() as connection:
         rows = connection.execute(query, [as_glob(run.folder.parquet_path)]).fetchall()
-    ranges: list[tuple[int, int]] = []
+    ranges: list[StoppedRows] = []
     for case, agent, params, first, count, span in rows:
         decoded = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
-        used = counted.get(CellKey(case, agent, params_key(decoded)))
-        if used is None or used >= count:
+        used, reason = stopped.get(CellKey(case, agent, params_key(decoded)), (0, None))
+        if reason is None:
             continue
         if span != count:
             raise ProctorError(
                 "the rows of a cell are not contiguous", where=str(run.folder.parquet_path)
             )
-        ranges.append((int(first) + used, int(first) + int(count)))
+        start = int(first)
+        ranges.append(StoppedRows(start, start + min(used, count), start + int(count), reason))
     return tuple(sorted(ranges))
 
 

@@ -17,7 +17,7 @@ import msgspec
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
 from proctor.results.metadata import CLUSTER, as_mapping, as_text
-from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
+from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
 from proctor.runs.run import Run
 from proctor.runs.trial import UNJUDGED, CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import STOPPED, CaseCounts, DifferenceTest, Interval, mean
@@ -112,6 +112,11 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         return sum(case.passes for case in self.cases)
 
     @property
+    def stopped(self) -> bool:
+        """Whether a cell stopped early: then no interval or test at a fixed n is valid."""
+        return any(case.stopped for case in self.cases)
+
+    @property
     def infra(self) -> int:
         """Number of trials that could not be judged."""
         return sum(case.infra for case in self.cases)
@@ -168,7 +173,7 @@ def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, CellPlan]:
     """Return the plan of a run by cell."""
     return {
         CellKey(str(c["case"]), str(c["agent"]), str(c.get("params", ""))): CellPlan(
-            int(c["trials"]), float(c["threshold"])
+            int(c["trials"]), float(c["threshold"]), as_text(c.get("early_stop"))
         )
         for c in cast("list[dict[str, Any]]", spec.get("cells") or ())
     }
@@ -191,12 +196,11 @@ def observe(
         # Plan order: sequential, concurrent and resumed runs must stop a cell at the same trial.
         ordered = sorted(by_cell[key], key=lambda t: (t.axis_seed or 0, t.index))
         cell = plan.get(key)
-        stop = None
+        stop, early = None, None
         if cell is not None:
             seen = [FinishedTrial(t.index, t.status, t.score) for t in ordered]
             stop = find_stop(seen, cell, rules)
-        # A cell that stops at its last planned trial was not stopped early: nothing is biased.
-        early = stop.reason if stop is not None and cell and stop.after < cell.trials else None
+            early = stopped_early(stop, cell)
         for place, trial in enumerate(ordered):
             yield ObservedTrial(trial, stop is None or place < stop.after, early)
 
@@ -347,7 +351,16 @@ def pair_agents(first: Sequence[AgentOutcomes], second: Sequence[AgentOutcomes])
 Estimate = TypeVar("Estimate", Interval, DifferenceTest)
 
 
-def unless_stopped(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
+class Stoppable(Protocol):
+    """Trials that may have stopped early."""
+
+    @property
+    def stopped(self) -> str | int | None:
+        """The reason or the number of such trials; falsy where there is none."""
+        ...
+
+
+def unless_stopped(figure: Estimate, cases: Iterable[Stoppable]) -> Estimate:
     """Return an interval or test, without its bounds or p-value where a case stopped early."""
     if not any(case.stopped for case in cases):
         return figure

@@ -37,6 +37,8 @@ class CellPlan(NamedTuple):
 
     trials: int
     threshold: float
+    stopped: str | None = None
+    """Why the cell stopped before it was imported; its rules are not known here."""
 
 
 class Stop(NamedTuple):
@@ -154,6 +156,16 @@ def find_stop(
             if reason is not None:
                 return Stop(end, reason)
     return None
+
+
+def stopped_early(stop: Stop | None, plan: CellPlan) -> str | None:
+    """Return why a cell ended before its plan; None where it did not.
+
+    A cell that its last planned trial decided has all its trials: nothing is biased.
+    """
+    if stop is not None and stop.after < plan.trials:
+        return stop.reason
+    return plan.stopped
 
 
 class EarlyStop:

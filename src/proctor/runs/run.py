@@ -248,6 +248,7 @@ class Run:
                 asked=cell["trials"],
                 max_not_judged=self.max_not_judged,
                 rules=rules,
+                stopped=cell.get("early_stop"),
             )
             for key, cell in sorted(planned.items())
         ]

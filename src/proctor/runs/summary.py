@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from proctor.checks.base import FAILED, CheckResult
-from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop
+from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop, stopped_early
 from proctor.runs.trial import JUDGED, UNJUDGED, CellKey, Trial, TrialError, TrialStatus
 from proctor.stats.describe import percentile
 
@@ -166,12 +166,16 @@ def summarise_cell(
     asked: int,
     max_not_judged: float = MAX_NOT_JUDGED,
     rules: Sequence[StoppingRule] = (),
+    stopped: str | None = None,
 ) -> CellSummary:
-    """Summarise one cell. Trials that ended after an early stop are not counted."""
+    """Summarise one cell. Trials that ended after an early stop are not counted.
+
+    `stopped` is the reason of a stop in the source of an import.
+    """
     counted = in_plan_order(trials)
-    stop = None
+    plan, stop = CellPlan(asked, threshold, stopped), None
     if rules:
-        stop = find_stop([FinishedTrial.of(t) for t in counted], CellPlan(asked, threshold), rules)
+        stop = find_stop([FinishedTrial.of(t) for t in counted], plan, rules)
     if stop is not None:
         counted = counted[: stop.after]
     judged = [trial for trial in counted if trial.status in JUDGED]
@@ -214,8 +218,7 @@ def summarise_cell(
         tokens=sum(tokens) if tokens else None,
         retries=sum(retries),
         trials_with_retries=len(retries) - retries.count(0),
-        # A cell that its last trial decided did not stop early.
-        early_stop=stop.reason if stop is not None and stop.after < asked else None,
+        early_stop=stopped_early(stop, plan),
         failures=rank_failures(judged),
     )
 

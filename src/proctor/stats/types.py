@@ -25,7 +25,7 @@ LEVEL = 0.95
 RESAMPLES = 9_999
 """With the observed arrangement this makes 10,000: p-values step by a round 0.0001."""
 
-STOPPED = "stopped early: no interval or test at a fixed number of trials is valid"
+STOPPED = "stopped early: the rate is biased, and no fixed-n interval or test is valid"
 """Reason for a missing figure after early stopping."""
 
 TIES = 1e-9

@@ -152,7 +152,7 @@ def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
-    rate = rate_over(outcomes.counts, clusters=outcomes.clusters)
+    rate = rate_over(outcomes.counts, clusters=outcomes.clusters, stopped=outcomes.stopped)
     means = [case.mean_score for case in outcomes.cases if case.mean_score is not None]
     costs = [cost for case in outcomes.cases for cost in case.costs_usd]
     metrics: dict[str, float | None] = {

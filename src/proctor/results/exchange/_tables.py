@@ -171,12 +171,19 @@ def _imported(
             where=f"{path}:1",
             hint="--map COLUMN=case",
         )
-    # Our own exports contain trials that no figure counts; an import cannot mark them.
-    counted = [(w, row) for w, row in rows if str(row.get("counted", True)).lower() != "false"]
-    records = [_record(row, fields, where, path) for where, row in counted]
+    # Our own exports contain trials that no figure counts; they only show that the cell stopped.
+    everything = [
+        (_record(row, fields, where, path), str(row.get("counted", True)).lower() != "false")
+        for where, row in rows
+    ]
+    records = [record for record, counted in everything if counted]
+    stopped = {record.cell for record, counted in everything if not counted}
+    for record in records:
+        if record.early_stop is None and record.cell in stopped:
+            record.early_stop = "stopped early before the export"
     ignored = [name for name in names if name not in fields]
-    if len(counted) < len(rows):
-        ignored.append(f"{len(rows) - len(counted)} trials that ended after an early stop")
+    if len(records) < len(everything):
+        ignored.append(f"{len(everything) - len(records)} trials that ended after an early stop")
     return Imported(name=path.stem, source=source, records=records, ignored=tuple(ignored))
 
 

@@ -47,6 +47,7 @@ class Record(msgspec.Struct, kw_only=True):
     passed: bool | None = None
     score: float | None = None
     threshold: float | None = None
+    early_stop: str | None = None
     answer: str | None = None
     error: str | None = None
     error_type: str = "ImportedError"
@@ -267,7 +268,11 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
             "trials": 0,
             "threshold": record.threshold or threshold,
         }
-        cells.setdefault(key, plan)["trials"] += 1
+        cell = cells.setdefault(key, plan)
+        cell["trials"] += 1
+        # Not a rule to replay: its later trials are not here.
+        if record.early_stop is not None:
+            cell["early_stop"] = record.early_stop
     return {
         "run_id": new_run_id(),
         "name": found.name,

@@ -1,0 +1,108 @@
+"""No surface prints a fixed-n interval or test of trials that stopped early."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import proctor
+from result_parts import trial, write_run
+
+from proctor.results import query
+from proctor.stats.intervals import stopped_rate
+
+CASES = ("q1", "q2", "q3", "q4")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two agents; every cell of `a` but one stops at a hard failure."""
+    trials = [
+        trial(case, agent, index, "hard_fail" if agent == "a" and index == stop else "passed")
+        for stop, case in enumerate(CASES)
+        for agent in ("a", "b")
+        for index in range(4)
+    ]
+    root = tmp_path_factory.mktemp("results")
+    write_run(root, trials, early_stop=("hard_fail",), cases={case: {} for case in CASES})
+    return root
+
+
+@pytest.fixture(scope="module", params=["run", "journal", "csv", "jsonl", "json", "parquet"])
+def root(
+    request: pytest.FixtureRequest, stopped: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The run, as written, without its derived files, or exported and imported."""
+    if request.param == "run":
+        return stopped
+    copied = tmp_path_factory.mktemp(request.param)
+    if request.param == "journal":
+        shutil.copytree(stopped, copied / "results")
+        for name in ("facts.json", "results.parquet"):
+            for file in copied.rglob(name):
+                file.unlink()
+        return copied / "results"
+    file = copied / f"trials.{request.param}"
+    for command in (
+        ("runs", "export", "latest", "--results", stopped, "-o", file),
+        ("runs", "import", file, "--results", copied / "results"),
+    ):
+        done = proctor(*command)
+        assert done.returncode == 0, done.stderr
+    return copied / "results"
+
+
+def test_results_have_no_interval(root: Path) -> None:
+    """R4, Q1: after an early stop `results` prints rates without an interval, and the reason."""
+    done = proctor("results", "--results", root, "--json")
+    rows = {row["key"]["agent"]: row for row in json.loads(done.stdout)["groups"]}
+    rate = rows["a"]["pass_rate"]
+    assert (rate["low"], rate["high"]) == (None, None)
+    assert "stopped early" in rate["reason"]
+    # Nothing of `b` stopped: its trials are those of the plan.
+    assert rows["b"]["pass_rate"]["low"] is not None
+    shown = proctor("results", "--results", root)
+    assert "stopped early: the rate is biased" in shown.stdout
+    assert query(results=root, agent="a").pass_rate().low is None
+
+
+def test_one_cell_has_a_confidence_sequence(root: Path) -> None:
+    """R4, Q1: one stopped cell has an interval that is valid at any stop, labelled as such."""
+    shown = proctor("results", "--results", root, "--agent", "a", "--group-by", "case").stdout
+    first = next(row for row in shown.splitlines() if row.startswith("q1"))
+    assert "] CS" in first
+    # The last cell was decided by its last planned trial, which is no early stop.
+    assert "] CS" not in next(row for row in shown.splitlines() if row.startswith("q4"))
+    assert "CS: confidence sequence" in shown
+
+
+def test_no_comparison_and_no_places(root: Path) -> None:
+    """R4, Q1: `ResultSet.compare` and the leaderboard make no test after an early stop."""
+    found = query(results=root).compare("a", "b")
+    assert (found.test.p_value, found.pass_rate.low) == (None, None)
+    assert "stopped early" in str(found.test.reason)
+    board = json.loads(proctor("leaderboard", "latest", "--results", root, "--json").stdout)
+    rows = {row["name"]: row for row in board["rows"]}
+    assert rows["a"]["pass_rate"]["low"] is None
+    assert rows["a"]["score"]["low"] is None
+    assert all(pair["test"]["p_value"] is None for pair in board["pairs"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.2, 0.6, 0.95])
+def test_the_sequence_covers_at_any_stop(rate: float) -> None:
+    """Q1: stopped at the first failure, or when the rate looks worst, it still covers 95 %."""
+    rng, missed, replications = np.random.default_rng(17), np.zeros(2), 1_000
+    for _ in range(replications):
+        passes = np.cumsum(rng.random(40) < rate)
+        first = int(np.argmax(np.diff(passes, prepend=0) == 0)) + 1
+        worst = int(np.argmin(passes[4:] / np.arange(5, 41))) + 5
+        for rule, n in enumerate((first, worst)):
+            found = stopped_rate(int(passes[n - 1]), n)
+            assert found.low is not None
+            assert found.high is not None
+            missed[rule] += not found.low <= rate <= found.high
+    print(f"{replications} replications at {rate}: missed {missed / replications}")
+    error = (0.05 * 0.95 / replications) ** 0.5
+    assert (missed / replications <= 0.05 + 3 * error).all()
