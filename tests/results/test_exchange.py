@@ -72,8 +72,8 @@ def test_exports_hold_every_trial(runs: Path, tmp_path: Path) -> None:
     with (tmp_path / "t.json").open(encoding="utf-8") as file:
         document = json.load(file)
     assert [t["answer"] for t in document["trials"]] == [r["answer"] for r in rows]
-    assert document["counts"] == {"selected": 15, "judged": 13, "passed": 11}
-    assert sum(part["count"] for part in document["left_out"]) == 2
+    assert document["counts"] == {"selected": 16, "judged": 13, "passed": 11}
+    assert sum(part["count"] for part in document["left_out"]) == 3
     lines = [json.loads(x) for x in (tmp_path / "t.jsonl").read_text("utf-8").splitlines()]
     assert [line["status"] for line in lines] == [r["status"] for r in rows]
     parquet = pl.read_parquet(tmp_path / "t.parquet")
@@ -113,7 +113,7 @@ def test_a_mark_for_excel(runs: Path, tmp_path: Path) -> None:
     """R-D3: with `bom` the file says that it is UTF-8, and still reads as before."""
     query(results=runs).export(tmp_path / "t.csv", bom=True)
     assert (tmp_path / "t.csv").read_bytes().startswith(b"\xef\xbb\xbfrun,")
-    assert len(pd.read_csv(tmp_path / "t.csv", encoding="utf-8-sig")) == 15
+    assert len(pd.read_csv(tmp_path / "t.csv", encoding="utf-8-sig")) == 16
 
 
 def test_an_export_is_whole_or_absent(runs: Path, tmp_path: Path) -> None:
