@@ -11,14 +11,19 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Strict(BaseModel):
@@ -41,6 +46,52 @@ class Strict(BaseModel):
             for name in docs.keys() & cls.model_fields.keys():
                 properties[cls.model_fields[name].alias or name]["description"] = docs[name]
         return schema
+
+
+def read_strict(model: type[Model], value: Any, where: str) -> Model:
+    """Return a value that is in no file of ours as a model; an error names its place.
+
+    Suites and settings are read by `proctor.spec`, which knows their lines.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise strict_error(error, model, where) from None
+
+
+def strict_error(error: ValidationError, model: type[BaseModel], where: str) -> ProctorError:
+    """Return the first error, with its place in the value."""
+    errors = error.errors(include_url=False)
+    # The unknown key first: the key that is missing may be the same one, misspelt.
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    loc, kind = first["loc"], first["type"]
+    about_key = kind in ("extra_forbidden", "missing")
+    fields = dict(model.model_fields)
+    for part in loc[:-1] if about_key else loc:
+        if isinstance(part, int):
+            where += f"[{part}]"
+        # Other parts are labels that pydantic gives to the members of a union.
+        elif part in fields:
+            where += f".{part}"
+            inner = list(_models_in(fields[part].annotation))
+            fields = {name: info for each in inner for name, info in each.model_fields.items()}
+    if kind == "extra_forbidden":
+        message, hint = f"unknown key {loc[-1]!r}", hint_among(str(loc[-1]), fields)
+    elif kind == "missing":
+        message, hint = f"the key {loc[-1]!r} is missing", None
+    elif kind == "value_error":  # a message of our own
+        message, hint = first["msg"].removeprefix("Value error, "), None
+    else:
+        message = f"{first['msg']}, not {first['input']!r}"
+        hint = "put it in quotes" if kind == "string_type" else None
+    return ProctorError(message, where=where, hint=hint)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 @cache

@@ -397,15 +397,19 @@ def test_a_rubric_from_what_a_user_writes():
     [
         ("corectness", "no built-in rubric", "correctness"),
         ({"rule": "x", "treshold": 1}, "unknown key", "threshold"),
-        ({"rule": "x", "threshold": 1.5}, "from 0 to 1", None),
+        ({"rule": "x", "threshold": 1.5}, "less than or equal to 1", None),
         ({"rule": " "}, "rule is empty", None),
-        ({"name": "x"}, "needs a rule", None),
-        ({"rule": "x", "anchors": {6: "y"}}, "1 to 5", None),
+        ({"name": "x"}, "'rule' is missing", None),
+        ({"rule": "x", "anchors": {6: "y"}}, "equal to 5", None),
         ({"rule": "x", "criteria": {"a b": "y"}}, "a name is a letter", None),
         ({"rule": "x", "criteria": [{"name": "a", "rule": "y", "wieght": 2}]}, "wieght", "weight"),
         ({"rule": "x", "criteria": {"a": {"rule": "y", "weight": 0}}}, "above 0", None),
-        ({"rule": "x", "examples": [{"answer": "a", "score": 9, "rationale": ""}]}, "1 to 5", None),
-        ({"rule": "x", "needs": ["evidnce"]}, "unknown need", "evidence"),
+        (
+            {"rule": "x", "examples": [{"answer": "a", "score": 9, "rationale": ""}]},
+            "equal to 5",
+            None,
+        ),
+        ({"rule": "x", "needs": ["evidnce"]}, "'evidence' or", None),
     ],
 )
 def test_slips_in_a_rubric_are_named(given, says, hint):

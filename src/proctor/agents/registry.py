@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import IMPORT_PATH
+from proctor.strict import strict_error
 
 # Built-in kinds and the classes of their options.
 KINDS = {
@@ -108,22 +109,9 @@ def agent_config(
     try:
         return config_class.model_validate(raw)
     except ValidationError as error:
-        raise _refused(config_class, str(raw.get("kind", "python")), error) from None
-
-
-def _refused(options: type[AgentConfig], kind: str, error: ValidationError) -> UnknownAgentError:
-    """Return the error for invalid options; an unknown key may be a typo of a missing one."""
-    errors = error.errors()
-    # The unknown key first: the key that is missing may be the same one, misspelt.
-    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-    key, hint = ".".join(str(part) for part in first["loc"]), None
-    if first["type"] == "missing":
-        message = f"the key {key!r} is missing"
-    elif first["type"] == "extra_forbidden":
-        message, hint = f"unknown key {key!r}", did_you_mean(key, options.model_fields)
-    else:
-        message = f"{key}: {first['msg'].removeprefix('Value error, ')}"
-    return UnknownAgentError(f"agent of kind {kind!r}: {message}", hint=hint)
+        kind = str(raw.get("kind", "python"))
+        found = strict_error(error, config_class, f"agent of kind {kind!r}")
+        raise UnknownAgentError(f"{found.where}: {found.message}", hint=found.hint) from None
 
 
 # -- agents by name ------------------------------------------------------------------------------

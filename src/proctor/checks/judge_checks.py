@@ -6,14 +6,14 @@ method decided: a model, or grounding without one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from proctor.checks._judge_prompt import JudgeInput
 from proctor.checks._structured import as_json
@@ -27,7 +27,6 @@ from proctor.checks.base import (
     Share,
     Text,
     Texts,
-    Weight,
     refused,
     skipped,
     unscored,
@@ -35,9 +34,11 @@ from proctor.checks.base import (
 from proctor.checks.grounding import Grounding, ground
 from proctor.checks.judge import Judge, JudgeVerdict
 from proctor.checks.rubrics import (
+    Criteria,
+    GradedExample,
     Label,
     Rubric,
-    criteria_by_name,
+    Score,
     label_of,
     normalised,
     rubric_from,
@@ -53,46 +54,6 @@ DEFAULT_JUDGE = "default"
 GROUNDING_THRESHOLD = 0.8
 """Words are compared, not meaning: one claim in five may be worded too freely to be found."""
 
-Score = Annotated[int, Field(ge=1, le=5)]
-
-
-def _read_criteria(value: Any) -> Any:
-    """Return criteria as a list, whether written as texts, mappings or a mapping by name."""
-    if isinstance(value, Mapping):
-        return criteria_by_name(cast("Mapping[str, Any]", value))
-    if not isinstance(value, list | tuple):
-        return value
-    items = cast("list[Any]", value)
-    return [{"rule": item} if isinstance(item, str) else item for item in items]
-
-
-class JudgeCriterion(Strict):
-    """One criterion, which a judge scores separately."""
-
-    rule: str = Field(min_length=1)
-    """What a good answer does, in a sentence or two."""
-    name: Name | None = None
-    """A name for it: a letter, then letters, digits, - or _; its position when absent."""
-    weight: Weight = 1.0
-    """How much it counts among the criteria."""
-    threshold: Share | None = None
-    """The least score (0..1) of this criterion alone, if any."""
-
-
-class JudgeExample(Strict):
-    """A graded answer, shown to the judge before the one to grade."""
-
-    answer: str
-    """An answer."""
-    score: Score | dict[str, Score]
-    """The score it deserves, 1 to 5; or one for each criterion by name."""
-    rationale: str
-    """Why it deserves that score."""
-    input: str | None = None
-    """The input that the answer was given to."""
-    expected: str | None = None
-    """The expected answer."""
-
 
 class JudgeOptions(Strict):
     """Which judge to call, how often, and which score passes."""
@@ -105,7 +66,7 @@ class JudgeOptions(Strict):
     """The least score (0..1) that passes; scores 1 to 5 count as 0, .25, .5, .75, 1."""
     votes: Annotated[Positive, Field(le=99)] | None = None
     """How many votes to take; their median counts. The judge's own number when absent."""
-    examples: tuple[JudgeExample, ...] = ()
+    examples: tuple[GradedExample, ...] = ()
     """Graded answers, shown to the judge."""
     anchors: dict[Score, str] | None = None
     """What a score means, by score 1 to 5."""
@@ -121,7 +82,7 @@ class JudgeOptions(Strict):
         given = {
             "threshold": self.threshold,
             "anchors": self.anchors,
-            "examples": [example.model_dump() for example in self.examples] or None,
+            "examples": self.examples or None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -133,13 +94,7 @@ class JudgeRule(JudgeOptions):
     """What a good answer does, in words that need no other context."""
     rubric: Name | None = None
     """A built-in rubric: helpfulness, correctness, safety, hallucination or reasoning."""
-    criteria: Annotated[
-        tuple[JudgeCriterion, ...],
-        BeforeValidator(
-            _read_criteria,
-            json_schema_input_type=list[str | JudgeCriterion] | dict[str, str | JudgeCriterion],
-        ),
-    ] = ()
+    criteria: Criteria = ()
     """Criteria scored one by one; their weighted mean counts."""
     expected: Text | None = None
     """The expected answer, shown to the judge."""
@@ -163,19 +118,9 @@ class JudgeRule(JudgeOptions):
         if self.rule is not None or self.rubric is None:
             given["rule"] = self.rule or "The answer meets each of the criteria below."
         if self.criteria:
-            given["criteria"] = [
-                {"name": name, "rule": part.rule, "weight": part.weight}
-                for name, part in self.named_criteria().items()
-            ]
+            given["criteria"] = self.criteria
         given.setdefault("name", self.id or self.rubric or "rule")
         return rubric_from(given)
-
-    def named_criteria(self) -> dict[str, JudgeCriterion]:
-        """Return the criteria by name."""
-        return {
-            part.name or f"criterion_{place}": part
-            for place, part in enumerate(self.criteria, start=1)
-        }
 
 
 class SafetyOptions(JudgeOptions):
@@ -228,11 +173,12 @@ class LLMJudge(JudgeRule, Check):
         result = await _judge(self, self.resolved, judged_of(ctx, expected=self.expected), ctx)
         actual: dict[str, Any] = result.actual or {}
         scores: dict[str, float] = actual.get("criteria", {})
-        for name, part in self.named_criteria().items():
+        for part in self.criteria:
             # The weighted mean may pass although one criterion is below its own threshold.
-            value = normalised(scores[name]) if name in scores else None
+            value = normalised(scores[part.name]) if part.name in scores else None
             if part.threshold is not None and value is not None and value < part.threshold:
-                reason = f"{name} is {value:.2f}, less than its {part.threshold:g}; {result.reason}"
+                lower = f"{part.name} is {value:.2f}, less than its {part.threshold:g}"
+                reason = f"{lower}; {result.reason}"
                 return msgspec.structs.replace(result, status=CheckStatus.FAIL, reason=reason)
         return result
 

@@ -6,14 +6,16 @@ most one step of the scale below the threshold is borderline: neither passed nor
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from proctor.errors import ProctorError, did_you_mean, hint_among, refuse_unknown
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from proctor.checks.base import Texts
+from proctor.errors import ProctorError, hint_among
+from proctor.strict import Strict, read_strict
 
 LOWEST, HIGHEST = 1, 5
 STEP = 1 / (HIGHEST - LOWEST)
@@ -60,86 +62,106 @@ def label_of(value: float, threshold: float) -> Label:
     return Label.BORDERLINE if value >= threshold - STEP - _TOLERANCE else Label.FAIL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
-    """One thing to grade on its own; weights count relative to each other."""
-
-    name: str
-    rule: str
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        where = f"criterion {self.name!r}"
-        if not _NAME.match(self.name):
-            raise ProctorError(
-                "a name is a letter, then letters, digits, - or _ (64 at most)", where=where
-            )
-        if not self.rule.strip():
-            raise ProctorError("the rule is empty", where=where)
-        if not (math.isfinite(self.weight) and self.weight >= 0):
-            raise ProctorError(f"the weight must be 0 or more, not {self.weight}", where=where)
+def _not_blank(rule: str) -> str:
+    if not rule.strip():
+        raise ValueError("the rule is empty")
+    return rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradedExample:
-    """A graded answer, shown to the judge before the one to grade.
+def _criterion_name(name: str) -> str:
+    if not _NAME.match(name):
+        raise ValueError("a name is a letter, then letters, digits, - or _ (64 at most)")
+    return name
 
-    `score` is a number, or one number for each criterion of the rubric.
-    """
+
+def _read_criteria(value: Any) -> Any:
+    """Return criteria, written as texts, mappings or a mapping by name, as a list with names."""
+    if isinstance(value, Mapping):
+        by_name = cast("Mapping[str, Any]", value)
+        return [_criterion_fields(name, written) for name, written in by_name.items()]
+    if not isinstance(value, list | tuple):
+        return value
+    items = cast("list[Any]", value)
+    return [_criterion_fields(f"criterion_{place}", item) for place, item in enumerate(items, 1)]
+
+
+def _criterion_fields(name: str, written: Any) -> Any:
+    if isinstance(written, str):
+        return {"name": name, "rule": written}
+    if isinstance(written, Mapping):
+        return {"name": name, **cast("Mapping[str, Any]", written)}
+    return written
+
+
+Rule = Annotated[str, AfterValidator(_not_blank)]
+Score = Annotated[int, Field(ge=LOWEST, le=HIGHEST)]
+
+
+class Criterion(Strict):
+    """One criterion, which a judge scores separately."""
+
+    rule: Rule
+    """What a good answer does, in a sentence or two."""
+    name: Annotated[str, AfterValidator(_criterion_name)] = "criterion"
+    """A name for it: a letter, then letters, digits, - or _; its position when absent."""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """How much it counts among the criteria."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The least score (0..1) of this criterion alone, if any."""
+
+
+Criteria = Annotated[
+    tuple[Criterion, ...],
+    BeforeValidator(
+        _read_criteria, json_schema_input_type=list[str | Criterion] | dict[str, str | Criterion]
+    ),
+]
+
+
+class GradedExample(Strict):
+    """A graded answer, shown to the judge before the one to grade."""
 
     answer: str
-    score: int | Mapping[str, int]
+    """An answer."""
+    # Strict: True is 1 in Python.
+    score: Annotated[Score, Field(strict=True)] | dict[str, Annotated[Score, Field(strict=True)]]
+    """The score it deserves, 1 to 5; or one for each criterion by name."""
     rationale: str
+    """Why it deserves that score."""
     input: str | None = None
+    """The input that the answer was given to."""
     expected: str | None = None
-    context: tuple[str, ...] = ()
+    """The expected answer."""
+    context: Texts = ()
+    """Texts that the answer was based on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rubric:
+class Rubric(Strict):
     """A rule, the meaning of each score, perhaps criteria and examples, and a threshold.
 
-    `needs` names inputs without which grading would be guessing (`expected`, `evidence`,
-    `steps`); a judge gives no score when one is missing.
+    `needs` names inputs without which grading would be guessing; a judge gives no score when one
+    is missing.
     """
 
-    name: str
-    rule: str
-    anchors: Mapping[int, str] = field(default_factory=lambda: dict(DEFAULT_ANCHORS))
-    criteria: tuple[Criterion, ...] = ()
+    name: str = "custom"
+    rule: Rule
+    anchors: dict[Score, str] = Field(default_factory=lambda: dict(DEFAULT_ANCHORS))
+    criteria: Criteria = ()
     examples: tuple[GradedExample, ...] = ()
-    threshold: float = DEFAULT_THRESHOLD
-    needs: tuple[str, ...] = ()
+    threshold: float = Field(default=DEFAULT_THRESHOLD, ge=0, le=1)
+    needs: tuple[Literal["expected", "evidence", "steps"], ...] = ()
 
-    def __post_init__(self) -> None:
-        where = f"rubric {self.name!r}"
-        if not self.rule.strip():
-            raise ProctorError("the rule is empty", where=where)
-        if not 0 <= self.threshold <= 1:
-            raise ProctorError(
-                f"the threshold must be from 0 to 1, not {self.threshold}", where=where
-            )
-        if wrong := [score for score in self.anchors if score not in range(LOWEST, HIGHEST + 1)]:
-            raise ProctorError(f"anchors are for scores 1 to 5, not {wrong[0]!r}", where=where)
-        for need in self.needs:
-            if need not in NEEDS:
-                raise ProctorError(
-                    f"unknown need {need!r}", where=where, hint=did_you_mean(need, NEEDS)
-                )
-        names = [criterion.name for criterion in self.criteria]
+    @model_validator(mode="after")
+    def _valid_criteria(self) -> Self:
+        names = [part.name for part in self.parts]
         if len(set(names)) != len(names):
-            raise ProctorError("two criteria have the same name", where=where)
+            raise ValueError("two criteria have the same name")
         # The weighted mean divides by the sum of the weights.
         if not any(part.weight for part in self.parts):
-            raise ProctorError("at least one criterion needs a weight above 0", where=where)
-        for example in self.examples:
-            scores = self.scores_of(example)
-            if set(scores) != {part.name for part in self.parts}:
-                raise ProctorError("an example must score exactly the criteria", where=where)
-            for score in scores.values():
-                # True is 1 in Python.
-                if isinstance(score, bool) or score not in range(LOWEST, HIGHEST + 1):
-                    raise ProctorError(f"an example's score is 1 to 5, not {score!r}", where=where)
+            raise ValueError("at least one criterion needs a weight above 0")
+        if any(set(self.scores_of(example)) != set(names) for example in self.examples):
+            raise ValueError("an example must score exactly the criteria")
+        return self
 
     @property
     def parts(self) -> tuple[Criterion, ...]:
@@ -148,18 +170,14 @@ class Rubric:
 
     def scores_of(self, example: GradedExample) -> dict[str, int]:
         """Return an example's score for each criterion."""
-        if isinstance(example.score, Mapping):
-            return dict(example.score)
+        if isinstance(example.score, dict):
+            return example.score
         return {part.name: example.score for part in self.parts}
 
     def weighted(self, scores: Mapping[str, float]) -> float:
         """Return the normalised score of graded criteria: their weighted mean."""
         total = sum(part.weight for part in self.parts)
         return sum(part.weight * normalised(scores[part.name]) for part in self.parts) / total
-
-
-NEEDS = ("expected", "evidence", "steps")
-"""Inputs a rubric may need."""
 
 
 def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
@@ -173,26 +191,10 @@ def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
         return _built_in(value)
     given = dict(value)
     base = given.pop("extends", None)
-    names = [f.name for f in fields(Rubric)]
-    refuse_unknown(given, [*names, "extends"], "rubric")
     if base is not None:
-        parent = _built_in(str(base))
         # What is given replaces that part of the parent; lists are not merged.
-        given = {name: getattr(parent, name) for name in names} | given
-    given.setdefault("name", "custom")
-    if "rule" not in given:
-        raise ProctorError("a rubric needs a rule", where=f"rubric {given['name']!r}")
-    given["criteria"] = tuple(
-        _built(Criterion, item, "criterion") for item in _items(given.get("criteria"), "criteria")
-    )
-    given["examples"] = tuple(
-        _built(GradedExample, item, "example") for item in _items(given.get("examples"), "examples")
-    )
-    given["needs"] = tuple(given.get("needs") or ())
-    try:
-        return Rubric(**given)
-    except TypeError as error:
-        raise ProctorError(f"not a rubric: {error}", where="rubric") from error
+        given = {**dict(_built_in(str(base))), **given}
+    return read_strict(Rubric, given, f"rubric {given.get('name', 'custom')!r}")
 
 
 def _built_in(name: str) -> Rubric:
@@ -200,40 +202,6 @@ def _built_in(name: str) -> Rubric:
     if found is None:
         raise ProctorError(f"no built-in rubric {name!r}", hint=hint_among(name, RUBRICS))
     return found
-
-
-def _items(value: Any, where: str) -> Sequence[Any]:
-    if value is None:
-        return ()
-    if isinstance(value, Mapping):
-        return criteria_by_name(cast(Mapping[str, Any], value))
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ProctorError("must be a list", where=f"rubric.{where}")
-    return cast(Sequence[Any], value)
-
-
-def criteria_by_name(written: Mapping[str, Any]) -> list[Any]:
-    """Return criteria written as a mapping, `{accuracy: "…", tone: {rule: …, weight: 2}}`."""
-    return [
-        {"name": name, **(cast("Any", body) if isinstance(body, Mapping) else {"rule": body})}
-        for name, body in written.items()
-    ]
-
-
-def _built(kind: Any, item: Any, where: str) -> Any:
-    if isinstance(item, kind):
-        return item
-    if not isinstance(item, Mapping):
-        raise ProctorError(f"must be a mapping, not {type(item).__name__}", where=where)
-    given = dict(cast(Mapping[str, Any], item))
-    refuse_unknown(given, [f.name for f in fields(kind)], where)
-    # A single text is a list of one.
-    if isinstance(given.get("context"), str):
-        given["context"] = (given["context"],)
-    try:
-        return kind(**given)
-    except (TypeError, AttributeError) as error:
-        raise ProctorError(f"not a {where}: {error}", where=where) from error
 
 
 # -- built-in rubrics ----------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from proctor.errors import ProctorError, hint_among, refuse_unknown
-from proctor.strict import Strict
+from proctor.errors import ProctorError, refuse_unknown
+from proctor.strict import Strict, read_strict
 from proctor.trace import Message
 
 FOREVER = "forever"
@@ -275,40 +275,4 @@ def _resolve(
 
 def reply_from(value: Any, where: str = "reply") -> Reply:
     """Parse a reply: its text, or a mapping."""
-    try:
-        return Reply.model_validate(value)
-    except ValidationError as error:
-        raise _script_error(error, where) from error
-
-
-_KEYS = {
-    None: [*Reply.model_fields, "json"],
-    "when": When.model_fields,
-    "error": Failure.model_fields,
-    "usage": ScriptedUsage.model_fields,
-    "tool_calls": ScriptedCall.model_fields,
-}
-"""Key of a reply → the keys below it; None is for the reply itself."""
-
-
-def _script_error(error: ValidationError, where: str) -> ProctorError:
-    """Return the first error, with its place in the script."""
-    errors = error.errors(include_url=False)
-    # The unknown key first: the key that is missing may be the same one, misspelt.
-    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-    unknown = first["type"] == "extra_forbidden"
-    inside: str | None = None
-    for part in first["loc"][:-1] if unknown else first["loc"]:
-        if isinstance(part, int):
-            where += f"[{part}]"
-        # Other parts are labels that pydantic gives to the members of a union.
-        elif part in _KEYS[inside]:
-            where += f".{part}"
-            inside = part if part in _KEYS else inside
-    name = str(first["loc"][-1]) if first["loc"] else ""
-    if unknown:
-        message, hint = f"unknown key {name!r}", hint_among(name, _KEYS[inside])
-    else:
-        message = f"{first['msg'].removeprefix('Value error, ')}, not {first['input']!r}"
-        hint = "put it in quotes" if first["type"] == "string_type" else None
-    return ProctorError(message, where=where, hint=hint)
+    return read_strict(Reply, value, where)
