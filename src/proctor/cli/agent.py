@@ -105,6 +105,7 @@ def _settings_path(own: bool) -> Path:
 def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
     """Parse `key=value` by the type of the kind's field."""
     from proctor.agents.registry import kind_class
+    from proctor.trials.resolve_experiment import option_value
 
     fields = kind_class(kind).model_fields
     options: dict[str, Any] = {}
@@ -122,7 +123,7 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
         wants: Any = fields[first].annotation
         # A text field takes its value as it is: `--set model=1e5` is not a number.
         is_text = not rest and wants in (str, str | None)
-        _put(options, [first, *rest], text if is_text else _value(text))
+        _put(options, [first, *rest], text if is_text else option_value(text))
     return options
 
 
@@ -135,19 +136,6 @@ def _put(options: dict[str, Any], steps: list[str], value: Any) -> None:
             raise ProctorError(f"{step!r} already has a value", where="--set")
         here = cast("dict[str, Any]", inner)
     here[steps[-1]] = value
-
-
-def _value(text: str) -> Any:
-    """Parse numbers, true, false, null, lists and mappings; everything else is text."""
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    # YAML would also read dates and `a: b`, which users of the command line mean as text.
-    structured = text.lstrip()[:1] in ("[", "{")
-    return value if structured or isinstance(value, bool | int | float | None) else text
 
 
 # -- list ----------------------------------------------------------------------------------------

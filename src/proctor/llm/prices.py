@@ -9,13 +9,14 @@ zero price silently disables every limit on money.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
-from proctor.errors import ProctorError, refuse_unknown
+from pydantic import ConfigDict, Field
+
+from proctor.strict import Strict, read_strict
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import count, first
 
@@ -69,13 +70,18 @@ _PROVIDER_ALIASES = {
 }
 
 
-class ModelPrice(NamedTuple):
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ModelPrice(Strict):
     """Dollars per million tokens. If a part is None, so is the cost of a call that uses it."""
 
-    input: float | None
-    output: float | None
-    cached_input: float | None = None
-    cache_write: float | None = None
+    model_config = ConfigDict(strict=True)
+
+    input: Dollars | None = None
+    output: Dollars | None = None
+    cached_input: Dollars | None = None
+    cache_write: Dollars | None = None
 
 
 class PriceTable:
@@ -87,7 +93,10 @@ class PriceTable:
 
     def __init__(self, prices: Mapping[str, Any] | None = None) -> None:
         self._prices: dict[str, ModelPrice | str] = {
-            name: _parse(name, value) for name, value in (prices or {}).items()
+            name: value
+            if isinstance(value, str)
+            else read_strict(ModelPrice, value, f"prices[{name!r}]")
+            for name, value in (prices or {}).items()
         }
 
     def __bool__(self) -> bool:
@@ -104,7 +113,7 @@ class PriceTable:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that `PriceTable(...)` reads again, to send to another process."""
         return {
-            name: price if isinstance(price, str) else price._asdict()
+            name: price if isinstance(price, str) else price.model_dump()
             for name, price in self._prices.items()
         }
 
@@ -273,24 +282,3 @@ def _published_rates(model: str, provider: str | None, hour: int) -> tuple[bool,
 def _published_name(provider: str) -> str:
     lower = provider.lower()
     return _PROVIDER_ALIASES.get(lower, lower)
-
-
-def _parse(name: str, value: Any) -> ModelPrice | str:
-    where = f"prices[{name!r}]"
-    if isinstance(value, str | ModelPrice):
-        return value
-    if not isinstance(value, Mapping):
-        raise ProctorError(
-            f"a price is a mapping or a model's name, not {type(value).__name__}",
-            where=where,
-            hint="write {input: 0.15, output: 0.6}, in dollars per million tokens",
-        )
-    fields = cast(Mapping[str, Any], value)
-    refuse_unknown(fields, ModelPrice._fields, where)
-    for key, dollars in fields.items():
-        if dollars is None:
-            continue
-        number = isinstance(dollars, int | float) and not isinstance(dollars, bool)
-        if not number or not math.isfinite(dollars) or dollars < 0:
-            raise ProctorError(f"{key} must be a number of dollars, not {dollars!r}", where=where)
-    return ModelPrice(**{"input": None, "output": None, **fields})

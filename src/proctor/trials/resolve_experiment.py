@@ -75,7 +75,7 @@ def read_set(texts: Sequence[str]) -> dict[str, Any]:
             raise ProctorError("write it as KEY=VALUE", where=f"--set {text}")
         if key.strip() in found:
             raise ProctorError(f"{key.strip()!r} is set twice", where=f"--set {text}")
-        found[key.strip()] = _value(value) if key.startswith(SET_CASE) else SetText(value)
+        found[key.strip()] = option_value(value) if key.startswith(SET_CASE) else SetText(value)
     return found
 
 
@@ -86,22 +86,23 @@ def read_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
         name, sign, values = text.partition("=")
         if not sign or not name.strip() or not values.strip():
             raise ProctorError("write it as NAME=A,B,C", where=f"--axis {text}")
-        whole = _value(values)
-        parts = [_value(part.strip()) for part in values.split(",")]
+        whole = option_value(values)
+        parts = [option_value(part.strip()) for part in values.split(",")]
         axes[name.strip()] = cast("list[Any]", whole) if isinstance(whole, list) else parts
     return axes
 
 
-def _value(text: str) -> Any:
+def option_value(text: str) -> Any:
+    """Parse numbers, true, false, null, lists and mappings; everything else is text."""
     import yaml
 
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        return str(text)
-    # Dates and the like stay text: YAML's other types surprise on a command line.
+        return text
+    # YAML would also read dates and `a: b`, which users of the command line mean as text.
     structured = text.lstrip()[:1] in ("[", "{")
-    return value if structured or isinstance(value, bool | int | float | None) else str(text)
+    return value if structured or isinstance(value, bool | int | float | None) else text
 
 
 def override(
@@ -253,7 +254,7 @@ def _axes(experiment: Experiment, scenarios: Sequence[Scenario]) -> Axes:
             parsed = value
             if isinstance(value, SetText):
                 # A scenario parses the text itself, by the type of its parameter.
-                parsed = str(value) if scenarios else _value(value)
+                parsed = str(value) if scenarios else option_value(value)
             (fixed[name],) = check_parameter(name, [parsed], scenarios)
     listed: dict[str, Any] = dict(experiment.params)
     for name, axis in experiment.params.items():
