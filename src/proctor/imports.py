@@ -7,13 +7,16 @@ stays on the import path, because the code may import more of its modules later.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import re
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,6 +63,66 @@ def load_object(path: str, base_dir: str | Path | None = None) -> Any:
             ) from None
         walked = f"{walked}.{step}"
     return value
+
+
+def find_object(path: str, base_dir: str | Path | None = None) -> None:
+    """Raise as `load_object` would, by reading the source only: no user code is executed.
+
+    Names that only running code can know (a star import, `__getattr__`, a compiled module, an
+    attribute of an object) are accepted.
+    """
+    if not re.fullmatch(IMPORT_PATH, path):
+        raise ProctorError(
+            f"{path!r} is not an import path", hint="write package.module:name, with one colon"
+        )
+    module_name, _, attribute = path.partition(":")
+    places: Sequence[str] | None = [*([] if base_dir is None else [str(base_dir)]), *sys.path]
+    spec = None
+    parts = module_name.split(".")
+    for depth in range(1, len(parts) + 1):
+        # `importlib.util.find_spec` would import the parent packages.
+        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), places)
+        if spec is None:
+            raise ProctorError(f"no module {'.'.join(parts[:depth])!r}", where=path)
+        places = spec.submodule_search_locations
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return
+    source = Path(spec.origin)
+    try:
+        names = _defined(ast.parse(source.read_bytes()).body)
+    except SyntaxError as error:
+        raise ProctorError(f"not Python: {error.msg}", where=f"{source}:{error.lineno}") from None
+    walked = module_name
+    for step in attribute.split("."):
+        if "*" in names or "__getattr__" in names:
+            return
+        if step not in names:
+            hint = did_you_mean(step, [name for name in names if not name.startswith("_")])
+            raise ProctorError(f"{walked} has no {step!r}", where=path, hint=hint)
+        found, walked = names[step], f"{walked}.{step}"
+        # Bases and decorators may define more, and so may objects.
+        if isinstance(found, ast.ClassDef) and not (found.bases or found.decorator_list):
+            names = _defined(found.body)
+        else:
+            return
+
+
+def _defined(body: Iterable[ast.stmt]) -> dict[str, ast.stmt | None]:
+    """Return the names that statements bind, with the statement of a function or class."""
+    names: dict[str, ast.stmt | None] = {}
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names[statement.name] = statement
+            continue
+        # Blocks (if, try, with, for) bind names for the module as well.
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names[node.id] = None
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                names |= dict.fromkeys((a.asname or a.name).partition(".")[0] for a in node.names)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.setdefault(node.name, node)
+    return names
 
 
 def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:

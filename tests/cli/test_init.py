@@ -21,7 +21,9 @@ def test_a_start_that_validates(tmp_path: Path) -> None:
     assert "proctor validate evals/suite.yaml" in done.stdout
     checked = proctor(tmp_path, "validate", "evals/suite.yaml")
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert checked.stdout == "evals/suite.yaml: 3 cases, agent example_agent:answer\n"
+    found, note = checked.stdout.splitlines()
+    assert found == "evals/suite.yaml: 3 cases, agent example_agent:answer"
+    assert "looked up in the source" in note
 
 
 def test_the_editor_finds_the_schema(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import commands
 
 GOOD = "agent: m:f\ncases: [{input: hello there}]\n"
+NOTE = "agents and checks were looked up in the source; --import imports them\n"
 BAD = "agent: m:f\ncases:\n- {input: '', thresold: 1}\n"
 
 
 def proctor(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, "XDG_CONFIG_HOME": str(folder / "xdg"), **env}
+    (folder / "m.py").write_text("def f(question): ...\n")
     return commands.proctor(*args, cwd=folder, env=given)
 
 
@@ -21,7 +23,7 @@ def test_a_good_suite(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(GOOD)
     done = proctor(tmp_path, "validate", "s.yaml")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "s.yaml: 1 case, agent m:f\n"
+    assert done.stdout == f"s.yaml: 1 case, agent m:f\n{NOTE}"
 
 
 def test_every_problem_of_every_file(tmp_path: Path) -> None:
@@ -30,7 +32,7 @@ def test_every_problem_of_every_file(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(BAD)
     done = proctor(tmp_path, "validate", "good.yaml", "bad.yaml", "missing.yaml")
     assert done.returncode == 2
-    assert done.stdout == "good.yaml: 1 case, agent m:f\n"
+    assert done.stdout == f"good.yaml: 1 case, agent m:f\n{NOTE}"
     assert done.stderr.splitlines() == [
         "bad.yaml:3:11: the input is empty: write the agent's task",
         "bad.yaml:3:15: unknown key 'thresold'",

@@ -121,6 +121,15 @@ class ChatAgentConfig(AgentConfig):
             self._models[name] = model
         return model
 
+    def check(self) -> None:
+        """Raise if a tool cannot be imported, or the model's client or key is missing."""
+        from proctor.llm.providers import NamedModel
+
+        _ = self.loaded_tools
+        model = self.chat_model(self.model)
+        if isinstance(model, NamedModel):
+            model.check()
+
     def create(self) -> Agent:
         """Create an agent with a new conversation over the shared client."""
         return ChatAgent(self)

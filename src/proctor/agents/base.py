@@ -179,6 +179,10 @@ class AgentConfig(Strict):
         """Return what identifies the code or model under test, for the run record."""
         return {}
 
+    def check(self) -> None:
+        """Raise if code, tools or the model it names cannot be used; imports users' code."""
+        self.version()
+
 
 # Maximum characters of an answer that are stored and checked; longer output is a runaway agent.
 MAX_ANSWER_CHARS = 10_000_000

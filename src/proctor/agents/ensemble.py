@@ -111,6 +111,12 @@ class EnsembleAgentConfig(AgentConfig):
             judge=None if judge is None else judge.create(),
         )
 
+    def check(self) -> None:
+        """Raise if a member or the judge cannot be used."""
+        for config in (*self.configs.values(), self.judge_config):
+            if config is not None:
+                config.check()
+
     def version(self) -> dict[str, Any]:
         """Return what identifies each member, and the judge."""
         judge = self.judge_config

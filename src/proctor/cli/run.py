@@ -506,7 +506,10 @@ def _echo_workdirs(run: Run) -> None:
 def _echo_plans(contexts: list[RunContext], options: Invocation, names: list[str]) -> int:
     from proctor.report.dry_run import plan_document, plan_lines
     from proctor.trials.plan import estimate
+    from proctor.trials.prepare import check_names
 
+    for each in contexts:
+        check_names(each)
     documents: list[str] = []
     for number, (each, name) in enumerate(zip(contexts, names, strict=True)):
         # Estimates come from earlier runs, which are read locally even if this one is uploaded.

@@ -24,7 +24,7 @@ from proctor.checks.judge_checks import DEFAULT_JUDGE
 from proctor.errors import ProctorError
 from proctor.llm.chat_model import ClosingModel
 from proctor.llm.prices import PriceTable
-from proctor.llm.providers import get_model
+from proctor.llm.providers import NamedModel, get_model
 from proctor.runs.baselines import BaselineStore, LoadedBaseline
 from proctor.runs.folder import OUTPUT
 from proctor.runs.provenance import new_run_id, provenance
@@ -205,6 +205,9 @@ def prepare(
     chosen = list(suite.cases if cases is None else cases)
     found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
+    for config in configs.values():
+        # Code that cannot be imported is one error now, not one for every trial.
+        config.version()
     context = context_for(suite, options, configs, chosen, configuration, design)
     context.written = {name: agent.written for name, agent in found.items()}
     if design is not None and design.research is not None:
@@ -215,6 +218,31 @@ def prepare(
             chosen, configs, options, None if design is None else design.axes
         )
     return context
+
+
+def check_names(context: RunContext) -> None:
+    """Raise for an agent or a judge that no trial could use: its code, tools, model or key.
+
+    `prepare` leaves this to the first trial, since client libraries take seconds to import.
+    """
+    if context.options.replay_from is not None:
+        return  # replayed calls need neither a client library nor a key
+    for name, config in context.agents.items():
+        try:
+            config.check()
+        except ProctorError as error:
+            raise ProctorError(
+                f"agent {name!r}: {error.message}", where=error.where, hint=error.hint
+            ) from error
+    for name, judge in context.judges.items():
+        for model in judge.models:
+            if isinstance(model, NamedModel):
+                try:
+                    model.check()
+                except ProctorError as error:
+                    raise ProctorError(
+                        f"judge {name!r}: {error.message}", where=error.where, hint=error.hint
+                    ) from error
 
 
 def context_for(
@@ -328,9 +356,6 @@ def chosen_agents(
             found[name] = ChosenAgent.of(agent)
         else:
             found[name] = ChosenAgent.of(agent_config(agent, base_dir=suite.folder))
-    for agent in found.values():
-        # Code that cannot be imported is one error now, not one for every trial.
-        agent.config.version()
     return found
 
 

@@ -76,6 +76,10 @@ class FrameworkAgentConfig(AgentConfig):
         """Return the object for one trial."""
         return self.loaded() if self.factory else self.loaded
 
+    def check(self) -> None:
+        """Raise if the framework or the target is missing."""
+        self.instance()
+
     def refuse(self, target: Any, wanted: str) -> ProctorError:
         """Return the error for a target of the wrong type."""
         hint = "set `factory: true` if it makes one" if callable(target) else None

@@ -130,6 +130,10 @@ class NamedModel(ClosingModel):
             return self._identity
         return self.name if self._base_url is None else f"{self.name} at {self._base_url}"
 
+    def check(self) -> None:
+        """Raise if a call could not be made: no such provider, client library or key."""
+        key_from(self._api_key_env, self.name)
+
     def _too_late(self, request: ChatRequest) -> ModelError:
         return ModelError(
             f"no reply within {request.timeout:g} s",

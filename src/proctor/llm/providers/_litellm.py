@@ -41,6 +41,11 @@ class LiteModel(NamedModel):
         """Return the model name as the user wrote it."""
         return f"litellm/{self._model}"
 
+    def check(self) -> None:
+        """Raise if litellm or the key is missing."""
+        super().check()
+        _litellm(self.name)
+
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Make one call; every failure is a `ModelError`."""
         litellm = _litellm(self.name)

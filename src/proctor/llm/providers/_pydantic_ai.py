@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -64,6 +65,10 @@ class DirectModel(NamedModel):
     def name(self) -> str:
         """Return the model name as the user wrote it."""
         return f"{self._provider}:{self._model}"
+
+    def check(self) -> None:
+        """Raise if a call could not be made: no such provider, client library or key."""
+        self._build()
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Make one call; every failure is a `ModelError`."""
@@ -199,11 +204,15 @@ class DirectModel(NamedModel):
         return None if self._base_url is not None else self._price(model, provider, usage)
 
     def _refused(self, error: Exception) -> ModelError:
-        missing_key = "API_KEY" in str(error)
+        # The client's own message is about its constructor.
+        key = re.search(r"`(\w*API_KEY\w*)`", str(error))
+        if key is None:
+            return ModelError(str(error), kind=ModelErrorKind.REFUSED, model=self.name)
         return ModelError(
-            str(error),
-            kind=ModelErrorKind.AUTH if missing_key else ModelErrorKind.REFUSED,
+            f"the environment variable {key[1]} is not set",
+            kind=ModelErrorKind.AUTH,
             model=self.name,
+            hint=f"export {key[1]}=... with the key of the model's provider",
         )
 
     def _failed(self, error: Exception) -> ModelError:

@@ -1,0 +1,104 @@
+"""`proctor validate` and `proctor run --dry-run`: what a suite names exists and can be used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import proctor
+
+AGENT = """
+print("executed")
+def answer(question): return "Paris"
+def search(query: str) -> str: return query
+class Clerk:
+    def run(self, request): ...
+def cites(ctx): return True
+number = 3
+"""
+
+
+def suite(folder: Path, **changes: Any) -> None:
+    case = {"input": "capital?", "correctness": {"expected_in_answer": ["Paris"]}}
+    (folder / "agent.py").write_text(AGENT)
+    document = {"agent": "agent:answer", "cases": [case], **changes}
+    (folder / "suite.yaml").write_text(json.dumps(document))
+
+
+def environment(**more: str) -> dict[str, str]:
+    import os
+
+    return {**{k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}, **more}
+
+
+WRONG = [
+    ({"agent": "agent:answr"}, "agent:answr: agent has no 'answr'"),
+    ({"agent": "agnt:answer"}, "agnt:answer: no module 'agnt'"),
+    ({"agent": "agent:Clerk.walk"}, "agent.Clerk has no 'walk'"),
+    ({"agent": {"kind": "langgraph", "target": "agent:graph"}}, "agent has no 'graph'"),
+    (
+        {"agent": {"kind": "chat", "model": "openai:m", "tools": [{"python": "agent:find"}]}},
+        "agent has no 'find'",
+    ),
+    ({"agent": {"kind": "chat", "model": "nosuch:m"}}, "no provider 'nosuch' is known"),
+    ({"judge": "opnai:gpt-4o"}, "no provider 'opnai' is known"),
+    ({"cases": [{"input": "x", "checks": [{"check": "agent:cite"}]}]}, "agent has no 'cite'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_names_are_looked_up_without_running_code(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """R-S1: agents, tools, checks and models that do not exist are found in the source."""
+    suite(tmp_path, **changes)
+    done = proctor("validate", "suite.yaml", cwd=tmp_path, env=environment())
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "executed" not in done.stdout + done.stderr
+    assert "looked up in the source" in done.stdout
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_a_dry_run_uses_what_it_names(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """R-R7: a dry run finds the same, by importing; nothing is written."""
+    suite(tmp_path, **changes)
+    env = environment(OPENAI_API_KEY="none")
+    done = proctor("run", "suite.yaml", "--dry-run", cwd=tmp_path, env=env)
+    assert done.returncode == 2
+    assert message.rpartition(": ")[2] in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_names_that_only_running_code_knows(tmp_path: Path) -> None:
+    """R-S1: a name that the source cannot show is no problem; with --import it is loaded."""
+    suite(tmp_path, agent="agent:made")
+    (tmp_path / "agent.py").write_text(AGENT + "globals()['made'] = answer\n__getattr__ = None\n")
+    done = proctor("validate", "suite.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = proctor("validate", "--import", "suite.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "executed" in done.stdout + done.stderr
+    assert "agents and checks were imported" in done.stdout
+
+
+def test_a_missing_key(tmp_path: Path) -> None:
+    """R-R7: a key that is not set is a warning of validate and an error of a dry run."""
+    suite(tmp_path, agent={"kind": "chat", "model": "openai:gpt-4o-mini"})
+    done = proctor("validate", "suite.yaml", cwd=tmp_path, env=environment())
+    assert done.returncode == 0
+    assert "warning: the environment variable OPENAI_API_KEY is not set" in done.stderr
+    done = proctor("run", "suite.yaml", "--dry-run", cwd=tmp_path, env=environment())
+    assert done.returncode == 2
+    assert "OPENAI_API_KEY is not set" in done.stderr
+
+
+def test_experiments_in_python_need_import(tmp_path: Path) -> None:
+    """R-S3: validating one would execute it, so it is asked for."""
+    (tmp_path / "exp.py").write_text("raise SystemExit('ran')\n")
+    done = proctor("validate", "exp.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "validate it with --import" in done.stderr
+    assert "ran" not in done.stderr.replace("import", "")
