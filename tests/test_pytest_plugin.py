@@ -539,7 +539,7 @@ proctor.assert_passes(trace, path={"forbidden_tools": ["delete_*"]})
 
 
 def test_fixture_runs_an_agent(pytester: pytest.Pytester) -> None:
-    """R-Q6: run an agent once: a callable, an import path, a whole case; crashes are no failure."""
+    """R-Q6: run an agent once: a callable, an import path, a whole case; a crash is a failure."""
     fixture_test(
         pytester,
         """
@@ -553,8 +553,8 @@ proctor.assert_passes(proctor.run("agent:terse", whole))
 with pytest.raises(AssertionError, match="lacks 'days'"):
     proctor.assert_passes(proctor.run(terse, "?", correctness={"expected_in_answer": ["days"]}))
 crashed = proctor.run(answer, "crash")
-assert crashed.trial.status == "infra_error"
-with pytest.raises(CannotJudge, match="RuntimeError: the model is down"):
+assert (crashed.trial.status, crashed.trial.category) == ("failed", "agent_error")
+with pytest.raises(AssertionError, match="RuntimeError: the model is down"):
     proctor.assert_passes(crashed)
 """,
     ).assert_outcomes(passed=1)

@@ -201,6 +201,8 @@ class ExecutorOptions(TypedDict, total=False):
     """Retries of a failure that may be transient."""
     max_not_judged: float
     """The share of planned trials that may end without a verdict; from the settings if absent."""
+    on_agent_error: Literal["fail", "infra"]
+    """What an error of the agent makes of its trial: failed (by default), or infrastructure."""
     record_to: PathLike
     """Record every model call into this cassette."""
     replay_from: PathLike

@@ -112,9 +112,10 @@ async def test_a_directory_of_its_own_that_goes_afterwards(isolation: str) -> No
 async def test_what_breaks_an_agent_ends_its_trial_only(
     name: str, isolation: str, says: str
 ) -> None:
-    """R-R1: an agent that crashes is infrastructure, named, and the next trial is unaffected."""
+    """R-R1: an agent that crashes has failed, it is said how, and the next trial is unaffected."""
     trial, *_ = await tried(zoo(name, isolation=isolation))
-    assert trial.status == TrialStatus.INFRA_ERROR
+    assert trial.status == TrialStatus.FAILED
+    assert trial.category == ("resource_limit" if name == "kills_itself" else "agent_error")
     assert trial.error is not None
     assert says in trial.error.message
     following, *_ = await tried(zoo("fine", isolation=isolation))
@@ -137,7 +138,7 @@ def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
     trial, *_ = run_sync(tried(zoo(name, isolation=isolation), seconds=0.6))
     assert time.monotonic() - began < 600, "not the hour that the agent takes"
     assert (trial.status, trial.error and trial.error.type) == (
-        TrialStatus.INFRA_ERROR,
+        TrialStatus.FAILED,
         "TrialTimeout",
     )
 
@@ -145,7 +146,7 @@ def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
 async def test_memory_is_bounded_in_a_process_of_its_own() -> None:
     """R-A2: with a memory limit a greedy agent fails alone."""
     trial, *_ = await tried(zoo("eats_memory", isolation="process", memory_mb=1024))
-    assert trial.status == TrialStatus.INFRA_ERROR
+    assert (trial.status, trial.category) == (TrialStatus.FAILED, "resource_limit")
     assert trial.error is not None
     assert "MemoryError" in trial.error.message
 

@@ -26,7 +26,7 @@ def wrong_then_right(input):
     return input if (here / "right").exists() else "wrong"
 
 def down_then_up(input):
-    if not (here / "up").exists(): raise AgentError("no route to the agent")
+    if not (here / "up").exists(): raise AgentError("no route", category="")
     print("agents print what they like")
     return input
 """

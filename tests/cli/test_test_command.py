@@ -196,14 +196,14 @@ def test_a_forbidden_tool_fails_the_gate(place, proctor):
     assert len(check["span_ids"]) == 1
 
 
-def test_a_crash_is_infrastructure(place, proctor):
-    """R-R1: an agent that crashed is not judged, not dropped, and not a failure: exit code 2."""
+def test_a_crash_is_a_failure(place, proctor):
+    """R-R1: an agent that crashed has failed its case, with the line it came from: exit code 1."""
     said = proctor(suite(place, GOOD, CRASH), "--format", "json")
-    assert said.code == 2
-    assert said.statuses == {"capital": "passed", "crash": "infra_error"}
+    assert said.code == 1
+    assert said.statuses == {"capital": "passed", "crash": "failed"}
     line = AGENT[: AGENT.index('raise RuntimeError("no')].count("\n") + 1
     assert said.document["cases"][1]["error"] == f"RuntimeError: no connection (at agent.py:{line})"
-    assert said.document["totals"]["infra_error"] == 1
+    assert said.document["totals"]["failed"] == 1
 
 
 @pytest.mark.parametrize("limit", [(), ("--timeout", "60")])
@@ -213,8 +213,8 @@ def test_an_agent_that_exits_does_not_take_the_gate_with_it(place, proctor, agen
     leaves = "\n  - {id: leaves, input: Please leave.}\n"
     name = suite(place, leaves, GOOD, head=f"agent: agent:{agent}")
     said = proctor(name, "--format", "json", *limit)
-    assert said.code == 2
-    assert said.statuses["leaves"] == "infra_error"
+    assert said.code == 1
+    assert said.statuses["leaves"] == "failed"
     assert len(said.statuses) == 2
     assert said.document["cases"][0]["error"] == (
         "AgentError: the agent called sys.exit(0) (return an answer, or raise an error)"
@@ -241,15 +241,16 @@ def test_a_case_without_checks_is_named(place, proctor):
 
 def test_a_failure_beside_a_crash_fails_the_gate(place, proctor):
     """R-R11: what is known to be wrong wins over what could not be judged."""
-    assert proctor(suite(place, CRASH, WRONG)).code == 1
+    assert proctor(suite(place, CRASH), "--on-agent-error", "infra").code == 2
+    assert proctor(suite(place, CRASH, WRONG), "--on-agent-error", "infra").code == 1
 
 
 def test_timeout(place, proctor):
-    """R-R8: an agent that takes too long is infrastructure, and the others are still judged."""
+    """R-R1, R-R8: an agent that takes too long has failed, and the others are still judged."""
     hangs = f"\n  - {{id: hangs, input: hang {place / 'mark'}}}\n"
     said = proctor(suite(place, hangs, GOOD), "--timeout", "0.3", "--format", "json")
-    assert said.code == 2
-    assert said.statuses == {"hangs": "infra_error", "capital": "passed"}
+    assert said.code == 1
+    assert said.statuses == {"hangs": "failed", "capital": "passed"}
     assert "longer than 0.3 s" in said.document["cases"][0]["error"]
 
 

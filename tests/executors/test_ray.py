@@ -142,11 +142,11 @@ async def test_a_lost_worker_costs_nothing_but_time(tmp_path: Path, a_ray: str) 
 
 
 async def test_a_trial_that_ends_its_worker_is_found_out(tmp_path: Path, a_ray: str) -> None:
-    """R-R1, R-R3, R-R12: it is an infrastructure error; those beside it are not blamed."""
+    """R-R1, R-R3, R-R12: it is an agent error; those beside it are not blamed."""
     path = suite_of(tmp_path, "deadly", "always", "once", "never", "never too")
     run = await run_of(path, ON_RAY, trials=1, concurrency=4, max_retries=1)
     found = {t.case: (t.status.value, t.retries > 0) for t in run.trials()}
-    assert found["c0"] == ("infra_error", True)
+    assert found["c0"] == ("failed", True)
     assert {found[case][0] for case in ("c1", "c2", "c3")} == {"passed"}
     (error,) = [t.error for t in run.trials() if t.error is not None]
     assert error.type == "WorkerLost"
@@ -348,7 +348,7 @@ async def test_workers_that_never_come_are_not_waited_for_without_end(a_ray: str
         Load("digest", ray_package().put(b"")),
         Authority(None),
         at_once=2,
-        max_losses=1,
+        options=RunOptions(max_retries=1),
         ahead=False,
         keep_recorded=lambda _lines: None,
         start_timeout=0.5,

@@ -76,7 +76,7 @@ async def test_what_failed_was_paid_for(tmp_path: Path) -> None:
         raise ValueError("no idea")
 
     run = await run_of(tmp_path, breaks, max_cost_usd=0.35)
-    assert (run.totals.trials, run.totals.infra_error) == (4, 4)
+    assert (run.totals.trials, run.totals.failed) == (4, 4)
     assert (run.totals.cost_usd, run.totals.tokens) == (pytest.approx(0.4), 400)
     assert run.stopped == "cost limit reached: $0.40 of $0.35"
 

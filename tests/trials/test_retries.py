@@ -81,7 +81,9 @@ async def test_what_may_pass_is_tried_again(error: Exception) -> None:
 async def test_what_will_not_pass_is_not(error: Exception) -> None:
     """R-R3: other failures end the trial at once."""
     trial, waits, calls = await tried([error])
-    assert trial.status == "infra_error"
+    # A refused key says nothing about the agent.
+    refused = getattr(error, "status_code", None) == 401
+    assert trial.status == ("infra_error" if refused else "failed")
     assert (calls, waits, trial.retries) == (1, [], 0)
     assert trial.error is not None
     assert trial.error.type == type(error).__name__
@@ -116,7 +118,8 @@ async def test_retry_after_is_honoured() -> None:
 
 
 async def test_the_timeout_covers_all_tries_and_really_ends_the_trial() -> None:
-    """R-R8: our own timeout is infra and not retried; waiting past it is not begun."""
+    """R-R1, R-R8: the trial's own limit is the agent's and not retried; waiting past it is not
+    begun."""
 
     async def never(_question: str) -> None:
         await asyncio.sleep(600)
@@ -125,7 +128,7 @@ async def test_the_timeout_covers_all_tries_and_really_ends_the_trial() -> None:
     began = time.monotonic()
     trial, _ = await run_trial(PlannedTrial(case="c", agent="a", index=0, seed=1), context)
     assert time.monotonic() - began < 60, "not the ten minutes that the agent takes"
-    assert trial.status == "infra_error"
+    assert (trial.status, trial.category, trial.score) == ("failed", "timeout", 0.0)
     assert trial.error is not None
     assert trial.error.type == "TrialTimeout"
     assert trial.retries == 0

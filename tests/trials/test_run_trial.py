@@ -85,7 +85,7 @@ async def test_a_trial_comes_to_the_same_alone_and_among_others():
     )
     assert alone == together
     assert {fact[0] for fact in alone.values()} == {
-        TrialStatus.PASSED, TrialStatus.HARD_FAIL, TrialStatus.INFRA_ERROR,
+        TrialStatus.PASSED, TrialStatus.HARD_FAIL, TrialStatus.FAILED,
     }  # fmt: skip
 
 

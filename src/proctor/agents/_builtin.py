@@ -66,6 +66,7 @@ class RandomAgent:
         if actions is None:
             raise NoActionsError(
                 f"case {request.case!r} lists no possible answers",
+                category="",
                 hint="list `actions` in the case's input, or in the agent's options",
             )
         chosen = self._draw(actions, Random(request.seed), request)  # noqa: S311 (chance, not secrecy)
@@ -76,7 +77,8 @@ class RandomAgent:
         try:
             return sample(actions, random)
         except (BadAction, KeyError, IndexError) as problem:
-            raise AgentError(f"case {request.case!r}: actions: {problem}") from None
+            message = f"case {request.case!r}: actions: {problem}"
+            raise AgentError(message, category="") from None
 
 
 # -- scripted ------------------------------------------------------------------------------------
@@ -169,7 +171,8 @@ class ScriptedAgent:
         if at >= len(answers) and not self._config.repeat:
             raise AgentError(
                 f"only {len(answers)} answers are scripted for case {request.case!r}, "
-                f"and this is {word} {at + 1}"
+                f"and this is {word} {at + 1}",
+                category="",
             )
         return answers[at % len(answers)]
 
@@ -216,6 +219,7 @@ def _as_list(answers: Any) -> list[Any]:
 def _no_answer_error(request: AgentRequest) -> AgentError:
     return AgentError(
         f"no scripted answer for case {request.case!r}",
+        category="",
         hint="add it under `cases`; without a script only scenarios with "
         "their own `solution` can be played",
     )
@@ -223,7 +227,8 @@ def _no_answer_error(request: AgentRequest) -> AgentError:
 
 def _exhausted_error(config: ScriptedAgentConfig, request: AgentRequest) -> AgentError:
     step = f" at step {request.step}" if isinstance(request, ActionTurn) else ""
-    return AgentError(f"the script {config.script} ended{step}, before the episode did")
+    message = f"the script {config.script} ended{step}, before the episode did"
+    return AgentError(message, category="")
 
 
 # -- human ---------------------------------------------------------------------------------------

@@ -105,7 +105,8 @@ class ChatAgentConfig(AgentConfig):
         names = [tool.spec.name for tool in loaded]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise AgentError(f"two tools are named {twice!r}", hint="give one of them a `name`")
+            hint = "give one of them a `name`"
+            raise AgentError(f"two tools are named {twice!r}", category="", hint=hint)
         return loaded
 
     def chat_model(self, name: str) -> ChatModel:
@@ -280,6 +281,7 @@ def _turn(turn: Mapping[str, Any], position: int) -> Message:
     if role not in ROLES or not isinstance(content, str):
         raise AgentError(
             f"messages[{position}] of the input needs a role and text content",
+            category="",
             hint=f"roles are {', '.join(ROLES)}",
         )
     return Message(role, content)

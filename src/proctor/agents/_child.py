@@ -10,7 +10,7 @@ import msgspec
 
 from proctor.agents._process import ChildJob, ChildResult
 from proctor.agents._python import PythonAgentConfig
-from proctor.agents.base import AgentRequest
+from proctor.agents.base import AgentRequest, category_of
 from proctor.agents.checkpoint import LinkedStore
 from proctor.background import run_sync
 from proctor.errors import describe_error
@@ -62,6 +62,7 @@ async def _run(job: ChildJob) -> ChildResult:
     except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)
         result.error_type = type(error).__name__
         result.error_message = describe_error(error)
+        result.category = category_of(error)
         if (passing := transient(error)) is not None:
             result.transient = True
             result.status_code, result.retry_after = passing

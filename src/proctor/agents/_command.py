@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +29,8 @@ from pydantic import BeforeValidator, Field
 
 from proctor.agents._process import end_group
 from proctor.agents.base import (
+    AGENT_ERROR,
+    RESOURCE_LIMIT,
     Agent,
     AgentConfig,
     AgentError,
@@ -43,6 +46,9 @@ from proctor.trace.capture import capture
 MAX_OUTPUT = 64 * 1024 * 1024
 
 MAX_STDERR = 4000
+
+# Exit code of a shell whose command was killed: the system does that when memory runs out.
+KILLED_IN_SHELL = 128 + signal.SIGKILL
 
 _HOW_TO_ANSWER = 'print {"answer": "…"} as the last line, or set protocol: text'
 
@@ -118,8 +124,10 @@ class CommandAgent:
             await end_group(child)
         if child.returncode:
             last = stderr.strip().splitlines()[-1:] or [""]
+            killed = child.returncode in (-signal.SIGKILL, KILLED_IN_SHELL)
             raise AgentError(
-                f"the command exited with code {child.returncode}: {last[0]}".rstrip(": ")
+                f"the command exited with code {child.returncode}: {last[0]}".rstrip(": "),
+                category=RESOURCE_LIMIT if killed else AGENT_ERROR,
             )
         if self._config.protocol == "text":
             return as_reply(out.decode(errors="replace").strip())
@@ -175,7 +183,8 @@ class CommandAgent:
                 hint = "use a program on the PATH, or a file in the suite's folder"
             elif isinstance(error, PermissionError):
                 hint = f"chmod +x {program}"
-            raise AgentError(f"cannot run {program}: {error.strerror}", hint=hint) from None
+            message = f"cannot run {program}: {error.strerror}"
+            raise AgentError(message, category="", hint=hint) from None
 
 
 async def _converse(

@@ -18,14 +18,23 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import Field, field_validator
 
-from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.llm.retry import parse_retry_after
+from proctor.agents.base import (
+    AGENT_ERROR,
+    TIMEOUT,
+    Agent,
+    AgentConfig,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    as_reply,
+)
+from proctor.llm.retry import is_transient_status, parse_retry_after
 from proctor.trace import otel
 
 # Key of a state in requests and replies.
 CHECKPOINT = "checkpoint"
 
-HTTP_REDIRECT, HTTP_ERROR = 300, 400
+HTTP_REDIRECT, HTTP_ERROR, HTTP_SERVER_ERROR = 300, 400, 500
 MAX_ERROR_TEXT = 300
 
 # Maximum bytes of a reply; a service that sends more is out of control.
@@ -144,21 +153,28 @@ class HttpAgent:
             response = await self._post(client, body, headers)
         except httpx.HTTPError as error:
             place = urlsplit(self._config.url).netloc
+            # A service that took the request and does not answer hangs; one that cannot be
+            # reached says nothing about the agent.
             raise AgentError(
                 f"no answer from {place}: {type(error).__name__} {error}",
                 transient=isinstance(error, httpx.TransportError),
+                category=TIMEOUT if isinstance(error, httpx.ReadTimeout) else None,
             ) from None
-        if response.status_code >= HTTP_ERROR:
+        status = response.status_code
+        if status >= HTTP_ERROR:
+            refused = status < HTTP_SERVER_ERROR and not is_transient_status(status)
             raise AgentError(
-                f"HTTP {response.status_code}: {response.text[:MAX_ERROR_TEXT]}",
-                status_code=response.status_code,
+                f"HTTP {status}: {response.text[:MAX_ERROR_TEXT]}",
+                status_code=status,
+                category=AGENT_ERROR if refused else "",
                 retry_after=parse_retry_after(response.headers.get("retry-after")),
             )
-        if response.status_code >= HTTP_REDIRECT:
+        if status >= HTTP_REDIRECT:
             leads = response.headers.get("location", "nowhere")
             # Not followed: a redirected POST would become a GET, and headers may hold keys.
             raise AgentError(
-                f"HTTP {response.status_code}: the address leads to {leads}",
+                f"HTTP {status}: the address leads to {leads}",
+                category="",
                 hint="set `url` to the address that answers",
             )
         return self._reply(response)

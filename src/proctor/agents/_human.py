@@ -209,9 +209,10 @@ def _select(answer: str, actions: Actions) -> Any:
 
 def _quit_error(step: int | None) -> AgentError:
     if step is None:
-        return AgentError("the person quit without an answer")
+        return AgentError("the person quit without an answer", category="")
     return AgentError(
         f"the person quit at step {step}",
+        category="",
         hint="the moves are saved: resume with `proctor run --retry-infra RUN` "
         "or by repeating the same run",
     )
@@ -220,6 +221,7 @@ def _quit_error(step: int | None) -> AgentError:
 def _no_input_error() -> AgentError:
     return AgentError(
         "standard input is closed: no answer",
+        category="",
         hint="run it at a terminal, or give the answers on standard input",
     )
 

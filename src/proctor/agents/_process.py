@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proctor.agents.base import AgentError, AgentReply, AgentRequest, adopt_spans
+from proctor.agents.base import (
+    AGENT_ERROR,
+    RESOURCE_LIMIT,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    adopt_spans,
+)
 from proctor.agents.checkpoint import linked
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
@@ -76,6 +83,7 @@ class ChildResult(msgspec.Struct, omit_defaults=True):
     trace: Trace | None = None
     error_type: str = ""
     error_message: str = ""
+    category: str = ""
     transient: bool = False
     status_code: int | None = None
     retry_after: float | None = None
@@ -158,11 +166,16 @@ def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
             output.seek(max(0, stderr.stat().st_size - MAX_STDERR))
             lines = output.read().decode(errors="replace").strip().splitlines()
         last = f"; last output: {lines[-1]}" if lines else ""
-        raise AgentError(f"the agent's process {end} before it replied{last}") from None
+        exhausted = code == -signal.SIGKILL or (lines and lines[-1].startswith("MemoryError"))
+        raise AgentError(
+            f"the agent's process {end} before it replied{last}",
+            category=RESOURCE_LIMIT if exhausted else AGENT_ERROR,
+        ) from None
     adopt_spans(result.trace)
     if result.reply is None:
         raise AgentError(
             f"{result.error_type}: {result.error_message}",
+            category=result.category,
             transient=result.transient,
             status_code=result.status_code,
             retry_after=result.retry_after,

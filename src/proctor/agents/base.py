@@ -17,14 +17,19 @@ from pydantic import Field
 
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
+from proctor.llm.retry import ACCOUNT_REFUSED, causes, status_code, transient
 from proctor.strict import Strict
 from proctor.trace import Span, Trace
 
+AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
+"""Categories of trials that failed by the agent's own fault, before any check."""
+
 
 class AgentError(ProctorError):
-    """Raised when the agent could not be run.
+    """Raised when the agent gave no answer.
 
-    `transient` says whether a retry may help; None lets the status code decide.
+    `transient` says whether a retry may help; None lets the status code decide. `category` says
+    whose failure it was, in the words of `category_of`; None derives it.
     """
 
     def __init__(
@@ -34,17 +39,41 @@ class AgentError(ProctorError):
         transient: bool | None = None,
         status_code: int | None = None,
         retry_after: float | None = None,
+        category: str | None = None,
         where: str | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, where=where, hint=hint)
         self.transient = transient
+        self.category = category
         self.status_code = status_code
         self.retry_after = retry_after
 
 
 class NoActionsError(AgentError):
     """Raised by an agent that selects among listed actions when a case lists none."""
+
+
+def category_of(error: BaseException) -> str:
+    """Return the category of a failure that is the agent's own; "" for infrastructure.
+
+    What may pass (lost connections, rate limits, server errors), a refused account, and our own
+    errors (a model, a world, a cassette, a mistake in the configuration) say nothing about the
+    agent. Any other exception came from its code.
+    """
+    found = list(causes(error))
+    for cause in found:
+        if isinstance(cause, AgentError) and cause.category is not None:
+            return cause.category
+    if transient(error) is not None:
+        return ""
+    for cause in found:
+        if isinstance(cause, MemoryError):
+            return RESOURCE_LIMIT
+        ours = isinstance(cause, ProctorError) and not isinstance(cause, AgentError)
+        if ours or status_code(cause) in ACCOUNT_REFUSED:
+            return ""
+    return AGENT_ERROR
 
 
 class AgentRequest:

@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.agents.actions import ActionTurn, BadAction, understand
 from proctor.agents.base import (
+    AGENT_ERROR,
     Agent,
     AgentConfig,
     AgentError,
@@ -30,6 +31,7 @@ from proctor.agents.base import (
     AgentRequest,
     adopt_spans,
     as_reply,
+    category_of,
 )
 from proctor.agents.registry import resolve_agent
 from proctor.llm.retry import transient
@@ -161,12 +163,13 @@ class EnsembleAgent:
         results = await asyncio.gather(*calls, return_exceptions=True)
         cast_votes: list[_Vote] = []
         unusable: list[AgentReply] = []
-        problems: list[str] = []
+        problems, faults = list[str](), list[str]()
         for name, each in zip(self._members, results, strict=True):
             if isinstance(each, BaseException):
                 if not isinstance(each, Exception) or transient(each) is not None:
                     raise each  # a retry of the trial asks this member again
                 problems.append(f"{name}: {each}")
+                faults.append(category_of(each))
             elif (key := _key(each, request)) is None:
                 unusable.append(each)
             else:
@@ -176,7 +179,9 @@ class EnsembleAgent:
         if len(cast_votes) + len(unusable) < self._needed:
             raise AgentError(
                 f"only {len(cast_votes)} of {len(self._members)} members answered, "
-                f"{self._needed} are needed: {'; '.join(problems)}"
+                f"{self._needed} are needed: {'; '.join(problems)}",
+                # A member that infrastructure kept from answering might have had the right answer.
+                category=min(faults, default=AGENT_ERROR),
             )
         return await self._decide(cast_votes, request)
 

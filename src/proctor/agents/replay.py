@@ -148,10 +148,12 @@ class ReplayAgent:
         if not found:
             return AgentError(
                 self._recordings.why_none(request.case),
+                category="",
                 hint="name it in the map, or give the trace the case's id or input",
             )
         return AgentError(
             f"trial {request.index + 1} of case {request.case!r} has no recorded trace: "
             f"there are {found} of them",
+            category="",
             hint=f"use --trials {found}, or record more",
         )

@@ -27,6 +27,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 if TYPE_CHECKING:
     from proctor.report.facts import ReportFacts
     from proctor.runs.run import Run
+    from proctor.runs.trial import OnAgentError
     from proctor.spec import Configuration, Suite
     from proctor.trials.prepare import RunContext
 
@@ -50,6 +51,11 @@ RECORDED = "recorded"
 @count_option("--concurrency", "Cases to run at the same time.")
 @timeout_option
 @max_not_judged_option
+@click.option(
+    "--on-agent-error",
+    type=click.Choice(["fail", "infra"]),
+    help="What an exception, a crash or a time limit of the agent is.  [default: fail]",
+)
 @click.option("--fail-fast", is_flag=True, help="Start no more cases after one has not passed.")
 @click.pass_context
 def test(
@@ -145,6 +151,7 @@ def prepare_suites(
     concurrency: int | None = None,
     timeout: float | None = None,
     max_not_judged: float | None = None,
+    on_agent_error: OnAgentError | None = None,
 ) -> list[RunContext]:
     """Prepare every suite with its selected cases, or raise for what is wrong with any of them.
 
@@ -192,7 +199,11 @@ def prepare_suites(
             named = choose_agents(suite, agents, configuration)
             configs = {name: agent.config for name, agent in named.items()}
         context = prepare(
-            suite, RunOptions(trials=1), agents=configs, cases=cases, configuration=configuration
+            suite,
+            RunOptions(trials=1, on_agent_error=on_agent_error),
+            agents=configs,
+            cases=cases,
+            configuration=configuration,
         )
         if replay is not None:
             (agent,) = configs

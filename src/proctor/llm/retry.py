@@ -28,6 +28,9 @@ _TRANSIENT_CLIENT_ERRORS = frozenset({408, 425, RATE_LIMITED})
 # Not implemented, and an unsupported HTTP version: the next attempt gets the same answer.
 _PERMANENT_SERVER_ERRORS = frozenset({501, 505})
 
+ACCOUNT_REFUSED = frozenset({401, 402, 403})
+"""Statuses of a missing key, an unpaid bill and a forbidden model: no agent can help that."""
+
 # Client libraries raise their own classes for a lost connection or a timeout; each of them has
 # one of these names in its ancestry.
 _TRANSIENT_NAMES = frozenset(
@@ -54,7 +57,7 @@ def transient(error: BaseException) -> Transient | None:
     is used up has the status of a rate limit, but no wait helps.
     """
     for cause in causes(error):
-        status = _status_code(cause)
+        status = status_code(cause)
         decided = getattr(cause, "transient", None)
         if decided is False:
             return None
@@ -92,7 +95,8 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         here = here.__cause__ or (None if here.__suppress_context__ else here.__context__)
 
 
-def _status_code(error: BaseException) -> int | None:
+def status_code(error: BaseException) -> int | None:
+    """Return the HTTP status that an exception, or the response it holds, names."""
     response = getattr(error, "response", None)
     for holder in (error, response):
         for name in ("status_code", "status", "http_status"):

@@ -98,6 +98,9 @@ class Proctor:
                 error = trial.error
                 why = f"{line(error.type)}: {line(error.message)}" if error else "it was stopped"
                 raise CannotJudge(f"the agent could not be judged: {why}")
+            if trial.category and trial.error is not None:
+                why = f"{line(trial.error.type)}: {line(trial.error.message)}"
+                raise AssertionError(f"the agent failed ({trial.category}): {why}")
             if not checks:
                 results = CheckResults(trial.checks)
                 if trial.status != TrialStatus.PASSED:

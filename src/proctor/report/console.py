@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proctor.agents.base import AGENT_ERROR, RESOURCE_LIMIT, TIMEOUT
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, money, percent, plural
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts
@@ -60,6 +61,11 @@ _STATUS_WORDS = {
     TrialStatus.INFRA_ERROR: "could not be judged",
     TrialStatus.NOT_JUDGED: "could not be judged",
     TrialStatus.CANCELLED: "stopped",
+}
+CATEGORY_WORDS = {
+    AGENT_ERROR: "the agent raised an error or crashed",
+    TIMEOUT: "the agent did not end in time",
+    RESOURCE_LIMIT: "the agent ran out of memory",
 }
 _CHECK_COLOURS = {
     CheckStatus.PASS: "green",
@@ -145,7 +151,7 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
         # An unscored check reports the same error itself.
         if each.error is not None and not each.with_status(CheckStatus.UNSCORED):
             details.append(f"    {click.style('ERROR', fg='magenta')} {line(each.error)}")
-        if trial.status == TrialStatus.FAILED:
+        if trial.status == TrialStatus.FAILED and not trial.category:
             label = click.style("SCORE", fg="red")
             details.append(f"    {label} {trial.score or 0.0:.2f}, {each.threshold:g} needed")
         for result in each.with_status(*REPORTED):
@@ -162,7 +168,8 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
         place = f"  {line(each.place)}" if each.place else ""
         place += f"  {line(each.source)}" if each.source else ""
         heading = click.style(f"{mark} {line(each.name)}{agent}", fg=colour, bold=True)
-        yield [f"{heading}  {_STATUS_WORDS[trial.status]}{place}", *details]
+        why = CATEGORY_WORDS.get(trial.category) or _STATUS_WORDS[trial.status]
+        yield [f"{heading}  {why}{place}", *details]
 
 
 def _check(result: CheckResult) -> Iterator[str]:

@@ -31,7 +31,7 @@ from proctor.runs.annotations import FILE as NOTES_FILE
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
-from proctor.runs.trial import UNJUDGED, Trial, TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.spec.located import SourceLocation
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
 def _row(trial: Trial) -> TrialRow:
     broken = [result.id for result in trial.checks if result.failed]
     # Without a verdict, the error is what broke.
-    if trial.status in UNJUDGED and trial.error is not None:
+    if trial.error is not None and not broken:
         broken = [trial.error.type]
     return TrialRow(
         case=trial.case,

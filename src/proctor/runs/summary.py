@@ -273,17 +273,23 @@ def plan_order(trial: Trial) -> tuple[int, int]:
 def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
     """Return failed checks by impact: count times average weight lost."""
     counted: dict[str, int] = defaultdict(int)
-    failures: dict[str, list[tuple[Trial, int]]] = defaultdict(list)
+    failures: dict[str, list[tuple[Trial, CheckResult]]] = defaultdict(list)
+    total = 0
     for trial in judged:
-        for position, result in enumerate(trial.checks):
+        total += 1
+        for result in trial.checks:
             if result.score is not None:
                 counted[result.id] += 1
             if result.status in FAILED:
-                failures[result.id].append((trial, position))
+                failures[result.id].append((trial, result))
+        if trial.category and trial.error is not None:  # no check has seen this trial
+            reason = f"{trial.error.type}: {trial.error.message}"
+            broken = CheckResult(id=trial.category, passed=False, reason=reason)
+            failures[trial.category].append((trial, broken))
     ranked: list[RankedFailure] = []
     for check_id, seen in failures.items():
-        results = [trial.checks[position] for trial, position in seen]
-        of = counted[check_id]
+        results = [result for _, result in seen]
+        of = counted.get(check_id, total)
         samples = [
             FailureSample(trial.name, result.reason, result.span_ids, trial.trace_id)
             for (trial, _), result in zip(seen[:SAMPLES], results, strict=False)

@@ -42,6 +42,13 @@ UNJUDGED = (TrialStatus.INFRA_ERROR, TrialStatus.NOT_JUDGED)
 """Statuses of trials that ended without a verdict; they count towards the tolerated share."""
 
 
+class OnAgentError(StrEnum):
+    """What an error of the agent makes of its trial: a failed one, or an infrastructure error."""
+
+    FAIL = "fail"
+    INFRA = "infra"
+
+
 COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
 """Prefixes of stop reasons that still apply when the run is resumed."""
 

@@ -23,6 +23,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.rate_limits import RateLimit
 from proctor.runs.remote.object_store import is_address
 from proctor.runs.summary import MAX_NOT_JUDGED
+from proctor.runs.trial import OnAgentError
 from proctor.spec.located import (
     SourceLocation,
     SpecError,
@@ -83,6 +84,8 @@ class LimitSettings(Strict):
     max_not_judged: Annotated[float, Field(ge=0, le=1)] = MAX_NOT_JUDGED
     """Share of planned trials that may end without a verdict before `test`, `run` and `gate`
     exit with 2."""
+    on_agent_error: OnAgentError = OnAgentError.FAIL
+    """What an error of the agent makes of its trial: failed, or an infrastructure error."""
     rates: dict[str, RateLimit] = Field(default_factory=dict[str, RateLimit])
     """Rate limits per provider; calls beyond them wait."""
 
@@ -336,7 +339,7 @@ def _scalars(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield name  # its name or import path is enough
         elif inner is not None:
             yield from _scalars(inner, f"{prefix}{name}.")
-        elif any(option in (str, int, float, bool) for option in options):
+        elif any(isinstance(o, type) and issubclass(o, str | int | float) for o in options):
             yield prefix + name
 
 

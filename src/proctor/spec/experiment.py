@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from proctor.errors import did_you_mean
+from proctor.runs.trial import OnAgentError
 from proctor.spec.located import SourceLocation, Tree
 from proctor.spec.research import Research
 from proctor.spec.suite import (
@@ -279,6 +280,8 @@ class ExperimentLimits(Strict):
     """Trials started in one invocation."""
     max_seconds: Positive | None = None
     """Seconds for one invocation."""
+    on_agent_error: OnAgentError | None = None
+    """What an error of the agent makes of its trial: failed, or an infrastructure error."""
     early_stop: tuple[str, ...] | None = None
     """Rules that stop a cell before all its trials are done."""
 

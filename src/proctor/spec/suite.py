@@ -32,6 +32,7 @@ from proctor.checks.custom import written_check
 from proctor.checks.layers import Correctness, CostChecks, PathChecks
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
+from proctor.runs.trial import OnAgentError
 from proctor.spec.located import SourceLocation, Tree, escaped, plain
 from proctor.spec.validation import Fault, faults_error
 from proctor.strict import Strict
@@ -414,6 +415,9 @@ class Suite(Strict):
     """Judge for checks that name none."""
     judges: dict[str, Judge] = Field(default_factory=dict[str, JudgeConfig])
     """Additional judges by name."""
+    on_agent_error: OnAgentError | None = None
+    """What an exception, a crash or a time limit of the agent makes of its trial: a failed one
+    (`fail`, the default), or an infrastructure error (`infra`)."""
     baselines: str = "baselines"
     """Folder of saved traces, relative to this file."""
     baseline: str | None = Field(default=None, min_length=1)

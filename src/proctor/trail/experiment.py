@@ -153,7 +153,8 @@ def trace_path(value: Any) -> Path:
     """Return the trace file of a case: its input, or the `trace` of its input."""
     path: Any = value.get("trace") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     if not isinstance(path, str):
-        raise AgentError("the case does not name a trace", hint="write `input: {trace: FILE}`")
+        hint = "write `input: {trace: FILE}`"
+        raise AgentError("the case does not name a trace", category="", hint=hint)
     return Path(path)
 
 
@@ -164,9 +165,10 @@ def load_one(path: Path) -> Trace:
     try:
         traces = load_traces(path)
     except ProctorError as error:
-        raise AgentError(error.message, where=error.where, hint=error.hint) from error
+        raise AgentError(error.message, category="", where=error.where, hint=error.hint) from error
     if len(traces) != 1:
-        raise AgentError(f"the file holds {len(traces)} traces, not one", where=str(path))
+        message = f"the file holds {len(traces)} traces, not one"
+        raise AgentError(message, category="", where=str(path))
     return traces[0]
 
 

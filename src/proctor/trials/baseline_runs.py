@@ -198,7 +198,7 @@ def precheck_of(trial: Trial, *, forced: bool = False) -> Precheck:
     ]
     if trial.error is not None:
         reasons.insert(0, f"{trial.error.type}: {trial.error.message}")
-    if trial.status == TrialStatus.FAILED:
+    if trial.status == TrialStatus.FAILED and trial.error is None:
         lost = [each for each in trial.checks if each.failed and each.weight]
         why = f": {lost[0].id}: {lost[0].reason}" if lost else ""
         reasons.append(f"the score {trial.score:.2f} is below the threshold{why}")

@@ -23,7 +23,7 @@ from proctor.formatting import dollars, plural
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
-from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, Trial
+from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, OnAgentError, Trial
 from proctor.strict import Strict
 
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ class RunOptions(Strict):
     max_not_judged: Annotated[float, Field(ge=0, le=1)] | None = None
     """The share of planned trials that may end without a verdict (infrastructure errors, not
     judged); above it the exit code is 2.  [default: 0.05]"""
+    on_agent_error: OnAgentError | None = None
+    """What an exception, a crash or a time limit of the agent makes of its trial: a failed one, or
+    an infrastructure error.  [default: fail]"""
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Cost limit of the run in dollars."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -157,6 +160,7 @@ class RunOptions(Strict):
             "max_trials",
             "max_seconds",
             "max_not_judged",
+            "on_agent_error",
         )
         open_ones = {name: getattr(settings, name) for name in names if getattr(self, name) is None}
         # Recorded even if it is the default, so that a resumed run has the same plan.

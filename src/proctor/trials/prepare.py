@@ -201,6 +201,8 @@ def prepare(
     The configuration defaults to that of the suite's folder; options override it.
     """
     configuration = configuration or load_configuration(suite.folder)
+    if options.on_agent_error is None and suite.on_agent_error is not None:
+        options = options.model_copy(update={"on_agent_error": suite.on_agent_error})
     options = options.within(configuration.settings.limits)
     chosen = list(suite.cases if cases is None else cases)
     found = chosen_agents(suite, configuration, agents)

@@ -5,6 +5,7 @@ workers, `proctor test`, the pytest plugin, baselines and recorded traces all go
 
 Promise: it never raises, whatever the agent or a check does. The status says whose fault it was:
 the agent's (passed, failed, hard_fail), the infrastructure's (infra_error) or ours (cancelled).
+An agent that raises, crashes or does not end in time has failed; its category says how.
 The trace recorded so far is kept in every case, and nothing that leaves here contains a secret.
 """
 
@@ -22,7 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.agents.base import (
+    TIMEOUT,
+    Agent,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    category_of,
+)
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import describe_error
@@ -30,7 +38,7 @@ from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
 from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
 from proctor.runs.baselines import LoadedBaseline
-from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.trial import OnAgentError, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.sanitize import json_bytes
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
@@ -38,6 +46,7 @@ from proctor.trace.capture import Recorder, new_trace_id
 if TYPE_CHECKING:
     from proctor.spec import Case
     from proctor.trace.redact import Redactor
+    from proctor.trials.options import RunOptions
     from proctor.trials.prepare import RunContext
 
 GRACE = 1.0
@@ -50,8 +59,8 @@ MAX_KEPT_ANSWER = 100_000
 """Characters of an answer in the journal; the trace has the whole answer."""
 
 
-class TrialTimeout(TimeoutError):
-    """Our own limit on a trial: never retried, since another attempt would take as long."""
+class TrialTimeout(AgentError):
+    """The time limit of a trial: never retried, since another attempt would take as long."""
 
 
 CallAgent = Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]]
@@ -119,15 +128,16 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (agents and judges raise anything)
-        failure = _sys_exit_error(error) if isinstance(error, SystemExit) else error
-        trial.error = TrialError(type(failure).__name__, describe_error(failure))
+    except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
+        trial.error = TrialError(type(error).__name__, describe_error(error))
     if reply is None and traces:
         trial.trace_id = traces[-1].trace_id
         # Attempts that failed were paid for, too. Why there is no reply is on record already, so
         # a trace that cannot be priced adds nothing.
         with contextlib.suppress(Exception):
             _add_usage(trial, traces, context.prices)
+    if reply is None and trial.category:
+        fail_by_agent(trial, trial.category, context.options)
     trial.duration_ms = (time.perf_counter() - began) * 1000
     if trial.workdir is not None and (trial.passed or not context.options.keep_workdirs):
         shutil.rmtree(trial.workdir, ignore_errors=True)
@@ -147,7 +157,7 @@ async def _call_agent(
     """Call a fresh agent until it replies, retrying transient failures within the timeout.
 
     Each attempt adds its trace to `traces`; retries, latency and working directory are recorded
-    on the trial, which has them even when this raises.
+    on the trial, which has them even when this raises; so is the category of the error.
     """
     options, question = context.options, case.case.input
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
@@ -177,22 +187,32 @@ async def _call_agent(
             ):
                 work = agent.run(request) if case.play is None else case.play(agent, request)
                 if request.timeout is not None:
-                    work = _with_timeout(work, request.timeout, options.timeout)
+                    # An attempt after a transient failure has less than the agent's whole time.
+                    late = TrialTimeout(
+                        f"the trial took longer than {options.timeout:.4g} s",
+                        transient=False,
+                        category="" if trial.retries else TIMEOUT,
+                    )
+                    work = _with_timeout(work, request.timeout, late)
                 reply = await work
                 trace.response = reply.answer
-        except Exception as error:
-            reason = None if isinstance(error, TrialTimeout) else transient(error)
-            if reason is not None and context.on_transient is not None:
-                context.on_transient(planned.agent, reason)
-            if reason is None or trial.retries >= options.max_retries:
-                raise
-            # A server that is busy for so long is down for our purposes.
-            if reason.retry_after is not None and reason.retry_after > MAX_RETRY_AFTER:
-                raise
-            random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)
-            wait = retry_delay(trial.retries, reason.retry_after, random)
-            if deadline is not None and time.monotonic() + wait >= deadline:
-                raise
+        except (Exception, SystemExit) as raised:
+            error = _sys_exit_error(raised) if isinstance(raised, SystemExit) else raised
+            reason = transient(error)
+            wait: float | None = None
+            if reason is not None:
+                if context.on_transient is not None:
+                    context.on_transient(planned.agent, reason)
+                # A server that is busy for so long is down for our purposes.
+                patient = (reason.retry_after or 0.0) <= MAX_RETRY_AFTER
+                if patient and trial.retries < options.max_retries:
+                    random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)
+                    wait = retry_delay(trial.retries, reason.retry_after, random)
+            if wait is None or (deadline is not None and time.monotonic() + wait >= deadline):
+                trial.category = category_of(error)
+                if error is raised:
+                    raise
+                raise error from None
             trial.retries += 1
             trial.retry_errors = (*trial.retry_errors, f"{type(error).__name__}: {error}")
             # By default a retry starts from scratch, like the first attempt.
@@ -220,9 +240,9 @@ def cassette_key(planned: PlannedTrial) -> str:
 
 
 async def _with_timeout(
-    work: Coroutine[Any, Any, AgentReply], seconds: float, limit: float | None
+    work: Coroutine[Any, Any, AgentReply], seconds: float, late: TrialTimeout
 ) -> AgentReply:
-    """Return the reply, or raise `TrialTimeout` after `seconds`, the rest of the trial's limit.
+    """Return the reply, or raise `late` after `seconds`, the rest of the trial's limit.
 
     An agent that does not end when it is cancelled is left running on its own.
     """
@@ -245,7 +265,14 @@ async def _with_timeout(
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE)
-    raise TrialTimeout(f"the trial took longer than {limit or seconds:.4g} s")
+    raise late
+
+
+def fail_by_agent(trial: Trial, category: str, options: RunOptions) -> None:
+    """Make a trial without an answer a failed one, unless `on_agent_error` says otherwise."""
+    infra = options.on_agent_error is OnAgentError.INFRA
+    trial.status = TrialStatus.INFRA_ERROR if infra else TrialStatus.FAILED
+    trial.category, trial.score = ("", None) if infra else (category, 0.0)
 
 
 def _sys_exit_error(exit_request: SystemExit) -> AgentError:

@@ -226,7 +226,9 @@ class _Game:
         reply = await self._agent.run(turn)
         if reply.trace is not None:
             raise AgentError(
-                "a recorded trace cannot act in a world", hint="use an agent that can act in turns"
+                "a recorded trace cannot act in a world",
+                category="",
+                hint="use an agent that can act in turns",
             )
         return reply.answer if reply.output is None else reply.output
 

@@ -69,6 +69,7 @@ class FrameworkAgentConfig(AgentConfig):
         except ImportError as error:
             raise AgentError(
                 f"agents of kind {self.kind} need {self.requirement}, which is not installed",
+                category="",
                 hint=f'pip install "{self.requirement}"',
             ) from error
 

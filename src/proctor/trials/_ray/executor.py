@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proctor.agents.base import AgentConfig
+from proctor.agents.base import AGENT_ERROR, AgentConfig
 from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
@@ -40,8 +40,8 @@ from proctor.trials._ray.cluster import (
 from proctor.trials._ray.messages import Ask, Authority, Parcel, decode_trial
 from proctor.trials._ray.worker import kit_of, project_root, sent_by_value
 from proctor.trials.executor import Deliver, Throttle
-from proctor.trials.options import DEFAULT_CONCURRENCY
-from proctor.trials.run_trial import GRACE
+from proctor.trials.options import DEFAULT_CONCURRENCY, RunOptions
+from proctor.trials.run_trial import GRACE, fail_by_agent
 
 if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
@@ -95,7 +95,7 @@ class RayExecutor:
         authority: Authority,
         *,
         at_once: int,
-        max_losses: int,
+        options: RunOptions,
         ahead: bool,
         keep_recorded: Callable[[bytes], None],
         start_timeout: float = START_TIMEOUT,
@@ -105,7 +105,7 @@ class RayExecutor:
         self._queues = [WorkerQueue(m, slots) for m, slots in zip(few, shares, strict=True)]
         self._load = load
         self._authority = authority
-        self._max_losses = max_losses
+        self._options = options
         self._ahead = ahead
         self._keep_recorded = keep_recorded
         self._start_timeout = start_timeout
@@ -260,11 +260,13 @@ class RayExecutor:
             guilty = self._alone[key] = self._alone.get(key, 0) + alone
             if self._stopping:
                 self._deliver(planned, _cancelled(planned), None)
-            elif guilty > self._max_losses:
+            elif guilty > self._options.max_retries:
+                # Each of them ran nothing else: the agent ends its process.
                 trial = planned.trial(TrialStatus.INFRA_ERROR)
                 trial.error = TrialError(
                     LOST, f"{losses} workers were lost while they ran it: {lost}"
                 )
+                fail_by_agent(trial, AGENT_ERROR, self._options)
                 trial.retries = losses - 1
                 trial.retry_errors = (f"{LOST}: its worker was lost",) * (losses - 1)
                 self._deliver(planned, trial, None)
@@ -333,7 +335,7 @@ def ray_workforce(context: RunContext) -> Generator[Callable[[int], RayExecutor]
                 load,
                 authority,
                 at_once=at_once,
-                max_losses=options.max_retries,
+                options=options,
                 # Trials are sent ahead only if no result can decide what starts next.
                 ahead=not options.early_stop and not options.limited,
                 keep_recorded=lambda lines: _append(options.record_to, lines),
