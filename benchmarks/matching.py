@@ -84,10 +84,8 @@ Matcher = Callable[[list[dict[str, Any]], list[dict[str, Any]]], bool]
 
 
 def proctor_matcher(mode: str) -> Matcher:
-    from proctor.checks.metrics import calls_of, match_calls, match_messages
+    from proctor.checks.metrics import calls_of, match_calls
 
-    if mode == "strict":  # agentevals' strict compares message by message
-        return lambda actual, reference: match_messages(actual, reference).passed
     return lambda actual, reference: (
         match_calls(
             calls_of(actual),

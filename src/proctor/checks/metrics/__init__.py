@@ -10,8 +10,6 @@ from proctor.checks.metrics.alignment import (
     calls_of,
     edit_distance,
     lcs_length,
-    names_of,
-    turns_of,
 )
 from proctor.checks.metrics.arguments import (
     ABSENT,
@@ -26,9 +24,7 @@ from proctor.checks.metrics.matching import (
     MatchedCalls,
     MatchMode,
     PositionedCall,
-    TurnDifference,
     match_calls,
-    match_messages,
 )
 from proctor.checks.metrics.tool_usage import (
     Loops,
@@ -56,18 +52,14 @@ __all__ = [
     "PlainCall",
     "PositionedCall",
     "Redundancy",
-    "TurnDifference",
     "calls_of",
     "edit_distance",
     "edit_similarity",
     "lcs_length",
     "loops",
     "match_calls",
-    "match_messages",
-    "names_of",
     "redundancy",
     "sequence_similarity",
     "tool_precision",
     "tool_recall",
-    "turns_of",
 ]

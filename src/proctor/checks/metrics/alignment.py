@@ -163,9 +163,9 @@ def _shared_ends(left: int, right: int, accepts: Callable[[int, int], bool]) -> 
     return start, end
 
 
-# -- calls and transcripts -----------------------------------------------------------------------
+# -- calls ---------------------------------------------------------------------------------------
 # Anything with `name`, `arguments` and `span_id` is a call, so traces, specs and plain tuples all
-# fit. Transcripts are chat messages, as mappings or as objects.
+# fit.
 
 
 class CallLike(Protocol):
@@ -195,58 +195,27 @@ class PlainCall(NamedTuple):
     span_id: str | None = None
 
 
-class TranscriptMessage(NamedTuple):
-    """The parts of a transcript's message that matching uses."""
-
-    role: str
-    calls: tuple[CallLike, ...]
-
-
-# Frameworks name the same roles differently; on the right are the names of the OpenAI API.
-_ROLES = {"ai": "assistant", "human": "user", "model": "assistant", "function": "tool"}
-
-
-def turns_of(messages: Iterable[Any]) -> list[TranscriptMessage]:
-    """Read a transcript: chat messages as mappings or as objects with those fields."""
-    turns: list[TranscriptMessage] = []
-    for position, message in enumerate(messages):
-        role, calls = _role_and_calls(message)
-        if not isinstance(role, str):
-            raise ProctorError(
-                "a message of a transcript has a `role`",
-                where=f"message {position + 1}",
-                hint="give chat messages: {role: assistant, content: …, tool_calls: […]}",
-            )
-        found = tuple([_call(call, position) for call in calls or ()])
-        turns.append(TranscriptMessage(_ROLES.get(role, role), found))
-    return turns
-
-
 def calls_of(messages: Iterable[Any]) -> list[CallLike]:
-    """Return every tool call in a transcript, in order."""
+    """Return every tool call of chat messages (mappings, or objects with those fields), in order.
+
+    OpenAI's, Anthropic's and LangChain's spellings are read.
+    """
     return [
         _call(call, position)
         for position, message in enumerate(messages)
-        for call in _role_and_calls(message)[1] or ()
+        for call in _calls(message)
     ]
 
 
-def names_of(calls: Sequence[CallLike]) -> list[str]:
-    """Return the tools called, in order, with repeats."""
-    return [call.name for call in calls]
-
-
-def _role_and_calls(message: Any) -> tuple[Any, Iterable[Any] | None]:
+def _calls(message: Any) -> Iterable[Any]:
     if _is_mapping(message):
-        role = message.get("role") or message.get("type")
         calls, content = message.get("tool_calls"), message.get("content")
     else:
-        role = getattr(message, "role", None) or getattr(message, "type", None)
         calls, content = getattr(message, "tool_calls", None), getattr(message, "content", None)
     if not calls and type(content) is list:  # Anthropic writes calls as blocks of the content
         blocks = cast("list[Any]", content)
         calls = [b for b in blocks if _is_mapping(b) and b.get("type") == "tool_use"]
-    return role, calls
+    return calls or ()
 
 
 def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:

@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from proctor.checks.metrics.alignment import (
-    Aligned,
-    CallAlignment,
-    CallLike,
-    Places,
-    TranscriptMessage,
-    turns_of,
-)
+from proctor.checks.metrics.alignment import Aligned, CallAlignment, CallLike, Places
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference, ArgumentRule, ArgumentRules
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import and_more, clipped, plural
@@ -63,14 +56,6 @@ class Different(NamedTuple):
     arguments: tuple[ArgumentDifference, ...]
 
 
-class TurnDifference(NamedTuple):
-    """A message whose role is not the reference's; None where a side has no such message."""
-
-    position: int
-    actual: str | None
-    reference: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Match:
     """The result of matching; true in a condition exactly when it passed.
@@ -89,7 +74,6 @@ class Match:
     extra: tuple[PositionedCall, ...] = ()
     different: tuple[Different, ...] = ()
     moved: tuple[MatchedCalls, ...] = ()
-    turns: tuple[TurnDifference, ...] = ()
 
     def __bool__(self) -> bool:
         return self.passed
@@ -113,7 +97,6 @@ _PASSED = {
     "superset": "every one of {reference} reference calls was made, among {actual} calls",
     "subset": "every one of {actual} calls is in the reference of {reference}",
     "in_order": "all {reference} reference calls were made in order, among {actual} calls",
-    "strict_messages": "every message is as in the reference, with its {reference} calls",
 }
 
 
@@ -123,7 +106,7 @@ def _failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
     `reference` is the number of reference calls, `names` are the tools of the actual calls.
     """
     missing, extra, different, moved = match.missing, match.extra, match.different, match.moved
-    parts = [_few(match.turns, _turn)] if match.turns else []
+    parts: list[str] = []
     if missing and match.mode not in MISSING_ALLOWED:
         listed = _few(missing, lambda c: f"{_call(c)} (reference call {c.position + 1})")
         parts.append(f"{len(missing)} of {reference} reference calls missing: {listed}")
@@ -193,15 +176,6 @@ def _differences(call: Different) -> str:
     return f"{place} {_few(call.arguments, change)}"
 
 
-def _turn(turn: TurnDifference) -> str:
-    place = f"message {turn.position + 1}"
-    if turn.actual is None:
-        return f"{place} ({_name(turn.reference or '')}) missing"
-    if turn.reference is None:
-        return f"{place} ({_name(turn.actual)}) not in the reference"
-    return f"{place} is from {_name(turn.actual)}, reference {_name(turn.reference)}"
-
-
 MatchMode = Literal["strict", "unordered", "superset", "subset", "in_order"]
 
 # A missing call is reported as a different one when the same tool was called with other arguments.
@@ -250,61 +224,6 @@ def match_calls(
     return _failed(mode, here, Aligned(pairs, _nearest(here, *here.unpaired(pairs)), []))
 
 
-def match_messages(
-    actual: Iterable[Any],
-    reference: Iterable[Any],
-    *,
-    arguments: ArgumentRule | ArgumentRules = "exact",
-    tools: Mapping[str, ArgumentRule] | None = None,
-) -> Match:
-    """Match two transcripts message by message: the mode `strict_messages`.
-
-    Both have as many messages, with the same roles in the same order, and each message has the
-    same calls, in any order within it. The text of messages is not compared.
-    """
-    rules = _rules(arguments, tools)
-    ours, theirs = turns_of(actual), turns_of(reference)
-    whole = CallAlignment(
-        [call for turn in ours for call in turn.calls],
-        [call for turn in theirs for call in turn.calls],
-        rules,
-    )
-    pairs: Places = []
-    one = other = 0
-    # Messages beyond the shorter transcript are reported as differences of turns.
-    for a, r in zip(ours, theirs, strict=False):
-        if len(a.calls) == len(r.calls) == 1:  # most messages have one call, if any
-            pairs += [(one, other)] if whole.accepts(one, other) else []
-        elif a.calls and r.calls:
-            pairs += whole.paired(
-                range(one, one + len(a.calls)), range(other, other + len(r.calls))
-            )
-        one += len(a.calls)
-        other += len(r.calls)
-    turns = _turn_differences(ours, theirs)
-    if not turns and len(pairs) == len(whole.actual) == len(whole.reference):
-        return _passed("strict_messages", whole, pairs)
-    # Calls that match in another message count as moved, not as missing and extra.
-    moved = whole.paired(*whole.unpaired(pairs))
-    different = _nearest(whole, *whole.unpaired([*pairs, *moved]))
-    return _failed("strict_messages", whole, Aligned(pairs, different, moved), turns)
-
-
-def _turn_differences(
-    ours: list[TranscriptMessage], theirs: list[TranscriptMessage]
-) -> tuple[TurnDifference, ...]:
-    shared = min(len(ours), len(theirs))
-    return (
-        *(
-            TurnDifference(place, ours[place].role, theirs[place].role)
-            for place in range(shared)
-            if ours[place].role != theirs[place].role
-        ),
-        *(TurnDifference(shared + n, turn.role, None) for n, turn in enumerate(ours[shared:])),
-        *(TurnDifference(shared + n, None, turn.role) for n, turn in enumerate(theirs[shared:])),
-    )
-
-
 def _rules(
     arguments: ArgumentRule | ArgumentRules, tools: Mapping[str, ArgumentRule] | None
 ) -> ArgumentRules:
@@ -324,9 +243,7 @@ def _passed(mode: str, here: CallAlignment, pairs: Places) -> Match:
     return Match(mode, True, f"{mode}: {reason}", _pairs(here, pairs), missing, extra)
 
 
-def _failed(
-    mode: str, here: CallAlignment, found: Aligned, turns: tuple[TurnDifference, ...] = ()
-) -> Match:
+def _failed(mode: str, here: CallAlignment, found: Aligned) -> Match:
     missing, extra = _left(here, [*found.pairs, *found.different, *found.moved])
     different: list[Different] = []
     for one, other in found.different:
@@ -334,7 +251,7 @@ def _failed(
         arguments = here.rules.of(a.name).differences(a.arguments, r.arguments)
         different.append(Different(a.name, one, other, a.span_id, r.span_id, arguments))
     moved, pairs = _pairs(here, found.moved), _pairs(here, found.pairs)
-    match = Match(mode, False, "", pairs, missing, extra, tuple(different), moved, turns)
+    match = Match(mode, False, "", pairs, missing, extra, tuple(different), moved)
     names = [call.name for call in here.actual]
     return replace(match, reason=_failed_reason(match, len(here.reference), names))
 
