@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -120,43 +120,62 @@ def _digest(observation: Any) -> str:
 
 def ask_person(request: AgentRequest) -> Any:
     """Ask on the terminal, or on standard input and error if there is none."""
-    with _one_at_a_time, ExitStack() as files:
-        return converse(request, *_streams(files))
+    with _terminal() as (read, write):
+        return converse(request, read, write)
 
 
 def offer_to_resume(saved: SavedMoves) -> None:
     """Ask whether to resume the saved moves, and delete them if not."""
-    with _one_at_a_time, ExitStack() as files:
-        read, write = _streams(files)
-        write.write(
+    with _terminal() as (read, write):
+        prompt = (
             f"\nThis trial was interrupted after {len(saved.moves)} moves. "
             "Press Enter to continue, or type `new` to restart: "
         )
-        write.flush()
-        line = read.readline()
-        if not line:
-            raise _no_input_error()
-        if line.strip() in QUIT_WORDS:
-            raise _quit_error(len(saved.moves))
-        if line.strip().casefold() == "new":
+        if _line(read, write, prompt, len(saved.moves)).casefold() == "new":
             saved.forget()
 
 
 def show_person(text: str) -> None:
     """Print a message that needs no answer."""
-    with _one_at_a_time, ExitStack() as files:
-        _, write = _streams(files)
+    with _terminal() as (_, write):
         write.write(f"{printable(text, keep=chr(10))}\n")
         write.flush()
 
 
-def _streams(files: ExitStack) -> tuple[TextIO, TextIO]:
-    # The terminal itself, because standard output may be redirected to a file.
-    try:
-        read = files.enter_context(_TERMINAL.open(encoding="utf-8", errors="replace"))
-        return read, files.enter_context(_TERMINAL.open("w", encoding="utf-8"))
-    except OSError:
-        return sys.stdin, sys.stderr
+@contextmanager
+def _terminal() -> Generator[tuple[TextIO, TextIO]]:
+    """Hold the terminal: one question at a time, even when several trials run in parallel."""
+    with _one_at_a_time, ExitStack() as files:
+        # The terminal itself, because standard output may be redirected to a file.
+        try:
+            read = files.enter_context(_TERMINAL.open(encoding="utf-8", errors="replace"))
+            write = files.enter_context(_TERMINAL.open("w", encoding="utf-8"))
+        except OSError:
+            read, write = sys.stdin, sys.stderr
+        yield read, write
+
+
+def _line(read: TextIO, write: TextIO, prompt: str, step: int | None) -> str:
+    """Return the line that a person types; raise `AgentError` if there is none or they quit."""
+    write.write(prompt)
+    write.flush()
+    line = read.readline()
+    if not line:
+        raise AgentError(
+            "standard input is closed: no answer",
+            category="",
+            hint="run it at a terminal, or give the answers on standard input",
+        )
+    if line.strip() not in QUIT_WORDS:
+        return line.strip()
+    if step is None:
+        raise AgentError("the person quit without an answer", category="")
+    raise AgentError(
+        f"the person quit at step {step}",
+        category="",
+        hint="the moves are saved: resume with `proctor run --retry-infra RUN` "
+        "or by repeating the same run",
+    )
 
 
 def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
@@ -174,14 +193,8 @@ def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
             write.write(f"  {number}) {printable(text)}\n")
     prompt = "answer" if actions is None else "number or answer"
     while True:
-        write.write(f"{prompt} (/quit to stop): ")
-        write.flush()
-        line = read.readline()
-        if not line:
-            raise _no_input_error()
-        answer = line.strip()
-        if answer in QUIT_WORDS:
-            raise _quit_error(None if turn is None else turn.step)
+        step = None if turn is None else turn.step
+        answer = _line(read, write, f"{prompt} (/quit to stop): ", step)
         if turn is not None and answer == TASK_WORD:
             write.write(printable(_text(turn.task), keep="\n\t") + "\n")
             continue
@@ -205,25 +218,6 @@ def _select(answer: str, actions: Actions) -> Any:
             raise BadAction(f"{answer} is not one of the {len(actions)} actions") from problem
         option = actions[number - 1]
         return understand(option["call"], actions) if is_call(option) else option
-
-
-def _quit_error(step: int | None) -> AgentError:
-    if step is None:
-        return AgentError("the person quit without an answer", category="")
-    return AgentError(
-        f"the person quit at step {step}",
-        category="",
-        hint="the moves are saved: resume with `proctor run --retry-infra RUN` "
-        "or by repeating the same run",
-    )
-
-
-def _no_input_error() -> AgentError:
-    return AgentError(
-        "standard input is closed: no answer",
-        category="",
-        hint="run it at a terminal, or give the answers on standard input",
-    )
 
 
 def _question(value: Any, turn: ActionTurn | None) -> str:

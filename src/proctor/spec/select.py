@@ -108,6 +108,10 @@ def parse_filter(text: str) -> Filter:
     return Filter(tuple(groups))
 
 
+class NothingSelectedError(ProctorError):
+    """No case has the wanted tags and matches the filter."""
+
+
 def select_cases(
     cases: Sequence[Some],
     *,
@@ -130,7 +134,7 @@ def select_cases(
         options += [f"--filter {filter!r}"] if filter else []
         known = sorted({tag for case in cases for tag in case.tags})
         hints = (did_you_mean(tag, known) for tag in sorted(wanted))
-        raise ProctorError(
+        raise NothingSelectedError(
             f"none of {len(cases)} {called} is selected by {' '.join(options)}",
             hint=next((hint for hint in hints if hint), None)
             or _suggestion(parsed, cases)

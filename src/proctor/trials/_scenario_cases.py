@@ -26,6 +26,7 @@ from proctor.runs.trial import PlannedTrial, params_key
 from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
 from proctor.scenarios.builder import default_cache_folder
 from proctor.spec import Case, Configuration, SpecError, checks_of, select_cases
+from proctor.spec.select import NothingSelectedError
 from proctor.trials.run_trial import CallAgent, PreparedCase
 from proctor.worlds import play, world_check
 
@@ -90,9 +91,7 @@ class ScenarioPool:
         try:
             wanted = text if ":" in text else dotted
             return [Scenario(entry) for entry in select_cases(entries, filter=wanted)]
-        except ProctorError as error:
-            if not error.message.startswith("none of"):
-                raise
+        except NothingSelectedError:
             known = [*self.names(), *(entry.id for entry in entries)]
             listed = f"`proctor list cases` shows the {len(entries)} there are"
             raise ProctorError(

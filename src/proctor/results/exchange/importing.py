@@ -83,6 +83,9 @@ class Record(msgspec.Struct, kw_only=True):
         return CellKey(self.case, self.agent, params_key(self.params))
 
 
+_SHARED = frozenset(Record.__struct_fields__) & frozenset(Trial.__struct_fields__)
+
+
 class Imported(msgspec.Struct, kw_only=True):
     """Parsed contents of a file, before they are saved."""
 
@@ -170,29 +173,18 @@ def _trial(record: Record, threshold: float, scale: float) -> Trial:
         message = record.error or record.reason or "the source reports that it could not be judged"
         error = TrialError(record.error_type, clean.text(message), "agent")
     index = record.index or 0
-    return Trial(
-        case=record.case,
-        agent=record.agent,
-        index=index,
-        seed=derive_seed(0, record.case, index) if record.seed is None else record.seed,
-        status=status,
-        params=record.params,
-        axis_seed=record.axis_seed,
-        score=score if status.judged else None,
-        answer=None if record.answer is None else clean.text(record.answer),
-        checks=_checks(record, status, score),
-        error=error,
-        started_ns=record.started_ns,
-        duration_ms=record.duration_ms or record.latency_ms or 0.0,
-        latency_ms=record.latency_ms,
-        input_tokens=record.input_tokens,
-        output_tokens=record.output_tokens,
-        cost_usd=record.cost_usd,
-        llm_calls=record.llm_calls,
-        tool_calls=record.tool_calls,
-        retries=record.retries,
-        trace_id=record.trace_id,
-    )
+    values = {name: getattr(record, name) for name in _SHARED}
+    values |= {
+        "index": index,
+        "seed": derive_seed(0, record.case, index) if record.seed is None else record.seed,
+        "status": status,
+        "score": score if status.judged else None,
+        "answer": None if record.answer is None else clean.text(record.answer),
+        "checks": _checks(record, status, score),
+        "error": error,
+        "duration_ms": record.duration_ms or record.latency_ms or 0.0,
+    }
+    return Trial(**values)
 
 
 def _score(record: Record, scale: float) -> float | None:

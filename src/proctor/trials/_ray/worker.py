@@ -435,7 +435,14 @@ class LoadedKit:
 
 
 def _context(kit: Kit) -> RunContext:
-    record = kit.record if kit.sent_root is None else _moved(kit.record, kit.sent_root)
+    record = dict(kit.record)
+    if kit.sent_root is not None:
+        # Cases stay as they are: what they mention is input for agents.
+        agents = {"agents": _moved(record["suite"]["agents"], kit.sent_root)}
+        record["suite"] = {**record["suite"], **agents}
+        for part in ("base_dir", "experiment"):
+            if part in record:
+                record[part] = _moved(record[part], kit.sent_root, part)
     suite, options, configuration, design = parts_of(record, "the run")
     written = [name for name in suite.all_agents if name not in kit.objects]
     found = choose_agents(suite, written, configuration) if written else {}
@@ -446,41 +453,15 @@ def _context(kit: Kit) -> RunContext:
     return context_for(suite, options, agents, suite.cases, configuration, design)
 
 
-def _moved(record: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """Return the record with every folder of the project where Ray has put it."""
-    here = Path.cwd()
+_FOLDERS = frozenset({"base_dir", "folder", "baselines", "catalog"})
+"""Keys of a record whose values are folders."""
 
-    def moved(folder: str) -> str:
-        path = Path(folder)
-        return str(here / path.relative_to(root)) if path.is_relative_to(root) else folder
 
-    agents: dict[str, Any] = dict(record["suite"]["agents"])
-    for name, agent in agents.items():
-        if isinstance(agent, dict) and "base_dir" in agent:
-            options = cast("dict[str, Any]", agent)
-            agents[name] = {**options, "base_dir": moved(options["base_dir"])}
-    new = {
-        **record,
-        "base_dir": moved(record["base_dir"]),
-        "suite": {**record["suite"], "agents": agents},
-    }
-    if "experiment" in record:
-        experiment: dict[str, Any] = record["experiment"]
-        origins: dict[str, dict[str, str]] = experiment.get("origins") or {}
-        scenarios: dict[str, Any] = experiment.get("scenarios") or {}
-        templates: dict[str, dict[str, Any]] = scenarios.get("templates") or {}
-        new["experiment"] = {
-            **experiment,
-            "origins": {
-                case: {key: moved(folder) for key, folder in origin.items()}
-                for case, origin in origins.items()
-            },
-            "scenarios": {
-                **scenarios,
-                "templates": {
-                    name: {**template, "catalog": moved(template["catalog"])}
-                    for name, template in templates.items()
-                },
-            },
-        }
-    return new
+def _moved(value: Any, root: str, key: str = "") -> Any:
+    """Return a part of a record with every folder of the project where Ray has put it."""
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        return {name: _moved(each, root, name) for name, each in entries.items()}
+    if key in _FOLDERS and isinstance(value, str) and Path(value).is_relative_to(root):
+        return str(Path.cwd() / Path(value).relative_to(root))
+    return value

@@ -15,6 +15,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, select_cases
 from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
 from proctor.spec.research import Ablation, Research
+from proctor.spec.select import NothingSelectedError
 from proctor.trials._research.rounds import Outline, Stage, Variant
 from proctor.trials._scenario_cases import Scenario, check_parameter, error_at
 from proctor.trials.plan import Axes
@@ -50,9 +51,7 @@ def _stages(
     for number, level in enumerate(research.levels, 1):
         try:
             found = select_cases(cases, filter=level.filter) if level.filter else cases
-        except ProctorError as error:
-            if not error.message.startswith("none of"):
-                raise
+        except NothingSelectedError:
             known = sorted({case.difficulty for case in cases if case.difficulty})
             raise ProctorError(
                 f"no case of the experiment is of the level {level.name!r}",

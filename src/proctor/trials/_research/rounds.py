@@ -33,7 +33,7 @@ from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, Plan
 
 
-class Stage(NamedTuple):
+class Stage(msgspec.Struct, frozen=True):
     """A level with its cases and checked parameters.
 
     `value` is its position on the scale: that of the parameter, else 1, 2, … in order.
@@ -45,7 +45,7 @@ class Stage(NamedTuple):
     value: float
 
 
-class Variant(NamedTuple):
+class Variant(msgspec.Struct, frozen=True):
     """The whole without one part: another agent, or the same with other parameters."""
 
     without: str
@@ -68,13 +68,9 @@ class Outline:
     def record(self) -> dict[str, Any]:
         """Return it as the run folder records it."""
         written = self.research.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-        if self.stages:
-            stages = [{**stage._asdict(), "cases": list(stage.cases)} for stage in self.stages]
-            written["stages"] = stages
-        if self.whole is not None:
-            written["whole"] = self.whole
-        if self.variants:
-            written["variants"] = [variant._asdict() for variant in self.variants]
+        for name in ("stages", "whole", "variants"):
+            if value := getattr(self, name):
+                written[name] = msgspec.to_builtins(value)
         if self.space is not None:
             written["space"] = dict(self.space)
         return written
@@ -86,12 +82,9 @@ class Outline:
         written = {key: value for key, value in record.items() if key not in own}
         return cls(
             research=Research.model_validate(written),
-            stages=tuple(
-                Stage(each["name"], tuple(each["cases"]), dict(each["params"]), each["value"])
-                for each in record.get("stages") or ()
-            ),
+            stages=msgspec.convert(record.get("stages") or (), tuple[Stage, ...]),
             whole=record.get("whole"),
-            variants=tuple(Variant(**each) for each in record.get("variants") or ()),
+            variants=msgspec.convert(record.get("variants") or (), tuple[Variant, ...]),
             space=record.get("space"),
         )
 
