@@ -101,9 +101,9 @@ scenario: {a: !ev p}""",
 def test_references_in_a_circle(catalog: Catalog, write, text: str, circle: str) -> None:
     """R-S4: cyclic refs, through values, sections, parameters and names, are told as the circle."""
     write(text)
-    told = [each for each in problems(catalog) if "circle" in each]
+    told = [each for each in problems(catalog) if "circular reference" in each]
     assert len(told) == 1
-    steps = told[0].partition("circle: ")[2].split(" → ")
+    steps = told[0].partition("circular reference: ")[2].split(" → ")
     assert steps[0] == steps[-1]
     assert set(steps) == set(circle.split(" → "))
 
@@ -239,7 +239,7 @@ def test_a_circle_that_nothing_uses_is_told(
     """R-S4: cyclic references are refused with their place, also where no value asks for them."""
     write(f"values: {values}\ninput: hello")
     (problem,) = problems(catalog)
-    assert f"goes round in a circle: {told}" in problem
+    assert f"circular reference: {told}" in problem
     write("values: {a: !ref values.c, b: !ref values.c, c: 1}\ninput: !ev str(a + b)")
     assert build("a.b", 1, catalog=catalog).case().input == "2"
 
@@ -250,10 +250,10 @@ def test_includes_in_a_circle_and_without_end(catalog: Catalog, write) -> None:
     write("y: !include two.yaml", "a/one.yaml")
     write("z: !include one.yaml", "a/two.yaml")
     assert problems(catalog) == [
-        "a/two.yaml:1:4: !include goes round in a circle: one.yaml → two.yaml → one.yaml"
+        "a/two.yaml:1:4: circular !include: one.yaml → two.yaml → one.yaml"
     ]
     write("scenario: {x: !include spec.yaml}")
-    assert "circle: spec.yaml → spec.yaml" in problems(catalog)[0]
+    assert "circular !include: spec.yaml → spec.yaml" in problems(catalog)[0]
     for number in range(40):
         write(f"x: !include f{number + 1}.yaml", f"a/b/f{number}.yaml")
     write("scenario: !include f0.yaml")

@@ -358,7 +358,7 @@ def test_include_in_a_circle(tmp_path: Path) -> None:
     found = [
         relative(tmp_path, str(p)) for p in read(tmp_path / "a.yaml", environ=NOTHING).problems
     ]
-    assert found == ["b.yaml:2:4: !include goes round in a circle: a.yaml → b.yaml → a.yaml"]
+    assert found == ["b.yaml:2:4: circular !include: a.yaml → b.yaml → a.yaml"]
 
 
 def test_errors_of_an_included_file_point_there(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) 
     try:
         with MockLLM(loaded, port=port, on_request=recorder) as server:
             # A comment and `export` lines, so that a shell can evaluate the output.
-            click.echo(f"# answering at {server.url} from {printable(str(script))}; Ctrl-C stops")
+            click.echo(f"# serving at {server.url} from {printable(str(script))}; Ctrl-C stops")
             for name, value in server.environment.items():
                 click.echo(f"export {name}={value}")
             sys.stdout.flush()  # a script that reads the address from a pipe waits for it

@@ -268,7 +268,7 @@ def dotted(place: Place) -> str:
 def circle_message(path: list[Place]) -> str:
     """Describe the circle that ends a path: from the first visit of its last place."""
     circle = path[path.index(path[-1]) :]
-    return f"goes round in a circle: {' → '.join(map(dotted, circle))}"
+    return f"circular reference: {' → '.join(map(dotted, circle))}"
 
 
 def step_key(tree: Tree, step: str) -> str | int:

@@ -244,7 +244,7 @@ class _Reading:
             )
         elif target in within:
             chain = " → ".join(file.name for file in (*within[within.index(target) :], target))
-            self.add(place, f"!include goes round in a circle: {chain}")
+            self.add(place, f"circular !include: {chain}")
         elif len(within) > MAX_INCLUDES:
             self.add(place, f"files include each other more than {MAX_INCLUDES} deep")
         elif not target.is_file():
