@@ -647,3 +647,40 @@ def test_a_signal_reports_what_is_finished(place: Path, number, code):
         "hangs": "cancelled",
     }
     assert found["totals"]["not_run"] == 1
+
+
+def test_a_run_judged_again_keeps_three_outcomes(place, proctor):
+    """R-A2 R-R1: of a run folder, each trial is judged once, by the attempt that counts; trials
+    that could not be judged stay so instead of failing."""
+    (place / "flaky.py").write_text(
+        "import pathlib\n"
+        "def answer(request):\n"
+        "    index = request.index\n"
+        "    seen = pathlib.Path(f'seen{index}')\n"
+        "    if index == 3 or (index == 2 and not seen.exists()):\n"
+        "        seen.touch()\n"
+        "        raise ConnectionError('no route to the model')\n"
+        "    if index == 4:\n"
+        "        raise KeyError('agent')\n"
+        "    return 'Lyon' if index == 1 else 'Paris'\n"
+    )
+    (place / "flaky.yaml").write_text(
+        "agent: flaky:answer\n"
+        "cases: [{id: capital, input: x, correctness: {expected_in_answer: [Paris]}}]\n"
+    )
+    name = "flaky.yaml"
+    started = [sys.executable, "-m", "proctor", "run"]
+    env = {**os.environ, "XDG_CONFIG_HOME": str(place / "xdg")}
+    options = ["--trials", "5", "--max-retries", "0", "--quiet", "--results", "kept"]
+    quietly = {"cwd": place, "env": env, "capture_output": True}
+    subprocess.run([*started, name, *options], check=False, **quietly)
+    (run,) = (place / "kept").glob("*/*/")
+    subprocess.run([*started, "--retry-infra", str(run), "--quiet"], check=False, **quietly)
+    said = proctor(name, "--traces", str(run), "--format", "json")
+    assert [case["status"] for case in said.document["cases"]] == [
+        "passed",
+        "hard_fail",
+        "passed",
+        "infra_error",
+        "failed",
+    ]

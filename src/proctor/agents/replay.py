@@ -33,17 +33,31 @@ class Recordings:
         self._by_input: dict[str, list[Trace]] = defaultdict(list)
         self._chosen = chosen
         self._files: dict[int, str] = {}
+        self._errors: dict[int, AgentError] = {}
         self.traces: list[Trace] = []
         self.problems: list[TraceProblem] = []
         """Problems found in the files."""
 
-    def add(self, trace: Trace, file: str | None = None) -> None:
-        """Add a trace and its source file."""
+    def add(
+        self,
+        trace: Trace,
+        file: str | None = None,
+        *,
+        case: str | None = None,
+        error: AgentError | None = None,
+    ) -> None:
+        """Add a trace and its source file.
+
+        A trial of a run names its case; `error` is why it gave no answer there, which its trace
+        does not show.
+        """
+        # `self.traces` keeps the object alive, so that its id is not reused.
         self.traces.append(trace)
         if file is not None:
-            # `self.traces` keeps the object alive, so that its id is not reused.
             self._files[id(trace)] = file
-        for name in _names(trace, file):
+        if error is not None:
+            self._errors[id(trace)] = error
+        for name in {case} if case is not None else _names(trace, file):
             self._by_name[name].append(trace)
         if trace.query is not None:
             self._by_input[_normal(trace.query)].append(trace)
@@ -56,6 +70,10 @@ class Recordings:
             return [trace for name in names for trace in self._by_name.get(name, ())]
         # Names first: two cases may share an input.
         return self._by_name.get(case) or self._by_input.get(_normal(value), [])
+
+    def error_of(self, trace: Trace) -> AgentError | None:
+        """Return the error that ended the trial of a trace when it was recorded."""
+        return self._errors.get(id(trace))
 
     def file_of(self, trace: Trace) -> str | None:
         """Return the source file of a trace."""
@@ -107,10 +125,15 @@ class ReplayAgentConfig(AgentConfig):
     ) -> ReplayAgentConfig:
         """Create a replay of traces in memory."""
         config = cls(traces=["-"], map=dict(chosen or {}))
-        config._recordings = Recordings(config.map)
+        recordings = Recordings(config.map)
         for trace in traces:
-            config._recordings.add(trace)
-        return config
+            recordings.add(trace)
+        return config.with_recordings(recordings)
+
+    def with_recordings(self, recordings: Recordings) -> ReplayAgentConfig:
+        """Use recordings that are in memory already."""
+        self._recordings = recordings
+        return self
 
     @cached_property
     def recordings(self) -> Recordings:
@@ -142,6 +165,8 @@ class ReplayAgent:
         if request.index >= len(traces):
             raise self._missing(request, len(traces))
         trace = traces[request.index]
+        if (error := self._recordings.error_of(trace)) is not None:
+            raise error
         return AgentReply(answer=trace.response or "", trace=trace)
 
     def _missing(self, request: AgentRequest, found: int) -> AgentError:

@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import msgspec
 
-from proctor.errors import ProctorError
+from proctor.agents.base import AgentError
+from proctor.agents.replay import Recordings, ReplayAgentConfig
+from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.early_stop import CellPlan
 from proctor.runs.folder import OUTPUT, RunFolder, earlier_folders
-from proctor.runs.summary import CellSummary
+from proctor.runs.run import Run
+from proctor.runs.summary import CellSummary, plan_order
 from proctor.runs.trial import CellKey, PlannedTrial, params_key
 from proctor.seeds import derive_seed, derive_seeds
-from proctor.spec import Case
+from proctor.spec import Case, SourceLocation, SpecError, SpecProblem
 from proctor.spec.experiment import Axis, Experiment, NumberRange
+from proctor.spec.located import plain
+from proctor.spec.yaml_reader import read
+from proctor.trace import Trace
 from proctor.trials.options import RunOptions
 
 if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
-
-from proctor.agents.replay import Recordings, ReplayAgentConfig
-from proctor.errors import did_you_mean
-from proctor.spec import SourceLocation, SpecError, SpecProblem
-from proctor.spec.located import plain
-from proctor.spec.yaml_reader import read
 
 MAX_PLANNED = 1_000_000
 """More trials in one run are a mistake in an axis; their journal would be hundreds of megabytes."""
@@ -347,8 +347,30 @@ Chosen = Mapping[str, str | list[str]]
 
 
 def recorded(traces: Sequence[str], chosen: Chosen | None = None) -> ReplayAgentConfig:
-    """Return an agent that replays the traces of files, folders or globs."""
-    return ReplayAgentConfig(traces=list(traces), map=dict(chosen or {}))
+    """Return an agent that replays the traces of files, folders, globs or run folders.
+
+    A run folder also holds traces of superseded attempts, so each of its trials is replayed once:
+    the attempt that counts. Trials that ended without an answer are not judged by their traces:
+    an error of the agent stays one, and so does one of the infrastructure.
+    """
+    config = ReplayAgentConfig(traces=list(traces), map=dict(chosen or {}))
+    runs = [name for name in traces if RunFolder(Path(name)).spec_path.is_file()]
+    if not runs:
+        return config
+    others = [name for name in traces if name not in runs]
+    recordings = Recordings(config.map)
+    if others:
+        recordings = ReplayAgentConfig(traces=others, map=config.map).recordings
+    for name in runs:
+        run = Run(name)
+        for trial in sorted(run.trials, key=lambda trial: (trial.case, *plan_order(trial))):
+            trace, error = run.trace(trial), None
+            if trace is None or (trial.error is not None and trial.error.place != "check"):
+                why = "its trace is missing" if trial.error is None else trial.error.message
+                error = AgentError(f"in the recorded run: {why}", category=trial.category)
+            trace = trace or Trace(trace_id=trial.trace_id or trial.key)
+            recordings.add(trace, str(run.path), case=trial.case, error=error)
+    return config.with_recordings(recordings)
 
 
 def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> list[PlannedTrial]:
