@@ -1,7 +1,7 @@
-"""The variables of the report's templates: every figure as the text that the page prints.
+"""The variables of the report's templates, for what takes more than a fact and its formatting.
 
-Markup lives in `templates/`, which escape every value; this module decides what a section says.
-A section without anything to show has no variables, so the template leaves it out.
+Templates print facts with the formatting functions of `FUNCTIONS`, and escape every value. A
+section without anything to show has no variables, so the template leaves it out.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from proctor.report.figures import (
     ranked_by,
     score,
 )
-from proctor.results.gate import ArmGate, GateResult
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import TrialStatus
 from proctor.stats.describe import percentile
+from proctor.stats.gate import Gate
 
 MAX_FAILURES = 20
 """Ranked failures in the page. The rest are the least harmful ones and are in results.json."""
@@ -68,7 +68,6 @@ SECTION_TITLES = {
 }
 """Template variable of a section → its link in the navigation bar."""
 
-_VERDICTS = {"PASS": ("✓", "good"), "FAIL": ("✕", "bad"), "NOT JUDGED": ("?", "odd")}
 _JUDGED = tuple(status for status in STATUSES if TrialStatus(status).judged)
 
 Rows = Mapping[str, int]
@@ -80,22 +79,22 @@ def report_context(
 ) -> dict[str, Any]:
     """Return the variables of `sections.html`; None for a section that is left out."""
     return {
+        "facts": facts,
+        "totals": facts.totals,
         "agents": facts.names,
-        "top": _top(facts),
-        "since": None if facts.since is None else _since(facts.since),
-        "research": None
-        if not facts.research
-        else {"kind": facts.research[0], "lines": [text.strip() for text in facts.research[1:]]},
-        "leaderboard": _leaderboard(facts),
-        "failures": _failures(facts, rows),
-        "notes": _notes(facts, rows),
+        "row_of": rows.get,
+        "since": facts.since,
+        "research": facts.research or None,
+        "leaderboard": facts.board,
+        "failures": facts.failures,
+        "notes": facts.notes or None,
         "cells": _cells(facts),
         "difficulty": _difficulty(facts),
         "histogram": _histogram(facts),
         "cost": _cost(facts),
         "timeline": _timeline(facts),
-        "trials": {"note": _trials_note(facts, listed)},
-        "about": {"contents": contents, "provenance": _provenance(facts)},
+        "trials": _trials_note(facts, listed),
+        "about": contents,
     }
 
 
@@ -144,72 +143,11 @@ def interval_marks(
 # -- the sections, in the order of the page ------------------------------------------------------
 
 
-def _top(facts: ReportFacts) -> dict[str, Any]:
-    totals = facts.totals
-    subtitle = [
-        when(facts),
-        f"run {facts.run_id}",
-        f"commit {facts.commit[:10]}" if facts.commit else "",
-        plural(len(facts.arms), "agent"),
-        plural(len({cell.case for cell in facts.cells}), "case"),
-        plural(totals.trials, "trial"),
-    ]
-    tiles = (
-        ("Trials passed", percent(totals.pass_rate), f"{totals.passed} of {totals.judged} judged"),
-        ("Cells passed", f"{facts.passed_cells}/{len(facts.cells)}", "case × agent"),
-        (
-            "Not judged",
-            str(totals.unjudged + totals.cancelled),
-            not_judged(totals) or f"of {plural(totals.trials, 'trial')}",
-        ),
-        (
-            "Cost",
-            at_least(totals.cost_usd, totals.unpriced_calls) or DASH,
-            cost_line(totals).removeprefix("cost").lstrip(": "),
-        ),
-        ("Time", duration_ms(facts.duration_ms) or DASH, "from first start to last end"),
-    )
-    sign, tone = _VERDICTS[facts.verdict]
-    return {
-        "name": facts.name,
-        "tags": facts.tags,
-        "subtitle": " · ".join(part for part in subtitle if part),
-        "verdict": facts.verdict,
-        "sign": sign,
-        "tone": tone,
-        "headline": facts.headline,
-        "stopped": facts.stopped,
-        "leader": leading(facts.board),
-        "errors": error_lines(facts.errors),
-        "tiles": [{"name": name, "value": value, "detail": text} for name, value, text in tiles],
-    }
-
-
-def _since(gate: GateResult) -> dict[str, Any]:
-    commit = f", commit {gate.baseline.commit[:10]}" if gate.baseline.commit else ""
-    missing = (
-        (gate.only_candidate, "only in this run"),
-        (gate.only_baseline, "only in the reference run"),
-    )
-    return {
-        "verdict": gate.verdict,
-        "tone": GATE_TONES[gate.verdict],
-        "reason": gate.reason,
-        "note": f"Against {run_name(Path(gate.baseline.path))}{commit}; {gate.error_rate}.",
-        "agents": [_changed_agent(arm) for arm in gate.arms],
-        "notes": [
-            *(f"{', '.join(names)}: {where}" for names, where in missing if names),
-            *gate.notes,
-        ],
-    }
-
-
-def _changed_agent(arm: ArmGate) -> dict[str, Any]:
-    gate = arm.gate
-    changed = moved_cases(gate)
+def agent_notes(gate: Gate) -> str:
+    """Return what the table of an agent's changed cases leaves out."""
     notes: list[str] = []
-    if len(changed) > MAX_CHANGED_CASES:
-        notes.append(f"{plural(len(changed) - MAX_CHANGED_CASES, 'case')} moved less.")
+    if (more := len(moved_cases(gate)) - MAX_CHANGED_CASES) > 0:
+        notes.append(f"{plural(more, 'case')} moved less.")
     if gate.flaky:
         notes.append(f"Flaky already in the reference run: {', '.join(gate.flaky)}.")
     if gate.left_out:
@@ -219,101 +157,15 @@ def _changed_agent(arm: ArmGate) -> dict[str, Any]:
         notes.append(f"Not compared: {plural(len(gate.left_out), 'case')} ({reasons}).")
     if gate.advice is not None:
         notes.append(gate.advice.text)
-    return {
-        "name": arm.name,
-        "verdict": gate.verdict,
-        "tone": GATE_TONES[gate.verdict],
-        "summary": gate_line(gate),
-        "cases": [
-            {
-                "name": move.case,
-                "before": f"{move.baseline.passes}/{move.baseline.trials}",
-                "now": f"{move.candidate.passes}/{move.candidate.trials}",
-                "change": f"{points(-move.drop)} points",
-            }
-            for move in changed[:MAX_CHANGED_CASES]
-        ],
-        "notes": " ".join(notes),
-    }
+    return " ".join(notes)
 
 
-def _leaderboard(facts: ReportFacts) -> dict[str, Any]:
-    figures = ("Score", "Cells", "Trials", "Not judged", "p50", "p95", "Cost")
-    rows: list[dict[str, Any]] = []
-    for row in facts.board.rows:
-        rate, cells = row.pass_rate, facts.arms[row.name]
-        rows.append(
-            {
-                "agent": row.name,
-                "rank": places(row.best, row.worst),
-                "rate": percent(rate.value),
-                "interval": ends("pass_rate", rate),
-                "drawn": interval_marks(rate.value, rate.low, rate.high),
-                "figures": (
-                    score(row.score.value),
-                    f"{cells.passed}/{cells.cells}",
-                    f"{row.passes}/{row.trials}",
-                    row.infra + row.cancelled,
-                    duration_ms(row.latency_p50_ms) or DASH,
-                    duration_ms(row.latency_p95_ms) or DASH,
-                    money(row.cost_usd, row.unpriced_calls) or DASH,
-                ),
-            }
-        )
-    return {
-        "note": ranked_by(facts.board),
-        "heads": ("Agent", "Rank", "Pass rate", "95 % interval", "", *figures),
-        "numbers": ("Rank", "Pass rate", "95 % interval", *figures),
-        "rows": rows,
-        "notes": facts.board.notes,
-    }
-
-
-def _failures(facts: ReportFacts, rows: Rows) -> dict[str, Any]:
-    listed: list[dict[str, Any]] = []
-    # Samples link to their trial, if the page lists it.
-    for failure in facts.failures[:MAX_FAILURES]:
-        samples: list[dict[str, Any]] = []
-        for sample in failure.samples:
-            # From the right: the name of a case may contain slashes.
-            case, agent, seed, index = sample.trial.rsplit("/", 3)
-            label = f"{case} × {agent}, trial {int(index) + 1}"
-            if seed != "0":
-                label += f", seed {seed}"
-            samples.append({"label": label, "row": rows.get(sample.trial), "reason": sample.reason})
-        of = plural(failure.of, "judged trial")
-        listed.append(
-            {
-                "check": failure.check_id,
-                "effect": "blocks" if failure.blocking else "warns",
-                "tone": "bad" if failure.blocking else "soft",
-                "layer": failure.layer,
-                "width": bar_width(failure.rate),
-                "share": f"{failure.count} of {of} ({percent(failure.rate)})",
-                "samples": samples,
-            }
-        )
-    note = (
-        "Failed checks over all cells, the most harmful first: by how often they fail and their"
-        " weight. A blocking check fails its trial, a warning does not."
-    )
-    return {
-        "note": note if listed else None,
-        "listed": listed,
-        "more": len(facts.failures) - len(listed),
-    }
-
-
-def _notes(facts: ReportFacts, rows: Rows) -> list[dict[str, Any]] | None:
-    return [
-        {
-            "text": note.text,
-            "author": f"{note.who}, {note.at[:16].replace('T', ' ')} UTC",
-            "trial": note.trial,
-            "row": None if note.trial is None else rows.get(note.trial),
-        }
-        for note in facts.notes
-    ] or None
+def trial_label(trial: str) -> str:
+    """Return the name of a trial as people say it."""
+    # From the right: the name of a case may contain slashes.
+    case, agent, seed, index = trial.rsplit("/", 3)
+    label = f"{case} × {agent}, trial {int(index) + 1}"
+    return label if seed == "0" else f"{label}, seed {seed}"
 
 
 def _cells(facts: ReportFacts) -> dict[str, Any]:
@@ -402,35 +254,22 @@ def _histogram(facts: ReportFacts) -> list[dict[str, Any]]:
     ]
 
 
-def _cost(facts: ReportFacts) -> dict[str, Any] | None:
-    """Return the cost of each agent; None for a run without model calls."""
+def _cost(facts: ReportFacts) -> str | None:
+    """Return how to read the costs; None for a run without model calls."""
     totals = facts.totals
     if totals.cost_usd is None and totals.judge_cost_usd is None and not totals.llm_calls:
         return None
-    rows: list[dict[str, Any]] = []
-    for row in facts.board.rows:
-        cost, unpriced, trials = row.cost_usd, row.unpriced_calls, row.trials + row.infra
-        tokens = facts.arms[row.name].tokens
-        per_trial = None if cost is None or not trials else cost / trials
-        # The price of a success: a cheap agent that rarely passes is not cheap.
-        per_pass = None if cost is None or not row.passes else cost / row.passes
-        rows.append(
-            {
-                "agent": row.name,
-                "figures": (
-                    money(cost, unpriced) or DASH,
-                    at_least(per_trial, unpriced) or DASH,
-                    at_least(per_pass, unpriced) or DASH,
-                    DASH if tokens is None else f"{tokens:,}",
-                ),
-            }
-        )
     note = "Cost of the agents' model calls."
     if totals.cost_usd is None:
         note = f"Cost unknown: {plural(totals.llm_calls, 'model call')} without a price."
     if judges := money(totals.judge_cost_usd):
         note += f" Judges cost another {judges}."
-    return {"note": note, "rows": rows}
+    return note
+
+
+def per(cost: float | None, number: int) -> float | None:
+    """Return the cost of one of so many; None where it is not defined."""
+    return None if cost is None or not number else cost / number
 
 
 def _timeline(facts: ReportFacts) -> dict[str, Any]:
@@ -466,18 +305,40 @@ def _trials_note(facts: ReportFacts, listed: int) -> str:
     return note
 
 
-def _provenance(facts: ReportFacts) -> list[tuple[str, str]]:
-    known = facts.provenance
-    dirty = " (with uncommitted changes)" if facts.dirty else ""
-    values = (
-        ("Run", facts.run_id),
-        ("Folder", facts.path),
-        ("Started", when(facts)),
-        ("Commit", f"{facts.commit}{dirty}" if facts.commit else None),
-        ("Proctor", known.get("proctor")),
-        ("Python", known.get("python")),
-        ("Platform", known.get("platform")),
-        ("Host", known.get("host")),
-        ("User", known.get("user")),
-    )
-    return [(name, str(value)) for name, value in values if value]
+FUNCTIONS: dict[str, Any] = {
+    **{
+        function.__name__: function
+        for function in (
+            agent_notes,
+            at_least,
+            bar_width,
+            cost_line,
+            duration_ms,
+            ends,
+            error_lines,
+            gate_line,
+            interval_marks,
+            leading,
+            money,
+            moved_cases,
+            not_judged,
+            per,
+            percent,
+            places,
+            plural,
+            points,
+            ranked_by,
+            run_name,
+            score,
+            trial_label,
+            when,
+        )
+    },
+    "DASH": DASH,
+    "GATE_TONES": GATE_TONES,
+    "MAX_CHANGED_CASES": MAX_CHANGED_CASES,
+    "MAX_FAILURES": MAX_FAILURES,
+    "VERDICTS": {"PASS": ("✓", "good"), "FAIL": ("✕", "bad"), "NOT JUDGED": ("?", "odd")},
+    "Path": Path,
+}
+"""What templates may call and name."""

@@ -27,7 +27,7 @@ from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.charts import config
 from proctor.report.facts import ReportFacts, TrialRow, trial_order
-from proctor.report.html._context import report_context, section_links
+from proctor.report.html._context import FUNCTIONS, report_context, section_links
 from proctor.report.html.trial_data import (
     MAX_TEXT,
     PackedTrials,
@@ -141,7 +141,7 @@ def environment() -> Environment:
             return value
         return "" if value is None else visible(str(value))
 
-    return Environment(
+    found: Any = Environment(
         loader=PackageLoader("proctor.report.html"),
         autoescape=True,
         # A misspelt variable is an error, not an empty place in the page.
@@ -150,6 +150,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.globals.update(FUNCTIONS)
+    return found
 
 
 def _redacted(facts: ReportFacts, texts: PageTexts) -> ReportFacts:
