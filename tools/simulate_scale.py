@@ -1,10 +1,10 @@
 """A million trials on a hundred machines: `python tools/simulate_scale.py`.
 
-Measures here what a trial costs (`_scale_costs`), then plays the run: one driver, a queue before
-it, slots on machines that take the next trial when they are free, machines that die now and then,
-a provider that lets only so many requests through. The same seed and costs give the same figures.
+Measures the costs of a trial (`_scale_costs`), then simulates the run: one driver with a queue,
+slots on machines that take the next trial when they are free, machine failures, a provider with a
+rate limit. The same seed and costs give the same figures.
 
-    python tools/simulate_scale.py --costs costs.json     measure once, use it again
+    python tools/simulate_scale.py --costs costs.json     measure once, reuse the costs
 """
 
 # ruff: noqa: T201 - a script that reports to its terminal
@@ -23,60 +23,60 @@ from _scale_costs import Costs, Line, measure
 
 
 class World(NamedTuple):
-    """What is assumed, because it cannot be measured here."""
+    """Assumptions that cannot be measured on one machine."""
 
     trials: int = 1_000_000
     machines: int = 100
     slots: int = 16
-    """Trials at a time on a machine: agents wait for models most of the time."""
+    """Concurrent trials per machine: agents wait for models most of the time."""
     seconds: float = 20.0
-    """The median of a trial; long ones are common, so the mean is a third higher."""
+    """Median duration of a trial; long ones are common, so the mean is a third higher."""
     spread: float = 0.8
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the logarithm of the duration."""
     requests: int = 7
-    """Model calls of a trial."""
+    """Model calls per trial."""
     limit: float | None = None
-    """Requests a minute that the provider lets through; None: enough."""
+    """Requests per minute that the provider allows; None for no limit."""
     mtbf_hours: float = 500.0
-    """Hours between deaths of a machine: two in a week of a hundred would be good."""
+    """Mean hours between failures of one machine; a pessimistic value."""
     repair_s: float = 300.0
     trace_bytes: float = 20_000.0
     """A compressed trace with the prompts and documents of a real model."""
 
 
 class Played(NamedTuple):
-    """What came of it."""
+    """Result of a simulation."""
 
     seconds: float
     done: int
     repeated: int
-    """Trials begun again because their machine died."""
+    """Trials started over because their machine failed."""
     deaths: int
     driver: float
-    """The share of the time the driver was at work."""
+    """Share of the time the driver was busy."""
     waiting: float
-    """The share of the slots' time that went by waiting for the driver."""
+    """Share of the slots' time spent waiting for the driver."""
     permits: float
-    """The share of it that went by waiting for permits."""
+    """Share of the slots' time spent waiting for permits."""
     longest: float
-    """Seconds that a finished trial waited at most to be taken in."""
+    """Longest time in seconds that a finished trial waited for the driver."""
 
     @property
     def rate(self) -> float:
-        """Trials a second."""
+        """Trials per second."""
         return self.done / self.seconds
 
 
 FREE, ENDED, DIES, BACK = range(4)
-"""Events: a slot may take a trial, its trial ends, a machine dies, a machine is back."""
+"""Events: a slot is free, its trial ended, a machine fails, a machine is back."""
 
 
 class Play:
-    """One run, event by event."""
+    """Event-driven simulation of one run."""
 
     def __init__(self, world: World, driver_s: float, seed: int) -> None:
         self.world = world
-        self.random = random.Random(seed)  # noqa: S311 (a play, no secret)
+        self.random = random.Random(seed)  # noqa: S311 (a simulation, no secret)
         self.driver_s = driver_s
         self.left = world.trials
         self.busy_until = self.worked = self.waited = self.held = self.longest = 0.0
@@ -94,7 +94,7 @@ class Play:
         heapq.heapify(self.events)
 
     def to_end(self) -> Played:
-        """Play until every trial is done."""
+        """Simulate until every trial is done."""
         slots, now = len(self.running), 0.0
         while self.done < self.world.trials:
             now, kind, which, life = heapq.heappop(self.events)
@@ -112,7 +112,7 @@ class Play:
         )  # fmt: skip
 
     def _served(self, now: float) -> float:
-        """When the driver has seen to something that came now; it does one thing at a time."""
+        """Return when the driver, which does one thing at a time, has handled an event."""
         self.busy_until = max(now, self.busy_until) + self.driver_s / 2
         self.worked += self.driver_s / 2
         return self.busy_until
@@ -131,7 +131,7 @@ class Play:
         heapq.heappush(self.events, (allowed + lasts, ENDED, slot, life))
 
     def _permitted(self, now: float) -> float:
-        """When the provider lets through what a trial asks, all trials together."""
+        """Return when the provider, whose limit all trials share, allows a trial's requests."""
         if self.world.limit is None:
             return now
         each = self.world.requests * 60.0 / self.world.limit
@@ -154,7 +154,7 @@ class Play:
                 self.running[slot] = False
                 self.repeated += 1
                 self.left += 1
-        # What it had begun is for whoever had nothing left to do.
+        # Idle slots take the trials that the machine lost.
         for slot, life in self.idle:
             heapq.heappush(self.events, (now, FREE, slot, life))
         self.idle.clear()
@@ -173,14 +173,14 @@ class Play:
 
 
 def driver_seconds(costs: Costs, world: World) -> float:
-    """What the driver does for one trial on another machine, permits of a limit included."""
+    """Return the driver's time for one trial on another machine, permits included."""
     trial = costs.ray_s if costs.ray_s is not None else costs.bare_s
-    # Asking for a permit is a message like handing over a trial, without the writing.
+    # A permit is one message, like dispatching a trial, but without the journal write.
     asked = trial - costs.write_s + costs.permit_s
     return trial + (world.requests * asked if world.limit is not None else 0.0)
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -190,74 +190,80 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def unit_costs(costs: Costs) -> str:
-    """What was measured."""
+    """Return the table of measured costs."""
     upload = costs.upload_small_s, costs.upload_byte_s
     rows = [
-        ("driver, a trial on a worker of Ray", _time(costs.ray_s)),
-        ("driver, a trial in its own process, 12 spans and 3 checks", _time(costs.trial_s)),
-        ("driver, an agent that answers at once", _time(costs.bare_s)),
-        ("of it, a line of the journal", _time(costs.write_s)),
+        ("driver, trial on a Ray worker", _time(costs.ray_s)),
+        ("driver, trial in its own process, 12 spans and 3 checks", _time(costs.trial_s)),
+        ("driver, agent that answers immediately", _time(costs.bare_s)),
+        ("of which writing the journal line", _time(costs.write_s)),
         (
-            "a permit of a rate limit",
-            f"{_time(costs.permit_s)} ({1 / costs.permit_s:,.0f} a second)",
+            "rate limit permit",
+            f"{_time(costs.permit_s)} ({1 / costs.permit_s:,.0f} per second)",
         ),
-        ("a planned trial", f"{_time(costs.plan_s)}, {costs.plan_bytes:.0f} bytes of memory"),
+        ("planned trial", f"{_time(costs.plan_s)}, {costs.plan_bytes:.0f} bytes of memory"),
         ("journal", f"{costs.journal_bytes:,.0f} bytes"),
         ("trace, compressed", f"{costs.trace_bytes:,.0f} bytes"),
         ("columns", f"{costs.parquet_bytes:,.0f} bytes"),
-        ("reading a journal back", _line(costs.resume)),
-        ("memory of a finished trial, resumed", f"{costs.resume_bytes:,.0f} bytes"),
-        ("ending a run", f"{_line(costs.finalise)}, {costs.finalise_bytes:,.0f} bytes of memory"),
-        ("a question (pass rates by agent and case)", _line(costs.query)),
+        ("reading the journal", _line(costs.resume)),
+        ("memory of a finished trial after resume", f"{costs.resume_bytes:,.0f} bytes"),
+        (
+            "finalizing a run",
+            f"{_line(costs.finalise)}, {costs.finalise_bytes:,.0f} bytes of memory",
+        ),
+        ("query (pass rates by agent and case)", _line(costs.query)),
     ]
     if upload[0] is not None and upload[1] is not None:
         rows.append(
             (
-                "an upload, to moto on loopback",
+                "upload to moto on loopback",
                 f"{_time(upload[0])} and {1e-6 / upload[1]:.0f} MB/s",
             )
         )
-    return table(("what", "cost"), rows)
+    return table(("item", "cost"), rows)
 
 
 def whole_run(costs: Costs, world: World, played: Played) -> str:
-    """What it comes to."""
+    """Return the table of totals."""
     count = world.trials
     size = count * (costs.journal_bytes + costs.trace_bytes)
     memory_to_end = _size(count * costs.finalise_bytes)
-    memory_to_go_on = f"{_size(count * costs.resume_bytes)} of memory, to read the journal"
+    memory_to_resume = f"{_size(count * costs.resume_bytes)} of memory"
     rows = [
-        ("time", f"{played.seconds / 3600:.1f} h, {played.rate:.0f} trials a second"),
-        ("machines that died", f"{played.deaths}; {played.repeated} trials begun again"),
-        ("driver at work", f"{played.driver:.1%} of the time".replace("%", " %")),
+        ("time", f"{played.seconds / 3600:.1f} h, {played.rate:.0f} trials per second"),
+        ("failed machines", f"{played.deaths}; {played.repeated} trials started over"),
+        ("driver busy", f"{played.driver:.1%} of the time".replace("%", " %")),
         ("slots waiting for the driver", f"{played.waiting:.3%}".replace("%", " %")),
         ("slots waiting for permits", f"{played.permits:.1%}".replace("%", " %")),
-        ("longest wait to be taken in", _time(played.longest)),
+        ("longest wait for the driver to accept a result", _time(played.longest)),
         ("plan in memory", _size(count * costs.plan_bytes)),
         ("journal", _size(count * costs.journal_bytes)),
         ("traces", _size(count * costs.trace_bytes)),
         ("columns", _size(count * costs.parquet_bytes)),
-        ("shipped every five seconds", _size(5 * size / played.seconds)),
-        ("ending the run", f"{costs.finalise.at(count):.0f} s, {memory_to_end} of memory"),
-        ("going on after the driver died", f"{costs.resume.at(count):.0f} s, {memory_to_go_on}"),
-        ("a question", f"{costs.query.at(count):.1f} s"),
+                ("uploaded every five seconds", _size(5 * size / played.seconds)),
+        ("finalizing the run", f"{costs.finalise.at(count):.0f} s, {memory_to_end} of memory"),
+        (
+            "reading the journal to resume after a driver failure",
+            f"{costs.resume.at(count):.0f} s, {memory_to_resume}",
+        ),
+        ("query", f"{costs.query.at(count):.1f} s"),
     ]  # fmt: skip
     if costs.upload_byte_s is not None:
         rows.append(
             (
-                "sending it whole with `proctor runs sync`",
+                "full upload with `proctor runs sync`",
                 f"{size * costs.upload_byte_s:.0f} s at the rate of moto here",
             )
         )
         large = count * (costs.journal_bytes + world.trace_bytes)
         each, whole = _size(5 * large / played.seconds), large * costs.upload_byte_s / 60
-        told = f"{_size(large)}, {each} every five seconds, {whole:.0f} min to send it whole"
-        rows.append((f"with traces of {_size(world.trace_bytes)} instead", told))
-    return table(("what", "comes to"), rows)
+        total = f"{_size(large)}, {each} every five seconds, {whole:.0f} min for a full upload"
+        rows.append((f"with traces of {_size(world.trace_bytes)} instead", total))
+    return table(("item", "total"), rows)
 
 
 def where_it_breaks(costs: Costs, seed: int) -> str:
-    """The same with other machines and other trials, until the driver is the limit."""
+    """Return a table over machines and trial durations, up to where the driver is the limit."""
     rows: list[tuple[str, ...]] = []
     for seconds in (20.0, 2.0, 0.2):
         for machines in (10, 100, 1000):
@@ -274,13 +280,13 @@ def where_it_breaks(costs: Costs, seed: int) -> str:
                     (
                         f"{seconds:g} s",
                         str(machines),
-                        "asked for" if limit else "none",
+                        "yes" if limit else "none",
                         f"{played.rate:,.0f}",
                         f"{played.driver:.0%}".replace("%", " %"),
                         f"{played.waiting:.1%}".replace("%", " %"),
                     )
                 )
-    head = ("trial", "machines", "permits", "trials a second", "driver at work", "slots waiting")
+    head = ("trial", "machines", "permits", "trials per second", "driver busy", "slots waiting")
     return table(head, rows)
 
 
@@ -295,7 +301,9 @@ def _time(seconds: float | None) -> str:
 
 def _line(line: Line) -> str:
     fixed = f"{_time(line.fixed)} and " if line.fixed else ""
-    return f"{fixed}{_time(line.each)} a trial (off by {line.off:.0%} at most)".replace("%", " %")
+    return f"{fixed}{_time(line.each)} per trial (maximum deviation {line.off:.0%})".replace(
+        "%", " %"
+    )
 
 
 def _size(count: float) -> str:
@@ -309,7 +317,7 @@ def _size(count: float) -> str:
 
 
 def kept_costs(path: Path | None, sizes: tuple[int, ...], *, ray: bool) -> Costs:
-    """The costs of a file, or measured now and kept there."""
+    """Return the costs stored in a file, or measure them and store them there."""
     if path is not None and path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         lines = {key: Line(*value) for key, value in found.items() if isinstance(value, list)}
@@ -321,8 +329,8 @@ def kept_costs(path: Path | None, sizes: tuple[int, ...], *, ray: bool) -> Costs
 
 
 def report(costs: Costs, world: World, seed: int) -> Iterator[str]:
-    """The tables of the document."""
-    yield "## Measured here\n"
+    """Yield the tables of the page."""
+    yield "## Measurements\n"
     yield unit_costs(costs)
     played = Play(world, driver_seconds(costs, world), seed).to_end()
     yield f"\n## {world.trials:,} trials on {world.machines} machines\n"
@@ -332,16 +340,16 @@ def report(costs: Costs, world: World, seed: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure, play, tell."""
+    """Measure, simulate and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     for name in ("trials", "machines", "slots"):
         parser.add_argument(f"--{name}", type=int, default=World._field_defaults[name])
     parser.add_argument("--seconds", type=float, default=World().seconds)
-    parser.add_argument("--limit", type=float, help="requests a minute of the provider")
-    parser.add_argument("--sizes", default="10000,30000,100000", help="runs that are measured")
+    parser.add_argument("--limit", type=float, help="requests per minute of the provider")
+    parser.add_argument("--sizes", default="10000,30000,100000", help="sizes of the measured runs")
     parser.add_argument(
-        "--costs", type=Path, help="a file to keep the costs in, or to take them from"
+        "--costs", type=Path, help="file to read the costs from, or to store them in"
     )
     parser.add_argument("--no-ray", action="store_true", help="measure without Ray")
     given = parser.parse_args()
