@@ -55,9 +55,9 @@ traces of TRAIL that the project may use.
 Figures of `learned` and `offline` are for traces the detector was not trained on: five-fold cross
 validation by trace, with weights, calibration and threshold chosen inside the training folds. It
 was repeated with {cuts} different splits into folds. Each figure is the mean over the splits, with
-the minimum and maximum if they differ. Rules are not trained, but were written while looking at these
-traces. Joint accuracy, location accuracy and weighted F1 are computed by the official scorer. They
-reward over-reporting, so pair precision and findings per trace are shown as well.
+the minimum and maximum if they differ. Rules are not trained, but were written while looking at
+these traces. Joint accuracy, location accuracy and weighted F1 are computed by the official scorer.
+They reward over-reporting, so pair precision and findings per trace are shown as well.
 
 The baseline, plain regression, is one logistic regression per category on the words of a span and
 a dozen features, in the same folds and with the same number of findings as `offline`.
@@ -111,8 +111,8 @@ def _across(cards: Cards) -> str:
     lines = [
         "## Across domains\n",
         "Trained on one half, tested on the other. The detector treats such traces as unknown and",
-        "reports nothing, so `offline` equals the rules. The last row of each half shows its findings",
-        "when this restriction is turned off.\n",
+        "reports nothing, so `offline` equals the rules. The last row of each half shows its",
+        "findings when this restriction is turned off.\n",
         "| tested on | | " + " | ".join(COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 2) + "|",
     ]
