@@ -58,6 +58,8 @@ P = ParamSpec("P")
 PathLike = str | os.PathLike[str]
 
 Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
+
+Estimand = Literal["suite", "population"]
 """What agents can be ranked by."""
 
 LATEST = "latest"
@@ -546,27 +548,29 @@ def query(
 
 
 def compare(
-    first: Run | PathLike,
-    second: Run | PathLike | None = None,
-    *,
+    *runs: Run | PathLike,
     agents: Sequence[str] = (),
     cases: str | None = None,
+    estimand: Estimand = "suite",
     level: float = 0.95,
     seed: int = 0,
     results: PathLike | None = None,
 ) -> Comparison:
-    """Compare two runs, or two agents of one or two runs, on the same cases.
+    """Compare runs, or agents of one run or one of each, on the same cases and seeds.
 
-    change = proctor.compare("main", "latest")
-    change.pass_rate.difference, change.pass_rate.p, change.pass_rate.interval
+    `estimand` is "suite" (exactly these cases and instances) or "population" (cases like these).
+    Three or more are compared pair by pair, corrected by Holm.
+
+        change = proctor.compare("main", "latest")
+        change.pass_rate.difference, change.pass_rate.p, change.pass_rate.interval
     """
     from proctor.results.compare import compare_runs
 
     return compare_runs(
-        open_run(first, results=results),
-        None if second is None else open_run(second, results=results),
+        *(open_run(run, results=results) for run in runs or (LATEST,)),
         agents=agents,
         cases=cases,
+        estimand=estimand,
         level=level,
         seed=seed,
     )
@@ -580,9 +584,10 @@ def gate(
     alpha: float = 0.05,
     max_not_judged: float | None = None,
     must_pass: Sequence[str] = (),
+    estimand: Estimand = "suite",
     results: PathLike | None = None,
 ) -> GateResult:
-    """Test whether a run is worse than the run it is held against.
+    """Test whether a run is worse than the run it is held against, in passes or in scores.
 
     `max_not_judged` is the share of trials without a verdict above which nothing is judged; by
     default that of the settings, as for `run`.
@@ -599,7 +604,7 @@ def gate(
     return judge_runs(
         open_run(run, results=results),
         open_run(against, results=results),
-        rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_not_judged),
+        rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_not_judged, estimand=estimand),
         must_pass=must_pass,
     )
 
@@ -607,6 +612,7 @@ def gate(
 def leaderboard(
     *runs: Run | PathLike,
     metric: Metric = "pass_rate",
+    estimand: Estimand = "suite",
     alpha: float = 0.05,
     seed: int = 0,
     results: PathLike | None = None,
@@ -620,7 +626,7 @@ def leaderboard(
     from proctor.results.leaderboard import leaderboard as rank
 
     opened = [open_run(run, results=results) for run in runs or (LATEST,)]
-    return rank(entrants_of(opened), metric=metric, alpha=alpha, seed=seed)
+    return rank(entrants_of(opened), metric=metric, estimand=estimand, alpha=alpha, seed=seed)
 
 
 def power(

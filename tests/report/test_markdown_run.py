@@ -55,7 +55,7 @@ def test_the_leader_is_named_only_when_tests_tell(run: Run, tmp_path: Path) -> N
     """R-Q3: ahead only where the difference is significant."""
     text = render(ReportFacts(run))
     assert "careful is significantly better than all others on 9 shared cases" in text
-    few = Run(make_run(tmp_path / "few" / "2026-05-28_001", cases=2, pass_rates=(1.0, 0.3)))
+    few = Run(make_run(tmp_path / "few" / "2026-05-28_001", cases=2, pass_rates=(1.0, 0.7)))
     assert "No significant difference between careful and hasty on 2 shared cases" in render(
         ReportFacts(few)
     )

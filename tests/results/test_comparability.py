@@ -87,7 +87,7 @@ def scenario(content, seeds=(1, 2)):
 
 
 def test_changed_fixtures_are_seen():
-    """R-Q2: files by hash, templates by hash, and the seeds that cases are built from."""
+    """R-Q2: files by hash, templates by hash."""
     first = spec(PLAIN, fixtures={"p": {"db.sqlite": "aa"}})
     second = spec(PLAIN, fixtures={"p": {"db.sqlite": "bb"}})
     assert changed_cases(first, second)["p"].startswith("the fixtures changed: fixtures ")
@@ -96,19 +96,14 @@ def test_changed_fixtures_are_seen():
     moved["experiment"]["scenarios"]["templates"]["t"]["catalog"] = "/elsewhere"
     assert changed_cases(built, moved) == {}
     assert "p" in changed_cases(built, spec(PLAIN, experiment=scenario("bb")))
-    assert "p" in changed_cases(built, spec(PLAIN, experiment=scenario("aa", seeds=(3,))))
 
 
-def test_other_seeds_are_reported_as_seeds():
-    """R-Q2: the same template built for other seeds is another question; both are named."""
+def test_seeds_are_instances_and_no_change_of_the_case():
+    """R-Q1: the same template under other seeds is the same case; its instances are paired."""
 
     def built(seeds, digest="aa"):
         scenarios = {"templates": {"t": {"hash": digest}}, "cases": {"p": {"template": "t"}}}
         return spec(PLAIN, experiment={"seeds": seeds, "scenarios": scenarios})
 
-    change = changed_cases(built([0, 1, 2]), built([0, 1, 7]))["p"]
-    assert change.startswith("the seeds changed (0..2 → 0, 1, 7): fixtures ")
-    both = changed_cases(built([0, 1]), built([0], "bb"))["p"]
-    assert both.startswith("the seeds changed (0..1 → 0) and the fixtures changed: ")
+    assert changed_cases(built([0, 1, 2]), built([0, 1, 7])) == {}
     assert changed_cases(built([0], "aa"), built([0], "bb"))["p"].startswith("the fixtures changed")
-    assert changed_cases(built([0]), built([0])) == {}

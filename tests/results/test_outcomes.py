@@ -73,7 +73,38 @@ def test_arms_are_paired_by_case(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [trial("greet", "a"), trial("greet", "b"), trial("stock", "b")])
     run = Run(folder.path)
     found = pair(*(pick(outcomes_of(run), agent) for agent in "ab"))
-    assert (found.cases, found.only_first, found.only_second) == (("greet",), (), ("stock",))
+    parts = (found.first, found.second, found.only_first, found.only_second)
+    named = [[each.case for each in part] for part in parts]
+    assert named == [["greet"], ["greet"], [], ["stock"]]
+
+
+def test_a_seed_makes_an_instance(tmp_path: Path) -> None:
+    """R-Q1: a case with seeds is the sum of its instances; arms are paired by case and seed."""
+    trials = [
+        trial("greet", agent, index, status, axis_seed=seed)
+        for agent, seeds in (("a", (0, 1)), ("b", (1, 2)))
+        for seed in seeds
+        for index, status in enumerate(("passed", "passed" if seed else "failed"))
+    ]
+    run = Run(write_run(tmp_path, trials, cases={"greet": {}}).path)
+    first, second = (pick(outcomes_of(run), agent) for agent in "ab")
+    (case,) = first.cases
+    assert (case.passes, case.trials, case.seed) == (3, 4, None)
+    assert [(each.label, each.passes) for each in case.instances] == [
+        ("greet [seed 0]", 1),
+        ("greet [seed 1]", 2),
+    ]
+    found = pair(first, second)
+    assert [each.seed for each in found.first] == [1]
+    assert ([each.seed for each in found.only_first], [e.seed for e in found.only_second]) == (
+        [0],
+        [2],
+    )
+    queried = query(results=tmp_path).outcomes()
+    assert [[each.label for each in arm.instances] for arm in queried] == [
+        ["greet [seed 0]", "greet [seed 1]"],
+        ["greet [seed 1]", "greet [seed 2]"],
+    ]
 
 
 def test_an_unknown_agent_gets_a_suggestion(tmp_path: Path) -> None:

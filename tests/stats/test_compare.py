@@ -191,8 +191,12 @@ def test_sampled_flips_are_seeded_and_near_the_exact():
     assert found == sign_flip(first, second, seed=4)
     assert found.resamples == 9_999
     assert found.p_value == pytest.approx(paired_t(first, second).p_value, abs=0.02)
-    certain = sign_flip(np.zeros(25), np.ones(25), alternative="greater")
+    certain = sign_flip(np.zeros(25), np.linspace(1, 2, 25), alternative="greater")
     assert certain.p_value == pytest.approx(1 / 10_000)
+    # Equal differences are coins: exact for any number of cases.
+    coins = sign_flip(np.zeros(25), np.ones(25), alternative="greater")
+    assert coins.p_value == pytest.approx(2.0**-25)
+    assert coins.resamples is None
 
 
 def test_thirty_cases_turn_to_t():
@@ -263,14 +267,17 @@ def test_arms_that_cannot_be_paired_are_refused(test):
         within_case([[math.nan]], [[1.0]])
 
 
-@given(st.lists(st.tuples(row, row), min_size=1, max_size=12), st.floats(0.6, 0.99))
+repeated = st.integers(2, 8).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@given(st.lists(st.tuples(repeated, repeated), min_size=1, max_size=12), st.floats(0.6, 0.99))
 @settings(max_examples=60)
 def test_the_difference_interval_is_never_narrower_than_its_formula(pairs, level):
     """R-Q1: it holds the estimate, has width, and contains the textbook interval."""
     first, second = split(pairs)
     found = suite_difference(first, second, level=level)
     gaps = [y / m - x / k for (x, k), (y, m) in pairs]
-    variance = sum((x / k) * (1 - x / k) / (k - 1) if k > 1 else 0.25 for x, k in [*first, *second])
+    variance = sum((x / k) * (1 - x / k) / (k - 1) for x, k in [*first, *second])
     half = stats.norm.ppf(0.5 + level / 2) * math.sqrt(variance) / len(pairs)
     assert found.value == pytest.approx(np.mean(gaps))
     assert found.low <= max(-1, found.value - half) + 1e-12
@@ -295,8 +302,41 @@ def test_no_variation_is_not_certainty():
     many = suite_difference([(5, 5)] * 30, [(5, 5)] * 30, level=0.9)
     assert few.low == pytest.approx(-(1.6448536**2) / (2 + 1.6448536**2))
     assert -0.02 < many.low < 0
+    # Once each without a change: of n draws none differed, so at most 1 − 0.025^(1/n) do.
     single = suite_difference([(1, 1)], [(1, 1)])
-    assert (single.low, "largest possible" in single.method) == (-1.0, True)
+    assert (single.low, single.high) == (pytest.approx(-0.975), pytest.approx(0.975))
+
+
+def test_one_trial_each_is_paired():
+    """R-Q1: Tango's interval: at its ends the score of the constrained likelihood is z."""
+    for gained, lost, n, level in [(15, 1, 100, 0.95), (3, 9, 20, 0.9), (1, 0, 5, 0.95)]:
+        first = [(0, 1)] * gained + [(1, 1)] * (n - gained)
+        second = [(1, 1)] * gained + [(0, 1)] * lost + [(1, 1)] * (n - gained - lost)
+        found = suite_difference(first, second, level=level)
+        assert found.value == pytest.approx((gained - lost) / n)
+        z = stats.norm.ppf(0.5 + level / 2)
+        for end in (found.low, found.high):
+            # The most likely chance of a loss when the difference is `end`, by search.
+            chances = np.linspace(max(0, -end) + 1e-9, (1 - end) / 2 - 1e-9, 400_001)
+            rest = np.log(np.maximum(1 - 2 * chances - end, 1e-300)) * (n - gained - lost)
+            log = gained * np.log(chances + end) + lost * np.log(chances) + rest
+            likeliest = chances[np.argmax(log)]
+            error = math.sqrt(n * (2 * likeliest + end - end * end))
+            assert abs(gained - lost - n * end) / error == pytest.approx(z, rel=1e-3)
+    fifteen = suite_difference(
+        [(0, 1)] * 15 + [(1, 1)] * 85, [(1, 1)] * 15 + [(0, 1)] + [(1, 1)] * 84
+    )
+    assert 0.05 < fifteen.low < fifteen.high < 0.25
+
+
+def test_large_counts_have_an_exact_or_normal_test():
+    """R-Q1: 10,000 trials a case neither overflow nor take long, and agree with scipy."""
+    found = stratified([(9_000, 10_000)], [(8_900, 10_000)])
+    table = stats.hypergeom(20_000, 17_900, 10_000)
+    assert found.p_value == pytest.approx(2 * (table.cdf(8_899) + table.pmf(8_900) / 2), rel=1e-6)
+    many = stratified([(9_000, 10_000)] * 30, [(8_990, 10_000)] * 30)
+    error = math.sqrt(30 * 17_990 * 2_010 * 10_000 * 10_000 / (20_000**2 * 19_999))
+    assert many.p_value == pytest.approx(2 * stats.norm.sf(150 / error), rel=1e-6)
 
 
 @pytest.mark.slow

@@ -193,5 +193,5 @@ def test_reasons_speak_in_points():
     rows = suite([(5, 5)])
     assert judge_gate(rows, rows).reason.startswith("the drop seen is 0 points, but one of 35.1")
     found = judge_gate({"a": (95, 100)}, {"a": (70, 100)})
-    assert found.reason.startswith("a drop of 25 points is real (mid-p ")
+    assert found.reason.startswith("a drop of 25 points is real (p ")
     assert found.reason.endswith("at least 5 points")

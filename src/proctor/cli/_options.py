@@ -60,6 +60,12 @@ class Duration(click.ParamType[float]):
 
 # A decorator can be applied to any number of commands: each gets its own option.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+estimand_option = click.option(
+    "--estimand",
+    type=click.Choice(("suite", "population")),
+    default="suite",
+    help="What a figure is about: exactly these cases and instances, or cases like these.",
+)
 events_option = click.option(
     "--json",
     "as_json",

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from proctor import api
-from proctor.api import Metric
+from proctor.api import Estimand, Metric
 from proctor.cli._command import Command
-from proctor.cli._options import PROBABILITY, json_option, read_run, readable_runs_option
+from proctor.cli._options import (
+    PROBABILITY,
+    estimand_option,
+    json_option,
+    read_run,
+    readable_runs_option,
+)
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
@@ -18,14 +24,15 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]")
+@click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]...")
 @click.option(
     "--agents",
     multiple=True,
     metavar="A,B",
-    help="Compare two agents of one run, or one agent of each run. Unambiguous prefixes work.",
+    help="Compare agents of one run, or one agent of each run. Unambiguous prefixes work.",
 )
 @click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, e.g. 'x*'.")
+@estimand_option
 @click.option(
     "--level",
     type=PROBABILITY,
@@ -41,21 +48,27 @@ def compare(
     runs: tuple[str, ...],
     agents: tuple[str, ...],
     cases: str | None,
+    estimand: Estimand,
     level: float,
     seed: int,
     results: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare two runs or two agents.
+    """Compare two or more runs or agents.
 
     Compares case by case and overall. A run is a folder, <experiment>/<date>_<seq>, a tag, `latest`
-    or an address. Only cases that are the same in both are paired; the others are listed.
+    or an address. Only instances (a case under one seed) that are the same in both are paired; the
+    others are listed. Three or more are compared pair by pair, with p-values corrected by Holm.
 
     Examples:
       # what changed since the run tagged `main`?
       proctor compare main latest
       # two agents of one run
       proctor compare latest --agents fast,careful
+      # three agents: every pair
+      proctor compare latest --agents fast,careful,cheap
+      # about cases like these, not only about these
+      proctor compare main latest --estimand population
       # one agent, two settings
       proctor compare latest --agents 'fast (t=0),fast (t=1)'
       # some cases only
@@ -66,15 +79,16 @@ def compare(
     from proctor.report.console_results import render_comparison
     from proctor.report.figures import document
 
-    if len(runs) > 2 or (not runs and not agents):
+    if not runs and not agents:
         raise click.UsageError("name two runs, or two agents of one run with --agents A,B")
     root = api.results_root(results)
     if len(agents) == 1:
         # A comma in parentheses belongs to an agent's parameters.
         agents = tuple(part.strip() for part in re.split(r",(?![^(]*\))", agents[0]))
     opened = [_open(text, runs, root) for text in runs or ("latest",)]
-    second = opened[1] if len(opened) > 1 else None
-    found = api.compare(opened[0], second, agents=agents, cases=cases, level=level, seed=seed)
+    found = api.compare(
+        *opened, agents=agents, cases=cases, estimand=estimand, level=level, seed=seed
+    )
     echo_report(document("comparison", found) if as_json else render_comparison(found))
 
 
@@ -110,13 +124,16 @@ def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
     metavar="X",
     help="The significance level of all pairwise tests together.",
 )
+@estimand_option
 @click.option("--seed", type=int, default=0, metavar="N", help="The seed of resampling.")
 @readable_runs_option
 @json_option
 def leaderboard(
+    *,
     runs: tuple[str, ...],
     metric: Metric,
     alpha: float,
+    estimand: Estimand,
     seed: int,
     results: Path | None,
     as_json: bool,
@@ -124,7 +141,7 @@ def leaderboard(
     """Rank agents, with rank ranges.
 
     Ranks the agents of the given runs, or of the latest. Agents without a significant difference
-    share ranks. Intervals are clustered by case.
+    share ranks. Agents are paired by instance: the same case under the same seed.
 
     Examples:
       # the agents of the latest run
@@ -142,7 +159,7 @@ def leaderboard(
 
     root = api.results_root(results)
     opened = [read_run(text, root) for text in runs or ("latest",)]
-    board = api.leaderboard(*opened, metric=metric, alpha=alpha, seed=seed)
+    board = api.leaderboard(*opened, metric=metric, estimand=estimand, alpha=alpha, seed=seed)
     places = [place_of(run.path) for run in opened]
     echo_report(
         document("leaderboard", board, runs=places) if as_json else render_leaderboard(board)

@@ -12,6 +12,7 @@ from proctor.cli._command import Command
 from proctor.cli._options import (
     PROBABILITY,
     count_option,
+    estimand_option,
     json_option,
     max_not_judged_option,
     quiet_option,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     type=PROBABILITY,
     default=0.05,
     metavar="X",
-    help="The smallest drop in pass rate that matters: 0.05 is 5 points.",
+    help="The smallest drop in pass rate or score that matters: 0.05 is 5 points.",
 )
 @click.option(
     "--alpha",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 @click.option(
     "--must-pass", multiple=True, metavar="PATTERN", help="Cases that may never fail; repeatable."
 )
+@estimand_option
 @readable_runs_option
 @quiet_option
 @json_option
@@ -73,8 +75,6 @@ def gate(
     *,
     run: str,
     against: str,
-    margin: float,
-    alpha: float,
     max_not_judged: float | None,
     inconclusive: Policy,
     extend_by: int | None,
@@ -83,10 +83,12 @@ def gate(
     results: Path | None,
     quiet: bool,
     as_json: bool,
+    **rule: Any,
 ) -> None:
     """Test whether a run is worse than another.
 
-    The verdict is REGRESSION, NO REGRESSION or INCONCLUSIVE, at a stated error rate. Exits with 0
+    Tests pass rates and, where scores say more than passes, scores. The verdict is REGRESSION, NO
+    REGRESSION or INCONCLUSIVE, at a stated error rate. Exits with 0
     if the gate passes, 1 for a regression, 2 if it could not be judged: runs that cannot be
     compared, too many errors, or still inconclusive after extending.
 
@@ -115,12 +117,7 @@ def gate(
     signal: int | None = None
     if inconclusive != "extend":
         facts = api.gate(
-            tested,
-            reference,
-            margin=margin,
-            alpha=alpha,
-            max_not_judged=max_not_judged,
-            must_pass=must_pass,
+            tested, reference, must_pass=must_pass, max_not_judged=max_not_judged, **rule
         )
     else:
         from proctor.cli.run import EndedRun, allow_local_imports, execute_run
@@ -150,7 +147,7 @@ def gate(
             tested,
             reference,
             add_trials,
-            rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_not_judged),
+            rule=GateRule(max_error_rate=max_not_judged, **rule),
             extending=Extending(extend_rounds, extend_by),
             must_pass=must_pass,
         )

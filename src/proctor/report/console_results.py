@@ -188,11 +188,14 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
     yield ""
     if board.rows:
         first = board.rows[0].value
-        yield f"  {first.estimand}: {first.method}"
+        yield f"  {line(board.about, 300)}"
+        yield f"  intervals: {first.estimand}, {first.method}"
     if board.reason:
         yield f"  no ranks: {line(board.reason)}"
     elif board.rows:
         cases = plural(board.shared_cases, "case")
+        if board.shared_instances != board.shared_cases:
+            cases += f" ({plural(board.shared_instances, 'instance')})"
         yield f"  ranks: {board.method}, alpha {board.alpha:g}, on {cases} that all agents share"
     tested = [pair for pair in board.pairs if pair.adjusted is not None]
     for pair in tested[:MAX_PAIRS]:
@@ -225,6 +228,8 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
 def render_comparison(comparison: Comparison) -> str:
     """Return a comparison: overall first, then the cases that changed, then what is missing."""
     out: list[str] = []
+    if len(comparison.pairs) > 1:
+        out += [*_all_pairs(comparison), ""]
     for pair in comparison.pairs:
         out += [*_compared_pair(pair, comparison.level), ""]
     for names, run in (
@@ -237,13 +242,38 @@ def render_comparison(comparison: Comparison) -> str:
     return "\n".join(out).rstrip()
 
 
+def _all_pairs(comparison: Comparison) -> Iterator[str]:
+    """Yield one row per pair, with the p-values that are corrected together."""
+    yield click.style(f"Pass rates of {plural(len(comparison.pairs), 'pair')}", bold=True)
+    yield from table(
+        ("first", "second", "", "", "difference", level_of(comparison.level), "p", "p Holm"),
+        [
+            (
+                line(pair.first, MAX_CELL),
+                line(pair.second, MAX_CELL),
+                percent(pair.overall.first),
+                percent(pair.overall.second),
+                change("pass_rate", pair.overall.difference),
+                ends("pass_rate", pair.overall.interval, signed=True),
+                p_text(pair.overall.test.p_value),
+                p_text(pair.overall.adjusted),
+            )
+            for pair in comparison.pairs
+        ],
+    )
+
+
 def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     title = f"{line(pair.second, 120)} compared with {line(pair.first, 120)}"
     yield click.style(title, bold=True)
+    size = plural(len(pair.cases), "case")
+    if pair.instances != len(pair.cases):
+        size += f", {plural(pair.instances, 'instance')}"
     yield (
-        f"  {plural(len(pair.cases), 'case')} in both; judged trials {pair.n[0]} and {pair.n[1]},"
+        f"  {size} in both; judged trials {pair.n[0]} and {pair.n[1]},"
         f" passed {pair.passes[0]} and {pair.passes[1]}"
     )
+    yield f"  {line(pair.about, 300)}"
     yield ""
     yield from table(
         ("", "first", "second", "difference", level_of(level), "p", "p corrected"),
@@ -254,7 +284,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
                 figure(each.metric, each.second),
                 change(each.metric, each.interval.value),
                 ends(each.metric, each.interval, signed=True),
-                p_text((each.suite or each.population).p_value),
+                p_text(each.test.p_value),
                 p_text(each.adjusted),
             )
             for each in pair.metrics
@@ -300,16 +330,18 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
 def _methods(pair: ArmComparison) -> Iterator[str]:
     """Yield how each figure was computed, its effect size, and why one is not defined."""
     for each in pair.metrics:
-        test, effect = each.suite or each.population, each.effect
-        of = f"{plural(test.cases, 'case')}, {plural(test.n, 'trial')}"
-        left = f", {plural(test.left_out, 'case')} without the figure" if test.left_out else ""
+        test, effect = each.test, each.effect
+        of = plural(each.cases, "case")
+        of += f", {plural(each.instances, 'instance')}" if each.instances != each.cases else ""
+        of += f", {plural(each.trials, 'trial')}"
+        left = f", {plural(each.left_out, 'instance')} without the figure" if each.left_out else ""
         size = ""
         if effect.value is not None:
             sign = "h" if effect.method[-1] == "h" else "d_z"
             size = f"; effect {sign} {change('', effect.value)}"
         yield f"  {METRIC_WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}{size}"
         # The p-value above is for exactly these cases; this one generalises.
-        if each.metric == "pass_rate":
+        if each.metric == "pass_rate" and each.estimand == "suite":
             yield (
                 f"    in a population of such cases: p {p_text(each.population.p_value)}"
                 f" ({each.population.method}),"
@@ -372,12 +404,21 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     yield click.style(f"{line(arm.name + renamed, 160)}: {gate.verdict}", bold=True)
     yield (
         f"  drop {in_points(gate.drop)}, at most {in_points(gate.drop_at_most)}"
-        f" (one-sided {level_of(1 - gate.rule.alpha)}), mid-p {p_text(gate.p_value)}"
+        f" (one-sided {level_of(1 - gate.rule.alpha)}), p {p_text(gate.p_value)}"
     )
-    yield (
-        f"  {gate.estimand}: {plural(gate.cases, 'case')}, {gate.n} judged trials of both runs;"
-        f" {gate.method}"
-    )
+    if gate.score is not None:
+        score = gate.score
+        yield (
+            f"  score {figure('score', score.baseline)} → {figure('score', score.candidate)}:"
+            f" drop {in_points(score.drop)}, at most {in_points(score.drop_at_most)},"
+            f" p {p_text(score.p_value)} ({score.method}; {plural(score.n, 'score')})"
+        )
+        yield (
+            f"  corrected for both (Holm): pass rate p {p_text(gate.adjusted)},"
+            f" score p {p_text(score.adjusted)}"
+        )
+    yield f"  {line(arm.about, 300)}"
+    yield f"  {gate.n} judged trials of both runs; {gate.method}"
     power = gate.detectable
     smallest = f"{in_points(power.effect)} with power {power.power:g}"
     yield f"  smallest drop these runs would find: {smallest if power.effect else power.reason}"

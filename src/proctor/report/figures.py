@@ -159,10 +159,9 @@ def leading(board: Leaderboard) -> str | None:
 def ranked_by(board: Leaderboard) -> str:
     """Return how the leaderboard ranks agents."""
     return (
-        f"By {board.metric.replace('_', ' ')} over {plural(board.shared_cases, 'shared case')}. A"
-        f" rank such as 1–2 means that paired tests (Holm, {level_of(board.alpha)} level) show no"
-        " significant difference between these agents. Rates are means over cases; intervals are"
-        " for cases like these, not only these."
+        f"By {board.metric.replace('_', ' ')}. A rank such as 1–2 means that paired tests (Holm,"
+        f" {level_of(board.alpha)} level) show no significant difference between these agents."
+        f" {board.about[0].upper()}{board.about[1:]}."
     )
 
 
@@ -220,6 +219,12 @@ def gate_line(gate: Gate) -> str:
     return (
         f"{moved} points over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
         f"p {p_text(gate.p_value)}); the drop is at most {in_points(gate.drop_at_most)}"
+        + (
+            ""
+            if gate.score is None
+            else f"; score {points(0.0 - (gate.score.drop or 0.0))} points,"
+            f" p {p_text(gate.score.p_value)}"
+        )
     )
 
 

@@ -30,9 +30,6 @@ DEFAULT_JUDGE = "default"
 # Displayed length of a hash: enough to distinguish two at a glance.
 _HASH_CHARS = 8
 
-# Maximum number of seeds listed individually.
-_MAX_SEEDS_SHOWN = 5
-
 
 class CaseFingerprint(NamedTuple):
     """Hash of each part of a case in a run."""
@@ -69,6 +66,11 @@ def fingerprints(spec: Mapping[str, Any]) -> dict[str, CaseFingerprint]:
     return by_case
 
 
+def case_hashes(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return one hash of everything that makes a case what it is, by id."""
+    return {name: spec_hash(list(found)) for name, found in fingerprints(spec).items()}
+
+
 def changed_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
     """Return the cases of both runs that differ, and what changed."""
     before, after = fingerprints(first), fingerprints(second)
@@ -96,7 +98,7 @@ def _changes(before: CaseFingerprint, after: CaseFingerprint) -> str:
         which = "" if names == [DEFAULT_JUDGE] else f" ({', '.join(names)})"
         changes.append(f"the judge changed{which}")
     if spec_hash(before.fixtures) != spec_hash(after.fixtures):
-        changes.append(_fixture_change(before.fixtures, after.fixtures))
+        changes.append("the fixtures changed")
     if not changes:
         return ""
     old, new = before.hashes, after.hashes
@@ -108,29 +110,6 @@ def _changes(before: CaseFingerprint, after: CaseFingerprint) -> str:
     return f"{' and '.join(changes)}: {', '.join(pairs)}"
 
 
-def _fixture_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Describe changed fixtures; seeds are listed, since a hash says nothing about them."""
-    parts = [
-        {**each, **as_mapping(each.get("scenario")), "scenario": None} for each in (before, after)
-    ]
-    old, new = (part.pop("seeds", None) for part in parts)
-    if old == new:
-        return "the fixtures changed"
-    seeds = f"the seeds changed ({_seeds(old)} → {_seeds(new)})"
-    return seeds if parts[0] == parts[1] else f"{seeds} and the fixtures changed"
-
-
-def _seeds(seeds: Any) -> str:
-    """Format seeds briefly: `0..9`, or the first of them."""
-    if not isinstance(seeds, list) or not seeds:
-        return "none"
-    listed = sorted(cast("list[int]", seeds))
-    if listed == list(range(listed[0], listed[-1] + 1)) and len(listed) > 1:
-        return f"{listed[0]}..{listed[-1]}"
-    shown = ", ".join(map(str, listed[:_MAX_SEEDS_SHOWN]))
-    return shown if len(listed) <= _MAX_SEEDS_SHOWN else f"{shown}, …"
-
-
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
         key
@@ -140,17 +119,16 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 
 
 def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what generated cases are built from: templates by hash, and seeds."""
+    """Return what generated cases are built from: templates by hash, and parameters.
+
+    Seeds are not part of it: they distinguish the instances of a case, which are paired by seed.
+    """
     record = as_mapping(experiment.get("scenarios"))
     templates = as_mapping(record.get("templates"))
     by_case: dict[str, Any] = {}
     for case, staged in as_mapping(record.get("cases")).items():
         template = as_mapping(templates.get(str(as_mapping(staged).get("template"))))
-        by_case[case] = {
-            **as_mapping(staged),
-            "hash": template.get("hash"),
-            "seeds": experiment.get("seeds"),
-        }
+        by_case[case] = {**as_mapping(staged), "hash": template.get("hash")}
     return by_case
 
 

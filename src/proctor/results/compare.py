@@ -1,14 +1,16 @@
-"""Compare two agents, or one agent in two runs, on the same cases.
+"""Compare agents, or one agent in several runs, on the same instances of the same cases.
 
 Guarantees: every figure names its estimand, its n and what it leaves out; a figure that is not
-defined is None with a reason. Suite figures are about exactly these cases, population figures about
-the population the cases were drawn from. After early stopping no fixed-n test is valid, so none is
-made.
+defined is None with a reason. Suite figures are about exactly these instances, population figures
+about the population the cases were drawn from. After early stopping no fixed-n test is valid, so
+none is made. A run is never compared with itself: it is no second observation.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -18,15 +20,17 @@ import msgspec
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import p_text, percent, plural, points
 from proctor.results._comparability import changed_cases, remarks
-from proctor.results.aggregate import OF_JUDGED, GroupRow, cell_of
+from proctor.results.aggregate import OF_JUDGED, cell_of
 from proctor.results.database import named
 from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
     Excluded,
-    PairedAgents,
     by_agent,
+    by_case,
+    cluster_of,
+    estimand_line,
     outcomes_of,
     pair,
     pair_agents,
@@ -36,11 +40,20 @@ from proctor.results.outcomes import (
 from proctor.runs.folder import run_name
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey
-from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
+from proctor.stats.compare import (
+    Compared,
+    compare_draws,
+    draws_of,
+    gaps_of,
+    on_population,
+    on_suite,
+    paired_means,
+    scores_on_suite,
+)
 from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
 from proctor.stats.ranking import benjamini_hochberg, holm
-from proctor.stats.types import LEVEL, CaseCounts, DifferenceTest, Interval, mean
+from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -80,14 +93,20 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure over all compared cases: mean of the cases, second minus first.
+    """One figure over all compared instances, second minus first.
 
-    `suite` tests exactly these cases, `population` the population they were drawn from. The pass
-    rate is the one planned test of a comparison, so its `adjusted` is its own p-value; the other
-    metrics are secondary, and theirs is after Holm over them.
+    `suite` tests exactly these instances, `population` cases like these; `test` and `interval` are
+    those of the estimand. The pass rate is the planned test, so its `adjusted` is its own p-value,
+    after Holm over the pairs if there are several; the other metrics are secondary, and theirs is
+    after Holm over them. `trials` counts the values of both arms.
     """
 
     metric: Metric
+    estimand: Estimand
+    cases: int
+    instances: int
+    trials: int
+    left_out: int
     first: float | None
     second: float | None
     interval: Interval
@@ -96,6 +115,12 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     population_interval: Interval
     effect: Effect
     adjusted: float | None
+
+    @property
+    def test(self) -> DifferenceTest:
+        """The test for the estimand; cost and latency are properties of a population."""
+        suite = self.suite if self.estimand == "suite" else None
+        return suite or self.population
 
     @property
     def difference(self) -> float | None:
@@ -111,8 +136,8 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two arms, case by case and overall.
 
-    `left_out` maps the cases that were not compared to the reason; trials that no figure counts are
-    in `not_counted`, by arm.
+    `left_out` maps the cases that were not compared, or some of their instances, to the reason;
+    trials that no figure counts are in `not_counted`, by arm.
     """
 
     first: str
@@ -124,7 +149,14 @@ class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
     not_counted: Mapping[str, tuple[str, ...]]
     n: tuple[int, int]
     passes: tuple[int, int]
+    instances: int
+    estimand: Estimand
     notes: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """One line that says what the figures are about."""
+        return estimand_line(self.estimand, len(self.cases), self.instances)
 
     @property
     def overall(self) -> MetricDifference:
@@ -138,10 +170,11 @@ def compare_arms(
     *,
     incomparable: Mapping[str, str] | None = None,
     pattern: str | None = None,
+    estimand: Estimand = "suite",
     level: float = LEVEL,
     seed: int = 0,
 ) -> ArmComparison:
-    """Compare two arms on the cases judged in both under the same conditions.
+    """Compare two arms on the instances judged in both under the same conditions.
 
     `incomparable` maps cases that changed between the arms to the change; `pattern` selects cases
     by id (`refund-*`).
@@ -158,44 +191,42 @@ def compare_arms(
         for arm in (first, second)
     ]
     sides = pair(*selected)
-    left_out = {
-        **dict.fromkeys(sides.only_first, f"only in {first.name}"),
-        **dict.fromkeys(sides.only_second, f"only in {second.name}"),
-        **{case: why for case, why in (incomparable or {}).items() if case in sides.cases},
-    }
-    for case, a, b in zip(sides.cases, sides.first, sides.second, strict=True):
-        if case not in left_out and not (a.trials and b.trials):
-            where = " and ".join(
-                arm.name for arm, seen in ((first, a), (second, b)) if not seen.trials
-            )
-            left_out[case] = f"no judged trial in {where}"
-    rows = [
-        (a, b)
-        for case, a, b in zip(sides.cases, sides.first, sides.second, strict=True)
-        if case not in left_out
-    ]
-    before, after = [a for a, _ in rows], [b for _, b in rows]
-    compared = {a.case for a in before}
+    reasons = [(each, f"only in {first.name}") for each in sides.only_first]
+    reasons += [(each, f"only in {second.name}") for each in sides.only_second]
+    rows: list[tuple[CaseOutcome, CaseOutcome]] = []
+    for a, b in zip(sides.first, sides.second, strict=True):
+        if change := (incomparable or {}).get(a.case):
+            reasons.append((a, change))
+        elif a.trials and b.trials:
+            rows.append((a, b))
+        else:
+            seen = ((first, a), (second, b))
+            where = " and ".join(arm.name for arm, outcome in seen if not outcome.trials)
+            reasons.append((a, f"no judged trial in {where}"))
+    compared = {a.case for a, _ in rows}
     flaky = [
         (arm.name, each)
         for arm in (first, second)
         for each in flakiness_of(arm.outcomes, arm.votes)
         if each.flaky and each.case in compared
     ]
+    whole = [[c for c in arm.cases if c.case in compared] for arm in selected]
     return ArmComparison(
         first=first.name,
         second=second.name,
         cases=_cases(rows, flaky, (first.name, second.name), level),
-        metrics=_metrics(before, after, level, seed),
+        metrics=_metrics(rows, estimand, level, seed),
         flaky=tuple(each for _, each in flaky),
-        left_out=left_out,
+        left_out=by_case(reasons, compared),
         not_counted={
             arm.name: tuple(str(part) for part in seen.left_out)
             for arm, seen in zip((first, second), selected, strict=True)
         },
-        n=(sum(a.trials for a in before), sum(b.trials for b in after)),
-        passes=(sum(a.passes for a in before), sum(b.passes for b in after)),
-        notes=tuple(_notes(before, after)),
+        n=(sum(a.trials for a, _ in rows), sum(b.trials for _, b in rows)),
+        passes=(sum(a.passes for a, _ in rows), sum(b.passes for _, b in rows)),
+        instances=len(rows),
+        estimand=estimand,
+        notes=tuple(_notes(*whole)),
     )
 
 
@@ -230,31 +261,35 @@ def _cases(
     names: tuple[str, str],
     level: float,
 ) -> tuple[CaseDifference, ...]:
-    tests = [unless_stopped(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
+    grouped: dict[str, list[tuple[CaseOutcome, CaseOutcome]]] = defaultdict(list)
+    for row in rows:
+        grouped[row[0].case].append(row)
+    found = [_counts_on_suite(instances, level) for instances in grouped.values()]
     # A case that never varied was tested as well, so it counts in the multiplicity correction.
-    adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
+    p_values = [each.test.p_value for each in found]
+    adjusted = benjamini_hochberg([1.0 if p is None else p for p in p_values])
     flaky_sources = {(name, each.case): each.sources for name, each in flaky}
-    differences = [
-        CaseDifference(
-            case=a.case,
-            first=unless_stopped(case_rate(a.passes, a.trials, level=level), (a,)),
-            second=unless_stopped(case_rate(b.passes, b.trials, level=level), (b,)),
-            difference=unless_stopped(
-                suite_difference([a.counts], [b.counts], level=level), (a, b)
-            ),
-            test=test,
-            adjusted=None if test.p_value is None else value,
-            score_difference=None
-            if a.mean_score is None or b.mean_score is None
-            else b.mean_score - a.mean_score,
-            flaky=tuple(
-                f"{arm} {source}"
-                for arm, name in zip(("first", "second"), names, strict=True)
-                for source in flaky_sources.get((name, a.case), ())
-            ),
+    differences: list[CaseDifference] = []
+    for instances, (test, interval), value in zip(grouped.values(), found, adjusted, strict=True):
+        a, b = (CaseOutcome.merged([row[arm] for row in instances]) for arm in (0, 1))
+        differences.append(
+            CaseDifference(
+                case=a.case,
+                first=unless_stopped(case_rate(a.passes, a.trials, level=level), (a,)),
+                second=unless_stopped(case_rate(b.passes, b.trials, level=level), (b,)),
+                difference=interval,
+                test=test,
+                adjusted=None if test.p_value is None else value,
+                score_difference=None
+                if a.mean_score is None or b.mean_score is None
+                else b.mean_score - a.mean_score,
+                flaky=tuple(
+                    f"{arm} {source}"
+                    for arm, name in zip(("first", "second"), names, strict=True)
+                    for source in flaky_sources.get((name, a.case), ())
+                ),
+            )
         )
-        for (a, b), test, value in zip(rows, tests, adjusted, strict=True)
-    ]
     return tuple(
         sorted(differences, key=lambda each: (-abs(each.difference.value or 0.0), each.case))
     )
@@ -262,19 +297,22 @@ def _cases(
 
 # -- overall ---------------------------------------------------------------------------------------
 
+Rows = Sequence[tuple[CaseOutcome, CaseOutcome]]
+"""Instances in both arms."""
+
 
 def _metrics(
-    before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
+    rows: Rows, estimand: Estimand, level: float, seed: int
 ) -> tuple[MetricDifference, ...]:
     metrics = [
-        _pass_rate(before, after, level, seed),
-        _measured("score", before, after, level, seed, lambda case: case.scores),
-        _measured("cost_usd", before, after, level, seed, lambda case: case.costs_usd),
-        _measured("latency_ms", before, after, level, seed, lambda case: case.latencies_ms),
+        _measured("pass_rate", rows, estimand, level, seed),
+        _measured("score", rows, estimand, level, seed),
+        _measured("cost_usd", rows, estimand, level, seed),
+        _measured("latency_ms", rows, estimand, level, seed),
     ]
     # The pass rate is always reported; a metric that no case has would only be noise.
-    reported = [each for each in metrics if each.metric == "pass_rate" or each.interval.cases]
-    tests = [(each.suite or each.population).p_value for each in reported]
+    reported = [each for each in metrics if each.metric == "pass_rate" or each.instances]
+    tests = [each.test.p_value for each in reported]
     # The pass rate is the one planned test; the others are corrected among themselves.
     adjusted = (tests[0], *holm([1.0 if p is None else p for p in tests[1:]]))
     return tuple(
@@ -283,94 +321,137 @@ def _metrics(
     )
 
 
-def _pass_rate(
-    before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
-) -> MetricDifference:
-    first, second = [a.counts for a in before], [b.counts for b in after]
-    both = (*before, *after)
-    rates = ([row.rate for row in first], [row.rate for row in second])
-    return MetricDifference(
-        metric="pass_rate",
-        first=mean(rates[0]),
-        second=mean(rates[1]),
-        interval=unless_stopped(suite_difference(first, second, level=level), both),
-        suite=unless_stopped(stratified(first, second), both),
-        population=unless_stopped(paired_means(*rates, seed=seed), both),
-        population_interval=unless_stopped(_over_cases(*rates, level, seed), both),
-        effect=cohen_h(first, second),
-        adjusted=None,
-    )
+# One value per trial that has one.
+_VALUES: Mapping[str, Callable[[CaseOutcome], tuple[float, ...]]] = {
+    "pass_rate": lambda case: (1.0,) * case.passes + (0.0,) * (case.trials - case.passes),
+    "score": lambda case: case.scores,
+    "cost_usd": lambda case: case.costs_usd,
+    "latency_ms": lambda case: case.latencies_ms,
+}
 
 
 def _measured(
-    metric: Metric,
-    before: Sequence[CaseOutcome],
-    after: Sequence[CaseOutcome],
-    level: float,
-    seed: int,
-    values: Callable[[CaseOutcome], tuple[float, ...]],
+    metric: Metric, every: Rows, estimand: Estimand, level: float, seed: int
 ) -> MetricDifference:
-    """Compare a metric over the cases that have it in both arms.
+    """Compare a metric over the instances that have it in both arms.
 
     Cost and duration are properties of a case wherever it runs, so they are tested over cases;
-    scores are also tested on exactly these cases.
+    pass rates and scores are also tested on exactly these instances.
     """
-    rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
+    values = _VALUES[metric]
+    rows = [(a, b) for a, b in every if values(a) and values(b)]
+    outcomes = [outcome for row in rows for outcome in row]
     # `or 0.0` is for the type only: every row has values.
-    means = ([mean(values(a)) or 0.0 for a, _ in rows], [mean(values(b)) or 0.0 for _, b in rows])
-    left_out = len(before) - len(rows)
-    cases = tuple(case for row in rows for case in row)
-    interval = replace(_over_cases(*means, level, seed), left_out=left_out)
+    means = [[mean(values(row[arm])) or 0.0 for row in rows] for arm in (0, 1)]
+    cases = [a.case for a, _ in rows]
+    draws = draws_of(*means, cases=cases, clusters=[cluster_of(a) for a, _ in rows])
+    gaps = gaps_of(draws.first, draws.second)
+    counted = {
+        "n": sum(len(values(outcome)) for outcome in outcomes),
+        "cases": len(set(cases)),
+        "left_out": len(every) - len(rows),
+    }
+    suite: Compared | None = None
+    if metric in ("pass_rate", "score"):
+        population = on_population(
+            *means, cases=cases, clusters=[cluster_of(a) for a, _ in rows], level=level, seed=seed
+        )
+        on_scores = metric == "score" and not _binary(outcomes)
+        suite = _scores_on_suite(rows, level, seed) if on_scores else _counts_on_suite(rows, level)
+        suite = suite.counting(**counted)
+    else:
+        population = Compared(
+            compare_draws(draws, seed=seed), bootstrap_over_cases(gaps, level=level, seed=seed)
+        )
+    population = _unless_stopped(population.counting(**counted), outcomes)
+    chosen = suite if suite is not None and estimand == "suite" else population
+    # The mean of the instances for a suite, of the draws for a population.
+    shown = means if chosen is suite else (draws.first, draws.second)
+    if metric == "pass_rate":
+        effect = cohen_h([a.counts for a, _ in rows], [b.counts for _, b in rows])
+    else:
+        effect = cohen_dz(draws.first, draws.second)
     return MetricDifference(
         metric=metric,
-        first=mean(means[0]),
-        second=mean(means[1]),
-        interval=unless_stopped(interval, cases),
-        suite=_score_test(rows, left_out, seed) if metric == "score" else None,
-        population=unless_stopped(
-            replace(paired_means(*means, seed=seed), left_out=left_out), cases
-        ),
-        population_interval=unless_stopped(interval, cases),
-        effect=replace(cohen_dz(*means), left_out=left_out),
+        estimand=estimand,
+        cases=counted["cases"],
+        instances=len(rows),
+        trials=counted["n"],
+        left_out=counted["left_out"],
+        first=mean(shown[0]),
+        second=mean(shown[1]),
+        interval=chosen.interval,
+        suite=None if suite is None else suite.test,
+        population=population.test,
+        population_interval=population.interval,
+        effect=replace(effect, left_out=counted["left_out"]),
         adjusted=None,
     )
 
 
-def _score_test(
-    rows: Sequence[tuple[CaseOutcome, CaseOutcome]], left_out: int, seed: int
+def compare_metric(
+    metric: str, rows: Rows, estimand: Estimand, *, sign: float = 1.0, seed: int = 0
 ) -> DifferenceTest:
-    """Test scores on exactly these cases; pass/fail scores get the exact test."""
-    binary = all(
-        set(case.scores) <= {0.0, 1.0} and case.scores.count(1.0) == case.passes
-        for row in rows
-        for case in row
+    """Test one metric on the instances of two arms that both have it; −1 makes less better."""
+    cases, clusters = [a.case for a, _ in rows], [cluster_of(a) for a, _ in rows]
+    if estimand == "suite" and metric in ("pass_rate", "score"):
+        outcomes = [outcome for row in rows for outcome in row]
+        if metric == "pass_rate" or _binary(outcomes):
+            return _counts_on_suite(rows, LEVEL).test
+        return _scores_on_suite(rows, LEVEL, seed).test
+    means = [[sign * (mean(_VALUES[metric](row[arm])) or 0.0) for row in rows] for arm in (0, 1)]
+    return compare_draws(draws_of(*means, cases=cases, clusters=clusters), seed=seed)
+
+
+def _binary(outcomes: Sequence[CaseOutcome]) -> bool:
+    """Whether scores say no more than passes, for which there is an exact test."""
+    return all(
+        set(each.scores) <= {0.0, 1.0} and each.scores.count(1.0) == each.passes
+        for each in outcomes
     )
-    # Scores of 0 and 1 say no more than counts, for which there is an exact test without sampling.
-    if binary:
-        test = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
-    else:
-        test = within_case([a.scores for a, _ in rows], [b.scores for _, b in rows], seed=seed)
-    return unless_stopped(replace(test, left_out=left_out), [case for row in rows for case in row])
 
 
-def _over_cases(
-    first: Sequence[float], second: Sequence[float], level: float, seed: int
-) -> Interval:
-    """Return the mean difference over cases with its bootstrap interval."""
-    gaps = [b - a for a, b in zip(first, second, strict=True)]
-    return bootstrap_over_cases(gaps, level=level, seed=seed)
+def _unless_stopped(found: Compared, outcomes: Iterable[CaseOutcome]) -> Compared:
+    cases = tuple(outcomes)
+    return Compared(unless_stopped(found.test, cases), unless_stopped(found.interval, cases))
 
 
-# Pair the arms of runs: two runs of the same agents, or two agents. An agent is compared with
-# itself in the other run, or with the named one; cases that changed between the runs are left out
-# by hash, and everything without a partner is reported.
+def _counts_on_suite(rows: Rows, level: float) -> Compared:
+    found = on_suite(
+        [a.counts for a, _ in rows],
+        [b.counts for _, b in rows],
+        cases=[a.case for a, _ in rows],
+        level=level,
+    )
+    return _unless_stopped(found, itertools.chain(*rows))
+
+
+def _scores_on_suite(rows: Rows, level: float, seed: int) -> Compared:
+    found = scores_on_suite(
+        [a.scores for a, _ in rows],
+        [b.scores for _, b in rows],
+        cases=[a.case for a, _ in rows],
+        level=level,
+        seed=seed,
+    )
+    return _unless_stopped(found, itertools.chain(*rows))
+
+
+# Pair the arms of runs: an agent is compared with itself in each other run, or named agents with
+# each other. Cases that changed between the runs are left out by hash, and everything without a
+# partner is reported. With several pairs, the p-values of the pass rate are corrected by Holm.
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Every pair that was compared, and the agents without a partner."""
+    """Every pair that was compared, and the agents without a partner.
+
+    `runs` are all runs; `first` and `second` are the first two, or one run twice.
+    """
 
     first: str
     second: str
+    runs: tuple[str, ...]
+    estimand: Estimand
     pairs: tuple[ArmComparison, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
@@ -413,64 +494,117 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_runs(
-    first: Run,
-    second: Run | None = None,
-    *,
+    *runs: Run,
     agents: Sequence[str] = (),
     cases: str | None = None,
+    estimand: Estimand = "suite",
     level: float = LEVEL,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two runs, agent by agent; or two agents (`agents`) of one run or of two."""
-    other = first if second is None else second
-    if agents and len(agents) != 2:
-        raise ProctorError(
-            f"{len(agents)} agents were named",
-            hint="name two: --agents a,b; if a name contains a comma, give --agents twice",
-        )
-    if not agents and second is None:
-        raise ProctorError("a single run needs two agents to compare", hint="--agents a,b")
-    before = outcomes_of(first)
-    after = before if second is None else outcomes_of(second)
+    """Compare runs, agent by agent; or named agents of one run, or one of each run.
+
+    Three or more are compared pair by pair.
+    """
+    _refuse_unclear(runs, agents)
+    seen = {run.path: outcomes_of(run) for run in runs}
+    pairs: list[tuple[Run, Run, AgentOutcomes, AgentOutcomes]] = []
+    only: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
     if agents:
-        named_pair = (_resolve_agent(before, agents[0]), _resolve_agent(after, agents[1]))
-        arms = PairedAgents([named_pair])
+        sources = runs if len(runs) > 1 else runs * len(agents)
+        named_arms = [
+            (run, _resolve_agent(seen[run.path], name))
+            for run, name in zip(sources, agents, strict=True)
+        ]
+        for (first, a), (second, b) in itertools.combinations(named_arms, 2):
+            _refuse_itself(first, second, same_agent=a.name == b.name)
+            pairs.append((first, second, a, b))
     else:
-        arms = pair_agents(before, after)
-    if not arms.pairs:
-        names = [", ".join(sorted(arm.name for arm in side)) for side in (before, after)]
+        for first, second in itertools.combinations(runs, 2):
+            _refuse_itself(first, second, same_agent=True)
+            arms = pair_agents(seen[first.path], seen[second.path])
+            pairs += [(first, second, a, b) for a, b in arms.pairs]
+            notes += arms.notes
+            for run, names in ((first, arms.only_first), (second, arms.only_second)):
+                only[run_name(run.path)] = tuple(
+                    name for name in names if name in only.get(run_name(run.path), names)
+                )
+    if not pairs:
+        names = [", ".join(sorted(arm.name for arm in seen[run.path])) for run in runs]
         raise ProctorError(
-            f"no agent is in both runs: {names[0]}; {names[1]}",
+            f"no agent is in both runs: {'; '.join(names)}",
             hint="name one of each: --agents a,b",
         )
     if cases is not None and not any(
         fnmatch.fnmatchcase(case.case, cases)
-        for pair_ in arms.pairs
-        for arm in pair_
+        for *_, a, b in pairs
+        for arm in (a, b)
         for case in arm.cases
     ):
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
-    changed = changed_cases(first.spec, other.spec)
     # Once for all pairs: it may scan every trial of a run.
-    votes = (judge_votes(first), judge_votes(other))
+    votes = {run.path: judge_votes(run) for run in runs}
+    compared = [
+        compare_arms(
+            *map(NamedGroup, _labels(a, b, x, y), (a, b), (votes[x.path], votes[y.path])),
+            incomparable={} if x is y else changed_cases(x.spec, y.spec),
+            pattern=cases,
+            estimand=estimand,
+            level=level,
+            seed=seed,
+        )
+        for x, y, a, b in pairs
+    ]
+    for x, y in itertools.combinations(runs, 2):
+        notes += remarks(x.spec, y.spec)
+    names = [run_name(run.path) for run in runs]
     return Comparison(
-        first=run_name(first.path),
-        second=run_name(other.path),
-        pairs=tuple(
-            compare_arms(
-                *map(NamedGroup, _labels(a, b, first, other), (a, b), votes),
-                incomparable=changed,
-                pattern=cases,
-                level=level,
-                seed=seed,
-            )
-            for a, b in arms.pairs
-        ),
-        only_first=arms.only_first,
-        only_second=arms.only_second,
+        first=names[0],
+        second=names[min(1, len(names) - 1)],
+        runs=tuple(names),
+        estimand=estimand,
+        pairs=_corrected(compared),
+        only_first=only.get(names[0], ()),
+        only_second=only.get(names[1], ()) if len(names) > 1 else (),
         level=level,
-        notes=() if second is None else tuple(remarks(first.spec, second.spec)),
+        notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _corrected(pairs: Sequence[ArmComparison]) -> tuple[ArmComparison, ...]:
+    """Correct the pass rates of several pairs by Holm."""
+    p_values = [each.overall.test.p_value for each in pairs]
+    adjusted = holm([1.0 if p is None else p for p in p_values])
+    return tuple(
+        each
+        if p is None
+        else msgspec.structs.replace(
+            each,
+            metrics=(msgspec.structs.replace(each.overall, adjusted=value), *each.metrics[1:]),
+        )
+        for each, p, value in zip(pairs, p_values, adjusted, strict=True)
+    )
+
+
+def _refuse_unclear(runs: Sequence[Run], agents: Sequence[str]) -> None:
+    """Refuse what names no pair: one run without agents, or not one agent for each run."""
+    if len(runs) == 1 and not agents:
+        raise ProctorError("a single run needs two agents to compare", hint="--agents a,b")
+    if agents and (len(agents) < 2 or (len(runs) > 1 and len(agents) != len(runs))):
+        raise ProctorError(
+            f"{len(agents)} agents were named for {plural(len(runs), 'run')}",
+            hint="name two or more of one run, or one for each run: --agents a,b;"
+            " if a name contains a comma, give --agents several times",
+        )
+
+
+def _refuse_itself(first: Run, second: Run, *, same_agent: bool) -> None:
+    if same_agent and first.run_id == second.run_id:
+        raise ProctorError(
+            f"{run_name(first.path)} cannot be compared with itself:"
+            " the same trials are no second observation",
+            hint="name two runs, or two agents of one run: --agents a,b",
+        )
 
 
 def _resolve_agent(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
@@ -532,42 +666,55 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:
     """Compare the trials with one value of a column to those with another."""
     a, b = _arm(of, by, first), _arm(of, by, second)
-    both = tuple(sorted(a.keys() & b.keys()))
-    counts = [
-        [CaseCounts(arm[case].passed, arm[case].judged, arm[case].infra_error) for case in both]
-        for arm in (a, b)
+    both = [key for key in a if key in b]
+    rows = [(a[key], b[key]) for key in both if a[key].trials and b[key].trials]
+    found = _counts_on_suite(rows, level)
+    scores = [
+        (x, y)
+        for one, other in rows
+        if (x := one.mean_score) is not None and (y := other.mean_score) is not None
     ]
-    rows = [arm[case] for arm in (a, b) for case in both]
-    pairs = [(a[case].score.value, b[case].score.value) for case in both]
-    scores = [(x, y) for x, y in pairs if x is not None and y is not None]
-    errors = sum(row.infra_error for arm in (a, b) for row in arm.values())
+    errors = sum(row.infra for arm in (a, b) for row in arm.values())
+    names = [{case for case, _ in arm} for arm in (a, b)]
     left_out = (
         Excluded("trials", errors, "infrastructure error"),
-        Excluded("cases", len(a.keys() ^ b.keys()), "present in only one of the two"),
-        Excluded("cases", len(both) - len(scores), "no score in one of the two"),
+        Excluded("cases", len(names[0] ^ names[1]), "present in only one of the two"),
+        Excluded(
+            "instances",
+            sum(case in names[0] and case in names[1] for case, _ in a.keys() ^ b.keys()),
+            "their seed is in only one of the two",
+        ),
+        Excluded("cases", len(rows) - len(scores), "no score in one of the two"),
     )
     return Difference(
         by=by,
         first=first,
         second=second,
-        pass_rate=unless_stopped(suite_difference(*counts, level=level), rows),
-        test=unless_stopped(stratified(*counts), rows),
-        score=unless_stopped(paired_means([x for x, _ in scores], [y for _, y in scores]), rows),
-        cases=both,
-        only_first=tuple(sorted(a.keys() - b.keys())),
-        only_second=tuple(sorted(b.keys() - a.keys())),
+        pass_rate=found.interval,
+        test=found.test,
+        score=unless_stopped(
+            paired_means([x for x, _ in scores], [y for _, y in scores]), itertools.chain(*rows)
+        ),
+        cases=tuple(sorted({case for case, _ in both})),
+        only_first=tuple(sorted(names[0] - names[1])),
+        only_second=tuple(sorted(names[1] - names[0])),
         left_out=tuple(part for part in left_out if part.count),
     )
 
 
-def _arm(of: ResultSet, by: str, value: Any) -> dict[str, GroupRow]:
-    """Return the trials with one value of the column, by case."""
-    selected = of.where(where={by: value})
-    arm = {str(row.key["case"]): row for row in selected.group_by("case").rows}
-    if not arm:
+def _arm(of: ResultSet, by: str, value: Any) -> dict[tuple[str, int | None], CaseOutcome]:
+    """Return the trials with one value of the column, by instance."""
+    instances: dict[tuple[str, int | None], list[CaseOutcome]] = defaultdict(list)
+    for arm in outcomes_in(of.where(where={by: value})):
+        for each in arm.instances:
+            instances[each.case, each.seed].append(each)
+    if not instances:
         known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
         raise ProctorError(f"no trial has {by} {value!r}", hint=hint_among(str(value), known))
-    return arm
+    return {
+        key: _same_seed(each)
+        for key, each in sorted(instances.items(), key=lambda item: str(item[0]))
+    }
 
 
 def correlation(
@@ -607,13 +754,13 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     """
     judged = "counted AND judged"
     # Plan order, as in the outcomes of a run.
-    order = 'ORDER BY run, axis_seed, "index"'
+    order = 'ORDER BY run, "index"'
     sql = f"""
-        SELECT agent, params::VARCHAR, "case",
+        SELECT agent, params::VARCHAR, experiment, "case", axis_seed,
           count(*) FILTER ({judged} AND status = 'passed'), count(*) FILTER ({judged}),
           list(score {order}) FILTER ({judged} AND score IS NOT NULL),
           count(*) FILTER (counted AND status = 'hard_fail'),
-          count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
+          count(*) FILTER (counted AND status = 'infra_error'),
           count(*) FILTER (counted AND status = 'cancelled'),
           count(*) FILTER (NOT counted),
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
@@ -621,44 +768,49 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           list(cost_usd {order}) FILTER (counted AND cost_usd IS NOT NULL),
           coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT,
           any_value(early_stop)
-        FROM trials GROUP BY ALL
+        FROM trials GROUP BY ALL ORDER BY ALL
     """  # noqa: S608 (constants)
     columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
     columns |= {"threshold", "properties", "cost_usd", "unpriced_calls", "run", "axis_seed"}
-    columns |= {"early_stop"}
-    rows = of.fetch(sql, columns | {"index"})
-    cells: dict[CellKey, CaseOutcome] = {}
-    for agent, params, case, passes, trials, scores, hard, infra, cancelled, after, *more in rows:
+    rows = of.fetch(sql, columns | {"index", "experiment", "early_stop"})
+    # A case belongs to its suite: two suites may use one id for different questions.
+    several = len({row[2] for row in rows}) > 1
+    parts: dict[CellKey, dict[int | None, list[CaseOutcome]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for agent, params, experiment, case, axis_seed, *figures in rows:
+        passes, trials, scores, hard, infra, cancelled, after, *more = figures
         threshold, cluster, latencies, costs, unpriced, stopped = more
-        key = cell_of(agent, params, case)
-        cell = CaseOutcome(
-            case=case,
-            passes=passes,
-            trials=trials,
-            scores=tuple(scores or ()),
-            hard_fails=hard,
-            unscored=trials - len(scores or ()),
-            infra=infra,
-            cancelled=cancelled,
-            after_stop=after,
-            threshold=threshold,
-            cluster=cluster,
-            stopped=stopped,
-            latencies_ms=tuple(latencies or ()),
-            costs_usd=tuple(costs or ()),
-            unpriced_calls=unpriced,
+        name = f"{experiment}/{case}" if several else case
+        # SQL groups by the text of params; the same params in another order are one cell.
+        parts[cell_of(agent, params, name)][axis_seed].append(
+            CaseOutcome(
+                case=name,
+                passes=passes,
+                trials=trials,
+                scores=tuple(scores or ()),
+                hard_fails=hard,
+                unscored=trials - len(scores or ()),
+                infra=infra,
+                cancelled=cancelled,
+                after_stop=after,
+                threshold=threshold,
+                cluster=cluster,
+                stopped=stopped,
+                latencies_ms=tuple(latencies or ()),
+                costs_usd=tuple(costs or ()),
+                unpriced_calls=unpriced,
+                seed=axis_seed,
+            )
         )
-        if earlier := cells.get(key):
-            # SQL groups by the text of params; the same params in another order are one cell.
-            sums = {name: getattr(earlier, name) + getattr(cell, name) for name in _ADDITIVE}
-            cell = msgspec.structs.replace(earlier, stopped=earlier.stopped or stopped, **sums)
-        cells[key] = cell
-    return by_agent(cells.items())
+    return by_agent(
+        (key, CaseOutcome.merged([_same_seed(each) for each in by_seed.values()]))
+        for key, by_seed in parts.items()
+    )
 
 
-# Counts and lists of an outcome: those of two parts of one cell are added.
-_ADDITIVE = tuple(
-    name
-    for name in CaseOutcome.__struct_fields__
-    if name not in ("case", "asked", "threshold", "cluster", "stopped")
-)
+def _same_seed(parts: Sequence[CaseOutcome]) -> CaseOutcome:
+    """Return the sum of the parts of one instance."""
+    if len(parts) == 1:
+        return parts[0]
+    return msgspec.structs.replace(CaseOutcome.merged(parts), seed=parts[0].seed, parts=())

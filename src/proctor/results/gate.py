@@ -19,7 +19,14 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural, some
 from proctor.results._comparability import changed_cases, remarks
 from proctor.results.metadata import as_mapping
-from proctor.results.outcomes import AgentOutcomes, outcomes_of, pair_agents
+from proctor.results.outcomes import (
+    AgentOutcomes,
+    by_case,
+    cluster_of,
+    estimand_line,
+    outcomes_of,
+    pair_agents,
+)
 from proctor.runs.folder import place_of
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial
@@ -141,6 +148,11 @@ class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     broken: tuple[str, ...] = ()
     """Must-pass cases that failed."""
+
+    @property
+    def about(self) -> str:
+        """One line that says what the verdict is about."""
+        return estimand_line(self.gate.estimand, self.gate.cases, self.gate.instances)
 
     @property
     def too_many_errors(self) -> bool:
@@ -300,12 +312,39 @@ def judge_arm(
     incomparable: Mapping[str, str] | None = None,
     must_pass: Sequence[str] = (),
 ) -> ArmGate:
-    """Compare one agent's cases with those of its baseline."""
+    """Compare one agent's cases with those of its baseline, instance by instance."""
+    arms = (before.instances, after.instances)
+    every = {each.label: each for arm in arms for each in arm}
+    fractional = any(
+        not set(each.scores) <= {0.0, 1.0} or each.scores.count(1.0) != each.passes
+        for arm in arms
+        for each in arm
+        if each.scores
+    )
     gate = judge_gate(
-        {case.case: case.counts for case in before.cases},
-        {case.case: case.counts for case in after.cases},
+        {each.label: each.counts for each in arms[0]},
+        {each.label: each.counts for each in arms[1]},
         rule=rule,
-        incomparable=incomparable,
+        incomparable={
+            label: why
+            for label, each in every.items()
+            if (why := (incomparable or {}).get(each.case))
+        },
+        scores=(
+            {each.label: each.scores for each in arms[0]},
+            {each.label: each.scores for each in arms[1]},
+        )
+        if fractional
+        else None,
+        cases={label: each.case for label, each in every.items()},
+        clusters={each.case: cluster_of(each) for each in every.values()},
+    )
+    gate = replace(
+        gate,
+        left_out=by_case(
+            [(every[label], why) for label, why in gate.left_out.items()],
+            {move.case for move in gate.moves},
+        ),
     )
     compared = {move.case for move in gate.moves}
     stopped = [

@@ -1,9 +1,9 @@
 """Rank agents, with the range of ranks that the tests support.
 
-Guarantees: agents without a significant difference share ranks; intervals are clustered by case; an
+Guarantees: agents without a significant difference share ranks, by the tests of a comparison; an
 agent without any value is listed without a rank instead of counting as zero. Ranks compare the
-cases that every ranked agent has; the other cases are reported. After early stopping no fixed-n
-test is valid, so none is made, as in a comparison.
+instances that every ranked agent has, the same by content; the others are reported. After early
+stopping no fixed-n test is valid, so none is made, as in a comparison.
 """
 
 from __future__ import annotations
@@ -18,14 +18,22 @@ import msgspec
 
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
+from proctor.results._comparability import case_hashes
 from proctor.results.aggregate import rate_over
-from proctor.results.compare import stopped_note
-from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of, unless_stopped
+from proctor.results.compare import compare_metric, stopped_note
+from proctor.results.outcomes import (
+    AgentOutcomes,
+    CaseOutcome,
+    by_case,
+    estimand_line,
+    outcomes_of,
+    unless_stopped,
+)
 from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import PassK, bootstrap_over_cases, pass_at_k, pass_hat_k
 from proctor.stats.ranking import PairedTest, rank_sets
-from proctor.stats.types import LEVEL, Interval, mean
+from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -48,6 +56,8 @@ class Entrant(NamedTuple):
     name: str
     outcomes: AgentOutcomes
     run: str | None = None
+    hashes: Mapping[str, str] = {}
+    """Content of each case, where agents are from several runs."""
 
 
 class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,12 +100,19 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     level: float
     shared_cases: int
+    shared_instances: int
     left_out: Mapping[str, str]
     """Cases that do not enter the ranks, and why."""
     method: str
     estimand: str
     reason: str | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """One line that says what the ranks are about."""
+        estimand = "suite" if self.estimand == "suite" else "population"
+        return estimand_line(estimand, self.shared_cases, self.shared_instances)
 
     def tied(self, row: LeaderboardRow) -> tuple[str, ...]:
         """Agents without a significant difference from this one."""
@@ -118,11 +135,13 @@ def entrants_of(runs: Sequence[Run]) -> tuple[Entrant, ...]:
     """Return every agent of some runs; one in several runs is labelled with its run."""
     seen = [(run, arm) for run in runs for arm in outcomes_of(run)]
     names = Counter(arm.name for _, arm in seen)
+    hashes = {run.path: case_hashes(run.spec) if len(runs) > 1 else {} for run in runs}
     return tuple(
         Entrant(
             arm.name if names[arm.name] == 1 else f"{arm.name} @ {run_name(run.path)}",
             arm,
             place_of(run.path),
+            hashes[run.path],
         )
         for run, arm in seen
     )
@@ -132,34 +151,54 @@ def leaderboard(
     entrants: Sequence[Entrant],
     *,
     metric: str = "pass_rate",
+    estimand: Estimand = "suite",
     alpha: float = 0.05,
     level: float = LEVEL,
     seed: int = 0,
 ) -> Leaderboard:
-    """Rank agents by one figure, the mean of their cases."""
+    """Rank agents by one figure on the instances they share."""
     if metric not in METRICS:
         hint = hint_among(metric, METRICS)
         raise ProctorError(f"unknown ranking metric {metric!r}", hint=hint)
-    values = {
+    # A case is the same in two runs only with the same content.
+    instances = {
         entrant.name: {
-            case.case: value
-            for case in entrant.outcomes.cases
-            if (value := METRICS[metric](case)) is not None
+            f"{each.label}\0{entrant.hashes.get(each.case, '')}": each
+            for each in entrant.outcomes.instances
         }
         for entrant in entrants
     }
-    ranked = {name: by_case for name, by_case in values.items() if by_case}
+    values = {
+        name: {
+            key: value
+            for key, each in by_key.items()
+            if (value := METRICS[metric](each)) is not None
+        }
+        for name, by_key in instances.items()
+    }
+    ranked = {name: by_key for name, by_key in values.items() if by_key}
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
+
+    def test(first: str, second: str, shared: Sequence[str]) -> DifferenceTest:
+        rows = [(instances[first][key], instances[second][key]) for key in shared]
+        return compare_metric(metric, rows, estimand, sign=sign, seed=seed)
+
     # Ranking prefers higher values, so costs and durations are negated and turned back below.
     ranking = rank_sets(
-        {name: {c: sign * v for c, v in by_case.items()} for name, by_case in ranked.items()},
+        {name: {key: sign * v for key, v in by_key.items()} for name, by_key in ranked.items()},
         alpha=alpha,
         seed=seed,
         stopped={
-            entrant.name: [case.case for case in entrant.outcomes.cases if case.stopped]
-            for entrant in entrants
+            name: [key for key, each in by_key.items() if each.stopped]
+            for name, by_key in instances.items()
         },
+        test=test,
     )
+    shared = [
+        each
+        for key, each in (instances[next(iter(ranked))].items() if ranked else ())
+        if all(key in by_key for by_key in ranked.values())
+    ]
     # With a reason there was no valid test, and the places say nothing.
     places = {} if ranking.reason else {place.agent: place for place in ranking.places}
     rows: list[LeaderboardRow] = []
@@ -187,22 +226,39 @@ def leaderboard(
         ),
         alpha=alpha,
         level=level,
-        shared_cases=ranking.cases,
-        left_out={
-            case: "no value for "
-            + ", ".join(name for name, by_case in ranked.items() if case not in by_case)
-            for case in ranking.left_out
-        },
+        shared_cases=len({each.case for each in shared}),
+        shared_instances=len(shared),
+        left_out=by_case(
+            [
+                (by_key[key], _why_not(key, ranked, instances))
+                for key in ranking.left_out
+                for by_key in [next(each for each in instances.values() if key in each)]
+            ],
+            {each.case for each in shared},
+        ),
         method=ranking.method,
-        estimand=ranking.estimand,
+        estimand=estimand if metric in ("pass_rate", "score") else "population",
         reason=ranking.reason,
         notes=tuple(_notes(entrants, values)),
     )
 
 
+def _why_not(
+    key: str,
+    ranked: Mapping[str, Mapping[str, float]],
+    instances: Mapping[str, Mapping[str, CaseOutcome]],
+) -> str:
+    label = key.partition("\0")[0]
+    missing = [name for name, by_key in ranked.items() if key not in by_key]
+    others = [{k.partition("\0")[0] for k in instances[name]} for name in missing]
+    if missing and all(label in labels for labels in others) and "\0" in key[:-1]:
+        return "its content differs between the runs"
+    return f"no value for {', '.join(missing)}"
+
+
 def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    for name, by_case in values.items():
-        if not by_case:
+    for name, by_key in values.items():
+        if not by_key:
             yield f"{name} has no value and no rank"
     for entrant in entrants:
         if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
@@ -214,18 +270,21 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
     seen = entrant.outcomes
     intervals: dict[str, Interval] = {}
     for name in ("score", "cost_usd", "latency_ms"):
-        by_case = [METRICS[name](case) for case in seen.cases]
-        values = [value for value in by_case if value is not None]
+        # With a single case its instances are the draws, as for the pass rate.
+        draws = seen.cases if len(seen.cases) > 1 else seen.instances
+        found = [METRICS[name](draw) for draw in draws]
+        values = [value for value in found if value is not None]
         interval = bootstrap_over_cases(values, level=level, seed=seed)
-        intervals[name] = replace(interval, left_out=len(by_case) - len(values))
+        intervals[name] = replace(interval, left_out=len(found) - len(values))
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
-    intervals["pass_rate"] = rate_over(
-        seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped
-    )
+    rate = rate_over(seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped)
+    if len(seen.cases) == 1 and len(seen.instances) > 1:
+        rate = replace(rate, method="wilson at effective n, clustered by instance of one case")
+    intervals["pass_rate"] = rate
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     costs = [cost for case in seen.cases for cost in case.costs_usd]
-    # The largest k that every judged case can estimate.
-    k = min((case.trials for case in seen.cases if case.trials), default=1)
+    # The largest k that every judged instance can estimate: mixed seeds would look like luck.
+    k = min((row.trials for row in seen.counts if row.trials), default=1)
     return LeaderboardRow(
         name=entrant.name,
         agent=seen.agent,

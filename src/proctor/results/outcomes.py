@@ -1,4 +1,7 @@
-"""Reduce trials to the input of estimators: observations per agent, parameters and case.
+"""Reduce trials to the input of estimators: observations per agent, parameters, case and instance.
+
+Three levels: a case, its instances (the case under one seed of the experiment; one without seeds)
+and their trials. Agents and runs are paired by instance.
 
 Guarantees: every planned or finished trial is in exactly one count (judged, infrastructure error,
 cancelled, after an early stop), so a reader can see what a figure includes and excludes. A planned
@@ -7,9 +10,10 @@ case without any trial is included with zeros: absent does not mean passed.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -20,7 +24,14 @@ from proctor.results.metadata import CLUSTER, as_mapping, as_text
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
 from proctor.runs.run import Run
 from proctor.runs.trial import UNJUDGED, CellKey, Trial, TrialStatus, arm_name
-from proctor.stats.types import STOPPED, CaseCounts, DifferenceTest, Interval, mean
+from proctor.stats.types import (
+    STOPPED,
+    CaseCounts,
+    DifferenceTest,
+    Estimand,
+    Interval,
+    mean,
+)
 
 
 class Excluded(msgspec.Struct, frozen=True):
@@ -35,7 +46,10 @@ class Excluded(msgspec.Struct, frozen=True):
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Observations of one case.
+    """Observations of one case, or of one instance of it.
+
+    Where the experiment has seeds, `parts` are the instances, one for each `seed`, and the case is
+    their sum.
 
     `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in plan
     order, without the `unscored` ones (judged, but no check had a weight). `after_stop` trials
@@ -59,6 +73,18 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     latencies_ms: tuple[float, ...] = ()
     costs_usd: tuple[float, ...] = ()
     unpriced_calls: int = 0
+    seed: int | None = None
+    parts: tuple[CaseOutcome, ...] = ()
+
+    @property
+    def instances(self) -> tuple[CaseOutcome, ...]:
+        """The instances of the case; without seeds, the case itself."""
+        return self.parts or (self,)
+
+    @property
+    def label(self) -> str:
+        """The case, with its seed where it has one."""
+        return self.case if self.seed is None else f"{self.case} [seed {self.seed}]"
 
     @property
     def counts(self) -> CaseCounts:
@@ -75,6 +101,34 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         """The mean of the scores; None without scores."""
         return mean(self.scores)
 
+    @classmethod
+    def merged(cls, parts: Sequence[CaseOutcome], asked: int | None = None) -> CaseOutcome:
+        """Return the sum of some outcomes of one case."""
+        if len(parts) == 1 and parts[0].seed is None:
+            return parts[0]
+        sums: dict[str, Any] = {
+            name: tuple(chain.from_iterable(getattr(part, name) for part in parts))
+            if name in _LISTS
+            else sum(getattr(part, name) for part in parts)
+            for name in _ADDITIVE
+        }
+        seeded = any(part.seed is not None for part in parts)
+        # Early stopping of any part biases the sum.
+        sums["stopped"] = next((part.stopped for part in parts if part.stopped), None)
+        return msgspec.structs.replace(
+            parts[0], **sums, seed=None, asked=asked, parts=tuple(parts) if seeded else ()
+        )
+
+
+_LISTS = ("scores", "latencies_ms", "costs_usd")
+
+# Counts and lists of an outcome: those of two parts of one case are added.
+_ADDITIVE = tuple(
+    name
+    for name in CaseOutcome.__struct_fields__
+    if name not in ("case", "asked", "threshold", "cluster", "stopped", "seed", "parts")
+)
+
 
 class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     """Observations of one agent under one set of parameters, by case id."""
@@ -89,17 +143,27 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         return arm_name(self.agent, self.params)
 
     @property
+    def instances(self) -> tuple[CaseOutcome, ...]:
+        """Every instance, case by case."""
+        return tuple(instance for case in self.cases for instance in case.instances)
+
+    @property
     def counts(self) -> tuple[CaseCounts, ...]:
-        """Passes, judged trials and errors of each case, in the order of `cases`."""
-        return tuple(case.counts for case in self.cases)
+        """Passes, judged trials and errors of each instance, in the order of `instances`."""
+        return tuple(instance.counts for instance in self.instances)
 
     @property
     def clusters(self) -> tuple[str, ...] | None:
-        """Cluster of each case, in the order of `cases`; None when all are independent."""
-        if not any(case.cluster for case in self.cases):
+        """Cluster of each instance, in the order of `instances`; None when all are independent.
+
+        Instances of one case are a cluster, unless it is the only case.
+        """
+        instances = self.instances
+        if not any(case.cluster for case in self.cases) and (
+            len(self.cases) < 2 or len(instances) == len(self.cases)
+        ):
             return None
-        # The prefix keeps a lone case from sharing a cluster of the same name.
-        return tuple(case.cluster or f"case {case.case}" for case in self.cases)
+        return tuple(cluster_of(instance) for instance in instances)
 
     @property
     def trials(self) -> int:
@@ -142,6 +206,11 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
             Excluded("cases", unjudged, "no judged trial"),
         )
         return tuple(part for part in parts if part.count)
+
+
+def cluster_of(case: CaseOutcome) -> str:
+    """Return the cluster of a case; the prefix keeps a lone case out of a cluster of its name."""
+    return case.cluster or f"case {case.case}"
 
 
 class TrialOutcome(Protocol):
@@ -248,6 +317,22 @@ def _case_outcome(
     plan: CellPlan | None,
     written: Mapping[str, Any],
 ) -> CaseOutcome:
+    by_seed: dict[int | None, list[ObservedTrial[Trial]]] = defaultdict(list)
+    for one in seen:
+        by_seed[one.trial.axis_seed].append(one)
+    if not by_seed.keys() - {None}:
+        return _instance(case, None, seen, plan, written)
+    parts = [_instance(case, seed, by_seed[seed], plan, written) for seed in by_seed]
+    return CaseOutcome.merged(parts, plan.trials if plan is not None else None)
+
+
+def _instance(
+    case: str,
+    seed: int | None,
+    seen: Sequence[ObservedTrial[Trial]],
+    plan: CellPlan | None,
+    written: Mapping[str, Any],
+) -> CaseOutcome:
     counted = [one.trial for one in seen if one.counted]
     judged = [trial for trial in counted if trial.status.judged]
     scores = tuple(trial.score for trial in judged if trial.score is not None)
@@ -261,13 +346,15 @@ def _case_outcome(
         infra=sum(trial.status in UNJUDGED for trial in counted),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
-        asked=plan.trials if plan is not None else None,
+        # A plan is for all instances of a case together.
+        asked=plan.trials if plan is not None and seed is None else None,
         threshold=plan.threshold if plan is not None else None,
         cluster=as_text(as_mapping(written.get("properties")).get(CLUSTER)),
         stopped=seen[0].stopped if seen else None,
         latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
         costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),
         unpriced_calls=sum(t.unpriced_calls for t in counted),
+        seed=seed,
     )
 
 
@@ -301,27 +388,73 @@ def pick(
 
 
 class PairedOutcomes(NamedTuple):
-    """Two arms on their common cases, at the same indices; and the cases of only one."""
+    """Two arms on their common instances, at the same indices; and the instances of only one."""
 
-    cases: tuple[str, ...]
     first: tuple[CaseOutcome, ...]
     second: tuple[CaseOutcome, ...]
-    only_first: tuple[str, ...]
-    only_second: tuple[str, ...]
+    only_first: tuple[CaseOutcome, ...]
+    only_second: tuple[CaseOutcome, ...]
 
 
 def pair(first: AgentOutcomes, second: AgentOutcomes) -> PairedOutcomes:
-    """Align two arms by case id."""
-    a = {case.case: case for case in first.cases}
-    b = {case.case: case for case in second.cases}
-    both = tuple(sorted(a.keys() & b.keys()))
+    """Align two arms by instance: case id and seed."""
+    a = {(each.case, each.seed): each for each in first.instances}
+    b = {(each.case, each.seed): each for each in second.instances}
+    both = [key for key in a if key in b]
     return PairedOutcomes(
-        both,
-        tuple(a[case] for case in both),
-        tuple(b[case] for case in both),
-        tuple(sorted(a.keys() - b.keys())),
-        tuple(sorted(b.keys() - a.keys())),
+        tuple(a[key] for key in both),
+        tuple(b[key] for key in both),
+        tuple(each for key, each in a.items() if key not in b),
+        tuple(each for key, each in b.items() if key not in a),
     )
+
+
+def by_case(reasons: Sequence[tuple[CaseOutcome, str]], compared: set[str]) -> dict[str, str]:
+    """Return why instances were left out, by case; seeds are named where others are compared."""
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for instance, why in reasons:
+        seeds = groups[instance.case, why]
+        seeds += [] if instance.seed is None else [instance.seed]
+    partly = compared | {
+        case for case, times in Counter(case for case, _ in groups).items() if times > 1
+    }
+    return {
+        f"{case} ({plural(len(seeds), 'instance')}: {seed_list(seeds)})"
+        if seeds and case in partly
+        else case: why
+        for (case, why), seeds in groups.items()
+    }
+
+
+# Maximum number of seeds listed individually.
+_MAX_SEEDS_SHOWN = 5
+
+
+def seed_list(seeds: Sequence[int]) -> str:
+    """Format seeds briefly: `seeds 0..9`, or the first of them."""
+    listed = sorted(seeds)
+    if len(listed) == 1:
+        return f"seed {listed[0]}"
+    if listed == list(range(listed[0], listed[-1] + 1)):
+        return f"seeds {listed[0]}..{listed[-1]}"
+    shown = ", ".join(map(str, listed[:_MAX_SEEDS_SHOWN]))
+    return f"seeds {shown}" if len(listed) <= _MAX_SEEDS_SHOWN else f"seeds {shown}, …"
+
+
+def estimand_line(estimand: Estimand, cases: int, instances: int) -> str:
+    """Return one line that says what the figures are about, and why that is the default."""
+    size = plural(cases, "case")
+    size += f" ({plural(instances, 'instance')})" if instances != cases else ""
+    if estimand == "suite":
+        return (
+            f"estimand suite (the default: the question is what changed on what ran): exactly these"
+            f" {size}, only trial noise counts; --estimand population is about cases like these"
+        )
+    if cases == 1:
+        return (
+            f"estimand population: instances like these of one case, clustered by instance ({size})"
+        )
+    return f"estimand population: cases like these, clustered by case ({size})"
 
 
 class PairedAgents(NamedTuple):

@@ -180,14 +180,14 @@ def _as_it_is(
     if not cases:
         return
     # The case with the fewest trials is the noisiest, so this is a lower bound of what is seen.
-    fewest = min(case.trials for arm in outcomes for case in arm.cases if case.trials)
+    fewest = min(row.trials for arm in outcomes for row in arm.counts if row.trials)
     for noise in noises:
         plan = detectable(cases, fewest, sigma2=noise.value, alpha=rates[0], power=rates[1])
         yield _row(plan, noise, cost)
 
 
 def _cases_of(outcomes: Sequence[AgentOutcomes]) -> int | None:
-    most = max((sum(bool(c.trials) for c in arm.cases) for arm in outcomes), default=0)
+    most = max((sum(bool(row.trials) for row in arm.counts) for arm in outcomes), default=0)
     return most or None
 
 

@@ -119,5 +119,15 @@ def log_beta_mass_below(x: float, a: float, b: float) -> float:
 
 
 def binomial_cdf(x: int, n: int) -> float:
-    """Return P(X ≤ x) for X ~ Binomial(n, ½), in integers until the last step."""
-    return sum(math.comb(n, i) for i in range(x + 1)) / 2**n
+    """Return P(X ≤ x) for X ~ Binomial(n, ½)."""
+    return 1.0 if x >= n else _beta_share(0.5, n - x, x + 1)
+
+
+def normal_cdf(x: float) -> float:
+    """Return P(Z ≤ x) for the standard normal, with full precision in the lower tail."""
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
+def f_tail(x: float, df: float, df_noise: float) -> float:
+    """Return P(F > x) for the ratio of two variances with these degrees of freedom."""
+    return _beta_share(df_noise / (df_noise + df * x), df_noise / 2, df / 2)

@@ -1,24 +1,26 @@
 """Decide between regression, no regression and inconclusive for a candidate and its baseline.
 
-REGRESSION needs a drop that is both real (exact stratified mid-p ≤ alpha) and large (≥ margin); NO
-REGRESSION needs the one-sided upper bound on the drop below the margin. Everything else is
-INCONCLUSIVE, with advice on what would decide it. The verdict is about exactly these cases, not a
-population.
+REGRESSION needs a drop that is both real (p ≤ alpha) and large (≥ margin); NO REGRESSION needs the
+one-sided upper bound on the drop below the margin. Everything else is INCONCLUSIVE, with advice on
+what would decide it. Pass rates and scores are both judged: a regression in either is one (Holm
+over the two), and no regression must hold for both. Scores of 0 and 1 that repeat the passes are
+not tested twice.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.formatting import in_points, level_of, p_text, plural
 from proctor.stats._distributions import beta_cdf, normal_quantile
-from proctor.stats.compare import stratified, suite_difference
+from proctor.stats.compare import Compared, on_population, on_suite, scores_on_suite
 from proctor.stats.power import SampleSize, detectable_between, plan_suite, within_variance
-from proctor.stats.types import CaseCounts, Estimand, checked, share
+from proctor.stats.ranking import holm
+from proctor.stats.types import CaseCounts, Estimand, checked, mean, share
 
 # Flakiness as a rate, separately for the agent, the judge and the infrastructure. A case is called
 # flaky when its Jeffreys posterior puts more than 0.9 on rates between 0.05 and 0.95; counts must
@@ -127,6 +129,7 @@ class GateRule:
     alpha: float = ALPHA
     power: float = 0.8
     max_error_rate: float = MAX_ERROR_RATE
+    estimand: Estimand = "suite"
 
     def __post_init__(self) -> None:
         share(self.margin, "margin")
@@ -153,6 +156,20 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreDrop:
+    """Mean scores of both arms, baseline minus candidate; `adjusted` is p after Holm."""
+
+    baseline: float | None
+    candidate: float | None
+    drop: float | None
+    drop_at_most: float | None
+    p_value: float | None
+    adjusted: float | None
+    n: int
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """The verdict with its evidence. `drop` is baseline minus candidate.
 
@@ -176,7 +193,12 @@ class Gate:
     moves: tuple[CaseChange, ...]
     flaky: tuple[str, ...]
     advice: Advice | None
-    method: str = "exact stratified mid-p with margin; one-sided bound on the drop"
+    instances: int
+    adjusted: float | None
+    """The p-value after Holm over pass rate and score."""
+    score: ScoreDrop | None
+    """None where scores only repeat the passes."""
+    method: str
     estimand: Estimand = "suite"
 
 
@@ -186,11 +208,16 @@ def judge_gate(
     *,
     rule: GateRule | None = None,
     incomparable: Mapping[str, str] | None = None,
+    scores: tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]] | None = None,
+    cases: Mapping[str, str] | None = None,
+    clusters: Mapping[str, str] | None = None,
 ) -> Gate:
-    """Compare a candidate's counts per case with its baseline's.
+    """Compare a candidate's counts per instance with its baseline's.
 
-    `incomparable` maps cases whose input, fixture or judge changed to the change: they are left out
-    and listed, because a changed case cannot regress.
+    `incomparable` maps instances whose input, fixture or judge changed to the change: they are left
+    out and listed, because a changed case cannot regress. `scores` are those of both arms, where
+    they say more than the counts. `cases` maps an instance to its case (by default itself), and
+    `clusters` a case to its cluster.
     """
     rule = rule or GateRule()
     before = dict(zip(baseline, checked(baseline.values(), "baseline"), strict=True))
@@ -201,38 +228,120 @@ def judge_gate(
     errors = (sum(before[c].errors for c in shared), sum(after[c].errors for c in shared))
     judged_trials = (sum(before[c].trials for c in shared), sum(after[c].trials for c in shared))
     errored_of = (errors[0] + judged_trials[0], errors[1] + judged_trials[1])
-    moves = [
-        CaseChange(name, before[name], after[name], before[name].rate - after[name].rate)
-        for name in shared
-        if name not in left_out
-    ]
-    moves.sort(key=lambda move: (-move.drop, move.case))
-    first, second = [move.baseline for move in moves], [move.candidate for move in moves]
-    found = stratified(first, second, alternative="less")
+    rows = [name for name in shared if name not in left_out]
+    keys = [(cases or {}).get(name, name) for name in rows]
+    groups = [(clusters or {}).get(key, key) for key in keys]
+    moves = _moves(rows, keys, before, after)
+    first, second = [before[name] for name in rows], [after[name] for name in rows]
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
-    bound = suite_difference(first, second, level=1 - 2 * rule.alpha)
-    # `0.0 -` and not `-`: no difference must not print as -0.0.
-    drop = None if bound.value is None else 0.0 - bound.value
-    at_most = None if bound.low is None else -bound.low
+    level = 1 - 2 * rule.alpha
+    if rule.estimand == "suite":
+        found = on_suite(first, second, cases=keys, alternative="less", level=level)
+    else:
+        rates = ([row.rate for row in first], [row.rate for row in second])
+        found = on_population(*rates, cases=keys, clusters=groups, alternative="less", level=level)
+    drop, at_most = _drop(found)
+    score = None if scores is None else _score_drop(rows, keys, groups, scores, rule)
+    # Both may fail the gate, so both share its error rate.
+    p_values = [found.test.p_value] + ([] if score is None else [score.p_value])
+    adjusted = holm([1.0 if p is None else p for p in p_values])
+    if score is not None:
+        score = replace(score, adjusted=None if score.p_value is None else adjusted[1])
+    p_value = None if found.test.p_value is None else adjusted[0]
     too_many = _too_many_errors(errors, errored_of, rule)
-    verdict, reason = _verdict(drop, at_most, found.p_value, rule, too_many)
+    verdict, reason = _verdict(drop, at_most, p_value, rule, too_many)
+    if score is not None and not too_many:
+        on_score = _verdict(
+            score.drop, score.drop_at_most, score.adjusted, rule, None, "the score: "
+        )
+        # The worse of the two: a regression of either, and no regression only of both.
+        if _ORDER.index(on_score[0]) < _ORDER.index(verdict):
+            verdict, reason = on_score
     open_question = verdict == "INCONCLUSIVE" and not too_many and drop is not None
     return Gate(
         verdict=verdict,
         reason=reason,
         drop=drop,
         drop_at_most=at_most,
-        p_value=found.p_value,
+        p_value=found.test.p_value,
         rule=rule,
         detectable=detectable_between(first, second, alpha=rule.alpha, power=rule.power),
-        n=found.n,
-        cases=found.cases,
+        n=sum(row.trials for row in first + second),
+        cases=len(set(keys)),
         errors=errors,
         errored_of=errored_of,
         left_out=left_out,
-        moves=tuple(moves),
+        moves=moves,
         flaky=tuple(m.case for m in moves if agent_flakiness(*m.baseline).flaky),
         advice=_advice(moves, drop, rule) if open_question and drop is not None else None,
+        instances=len(rows),
+        adjusted=p_value,
+        score=score,
+        method=f"{found.test.method}; bound: {found.interval.method}",
+        estimand=rule.estimand,
+    )
+
+
+# The worst verdict first: NOT COMPARABLE of scores means that there are none, and decides nothing.
+_ORDER: tuple[Verdict, ...] = ("REGRESSION", "INCONCLUSIVE", "NO REGRESSION", "NOT COMPARABLE")
+
+
+def _moves(
+    rows: Sequence[str],
+    keys: Sequence[str],
+    before: Mapping[str, CaseCounts],
+    after: Mapping[str, CaseCounts],
+) -> tuple[CaseChange, ...]:
+    """Return the changes by case, the largest drop first."""
+    names: dict[str, list[str]] = {}
+    for name, key in zip(rows, keys, strict=True):
+        names.setdefault(key, []).append(name)
+    moves: list[CaseChange] = []
+    for key, members in names.items():
+        old, new = (
+            CaseCounts(*map(sum, zip(*(arm[name] for name in members), strict=True)))
+            for arm in (before, after)
+        )
+        gaps = [before[name].rate - after[name].rate for name in members]
+        moves.append(CaseChange(key, old, new, math.fsum(gaps) / len(gaps)))
+    return tuple(sorted(moves, key=lambda move: (-move.drop, move.case)))
+
+
+def _drop(found: Compared) -> tuple[float | None, float | None]:
+    """Return the drop and its upper bound."""
+    value, low = found.interval.value, found.interval.low
+    # `0.0 -` and not `-`: no difference must not print as -0.0.
+    return None if value is None else 0.0 - value, None if low is None else 0.0 - low
+
+
+def _score_drop(
+    rows: Sequence[str],
+    keys: Sequence[str],
+    groups: Sequence[str],
+    scores: tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]],
+    rule: GateRule,
+) -> ScoreDrop:
+    scored = [at for at, name in enumerate(rows) if scores[0].get(name) and scores[1].get(name)]
+    values = [[arm[rows[at]] for at in scored] for arm in scores]
+    means = [[mean(row) or 0.0 for row in arm] for arm in values]
+    level, named = 1 - 2 * rule.alpha, [keys[at] for at in scored]
+    if rule.estimand == "suite":
+        found = scores_on_suite(*values, cases=named, alternative="less", level=level)
+    else:
+        clusters = [groups[at] for at in scored]
+        found = on_population(
+            *means, cases=named, clusters=clusters, alternative="less", level=level
+        )
+    drop, at_most = _drop(found)
+    return ScoreDrop(
+        baseline=mean(means[0]),
+        candidate=mean(means[1]),
+        drop=drop,
+        drop_at_most=at_most,
+        p_value=found.test.p_value,
+        adjusted=None,
+        n=sum(len(row) for arm in values for row in arm),
+        method=f"{found.test.method}; bound: {found.interval.method}",
     )
 
 
@@ -274,31 +383,36 @@ def _verdict(
     p_value: float | None,
     rule: GateRule,
     too_many_errors: str | None,
+    of: str = "",
 ) -> tuple[Verdict, str]:
     # First: any verdict on the agent would be about the infrastructure.
     if too_many_errors:
         return "INCONCLUSIVE", too_many_errors
-    if drop is None or at_most is None:
+    if drop is None:
         return "NOT COMPARABLE", "no case has judged trials in both runs under the same conditions"
+    if at_most is None:
+        return "INCONCLUSIVE", f"{of}one draw of a population does not bound its drop"
     large = drop >= rule.margin - _SLACK
     real = p_value is not None and p_value <= rule.alpha
-    shown = "no p-value" if p_value is None else f"mid-p {p_text(p_value)}"
+    shown = "no p-value" if p_value is None else f"p {p_text(p_value)}"
     if large and real:
+        least = in_points(rule.margin)
         return (
             "REGRESSION",
-            f"a drop of {in_points(drop)} is real ({shown}) and at least {in_points(rule.margin)}",
+            f"{of}a drop of {in_points(drop)} is real ({shown}) and at least {least}",
         )
     # Also where the drop is significant: below the margin it is too small to matter.
     if at_most < rule.margin:
         return (
             "NO REGRESSION",
-            f"the drop is at most {in_points(at_most)}, below {in_points(rule.margin)}",
+            f"{of}the drop is at most {in_points(at_most)}, below {in_points(rule.margin)}",
         )
     if large:
-        return "INCONCLUSIVE", f"a drop of {in_points(drop)} may be noise ({shown})"
+        return "INCONCLUSIVE", f"{of}a drop of {in_points(drop)} may be noise ({shown})"
+    most = in_points(at_most)
     return (
         "INCONCLUSIVE",
-        f"the drop seen is {in_points(drop)}, but one of {in_points(at_most)} cannot be ruled out",
+        f"{of}the drop seen is {in_points(drop)}, but one of {most} cannot be ruled out",
     )
 
 

@@ -1,7 +1,7 @@
 """Rank agents by sets of possible places.
 
 An agent's best place is 1 + the agents significantly better, its worst is all − those significantly
-worse, by paired tests on shared cases, Holm over all pairs. Agents are listed by mean; those
+worse, by paired tests on shared instances, Holm over all pairs. Agents are listed by mean; those
 without a significant difference share places. For an agent with early-stopped trials no fixed-n
 test is valid, so none is made; it may hold any place that the others leave.
 """
@@ -9,7 +9,7 @@ test is valid, so none is made; it may hold any place that the others leave.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proctor.errors import ProctorError
@@ -104,9 +104,11 @@ def rank_sets(
     resamples: int = RESAMPLES,
     seed: int = 0,
     stopped: Mapping[str, Collection[str]] | None = None,
+    test: Callable[[str, str, Sequence[str]], DifferenceTest] | None = None,
 ) -> Ranking:
     """Rank agents by their mean score per case (agent → case → mean), higher is better.
 
+    `test` compares two agents on the shared cases; by default over cases, for a population.
     `stopped` lists the early-stopped cases of each agent. Where that leaves no pair to test,
     `reason` explains it, and the places carry no information.
     """
@@ -115,7 +117,8 @@ def rank_sets(
     every = {case: None for agent in agents for case in scores[agent]}
     # Means over different cases cannot be ranked: an agent would win by skipping the hard ones.
     shared = [case for case in every if all(case in scores[agent] for agent in agents)]
-    left_out = tuple(case for case in every if case not in set(shared))
+    among = set(shared)
+    left_out = tuple(case for case in every if case not in among)
     rows = {
         agent: finite((scores[agent][case] for case in shared), f"agent {agent}")
         for agent in agents
@@ -123,10 +126,13 @@ def rank_sets(
     cut = {agent for agent, cases in (stopped or {}).items() if not {*cases}.isdisjoint(shared)}
     pairs: list[PairedTest] = []
     for a, b in itertools.combinations(agents, 2):
-        test = paired_means(rows[a], rows[b], resamples=resamples, seed=seed)
+        if test is None:
+            found = paired_means(rows[a], rows[b], resamples=resamples, seed=seed)
+        else:
+            found = test(a, b, shared)
         if a in cut or b in cut:
-            test = replace(test, p_value=None, reason=STOPPED)
-        pairs.append(PairedTest(a, b, test, None))
+            found = replace(found, p_value=None, reason=STOPPED)
+        pairs.append(PairedTest(a, b, found, None))
     valid = [at for at, pair in enumerate(pairs) if pair.test.reason != STOPPED]
     # A pair without a p-value never differed; it still counts among the tests.
     p_values = [pairs[at].test.p_value for at in valid]

@@ -1,0 +1,256 @@
+"""Seeds are instances: `compare`, `gate` and `leaderboard` pair them, and say what they claim."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from result_parts import trial, write_run
+from scipy import stats
+
+from proctor.cli.main import run as command
+from proctor.runs.trial import Trial
+
+Scores = Mapping[tuple[str, int | None], Sequence[float]]
+"""(case, seed) → the score of each trial; 0.5 and more passes."""
+
+
+def trials(agent: str, scores: Scores) -> Iterable[Trial]:
+    for (case, seed), values in scores.items():
+        for index, value in enumerate(values):
+            status = "passed" if value >= 0.5 else "failed"
+            yield trial(case, agent, index, status, score=value, axis_seed=seed)
+
+
+def made(root: Path, name: str, arms: Mapping[str, Scores], **more) -> str:
+    """A finished run of these agents; returns its name."""
+    every = [one for agent, scores in arms.items() for one in trials(agent, scores)]
+    cases = {one.case: {"input": one.case} for one in every}
+    folder = write_run(root, every, name=name, cases={**cases, **more.pop("cases", {})}, **more)
+    return f"{name}/{folder.path.name}"
+
+
+def grid(cases: int, seeds: int, passed, trials: int = 1) -> dict[tuple[str, int | None], list]:
+    """Scores by a function of (case number, seed)."""
+    return {
+        (f"t{case}", seed): [float(passed(case, seed))] * trials
+        for case in range(cases)
+        for seed in range(seeds)
+    }
+
+
+def told(capsys, root: Path, *args: str, code: int = 0) -> str:
+    assert command([*args, "--results", str(root)]) == code
+    return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+
+
+def facts(capsys, root: Path, *args: str, code: int = 0):
+    return json.loads(told(capsys, root, *args, "--json", code=code))
+
+
+def test_compare_pairs_by_instance(tmp_path, capsys):
+    """R-Q1: 2 templates × 50 seeds, 9 instances lost and none gained is McNemar's test."""
+    before = grid(2, 50, lambda case, seed: seed % 2)
+    after = grid(2, 50, lambda case, seed: seed % 2 and not (seed < 10 and case == 0))
+    after["t1", 1], after["t1", 3] = [0.0], [0.0]
+    after["t1", 5], after["t1", 7] = [0.0], [0.0]
+    runs = [made(tmp_path, "one", {"x": before}), made(tmp_path, "two", {"x": after})]
+    found = facts(capsys, tmp_path, "compare", *runs)
+    (pair,) = found["pairs"]
+    overall = pair["metrics"][0]
+    assert (overall["cases"], overall["instances"], overall["trials"]) == (2, 100, 200)
+    assert overall["suite"]["p_value"] == pytest.approx(stats.binomtest(9, 9).pvalue / 2)
+    assert overall["interval"]["value"] == pytest.approx(-0.09)
+    assert overall["interval"]["high"] < 0
+    text = told(capsys, tmp_path, "compare", *runs)
+    assert "2 cases, 100 instances in both" in text
+    assert "estimand suite (the default: " in text
+    assert "exactly these 2 cases (100 instances)" in text
+    general = told(capsys, tmp_path, "compare", *runs, "--estimand", "population")
+    assert "estimand population: cases like these, clustered by case" in general
+
+
+def test_one_scenario_with_many_seeds_is_ranked(tmp_path, capsys):
+    """R-Q3: 1 scenario × 20 seeds, 20/20 against 0/20: the ranks are 1 and 2, for both estimands;
+    with one case the population is that of its instances, and that is said."""
+    arms = {"good": grid(1, 20, lambda *_: True), "bad": grid(1, 20, lambda *_: False)}
+    run = made(tmp_path, "one", arms)
+    for estimand in ("suite", "population"):
+        board = facts(capsys, tmp_path, "leaderboard", run, "--estimand", estimand)
+        assert [(row["name"], row["best"], row["worst"]) for row in board["rows"]] == [
+            ("good", 1, 1),
+            ("bad", 2, 2),
+        ]
+        assert board["estimand"] == estimand
+    text = told(capsys, tmp_path, "leaderboard", run, "--estimand", "population")
+    assert "instances like these of one case, clustered by instance" in text
+    assert "estimand suite (the default" in told(capsys, tmp_path, "leaderboard", run)
+
+
+def test_few_scenarios_do_not_tie_every_rank(tmp_path, capsys):
+    """R-Q3: 2 scenarios × 3 agents × 10 seeds: 20/20, 11/20 and 2/20 have places of their own, and
+    `compare` agrees with the leaderboard."""
+    arms = {
+        "scripted": grid(2, 10, lambda *_: True),
+        "middling": grid(2, 10, lambda case, seed: seed + case < 6),
+        "random": grid(2, 10, lambda case, seed: seed == 0),
+    }
+    run = made(tmp_path, "one", arms)
+    board = facts(capsys, tmp_path, "leaderboard", run)
+    assert [(row["name"], row["best"], row["worst"]) for row in board["rows"]] == [
+        ("scripted", 1, 1),
+        ("middling", 2, 2),
+        ("random", 3, 3),
+    ]
+    pairs = facts(capsys, tmp_path, "compare", run, "--agents", "middling,random,scripted")["pairs"]
+    by_name = {(pair["first"], pair["second"]): pair["metrics"][0] for pair in pairs}
+    for pair in board["pairs"]:
+        other = by_name[pair["first"], pair["second"]]
+        assert other["suite"]["p_value"] == pytest.approx(pair["test"]["p_value"])
+        assert other["adjusted"] == pytest.approx(pair["adjusted"])
+
+
+def test_repeats_that_never_vary_are_one_observation(tmp_path, capsys):
+    """R-Q1: two deterministic agents, each right on other instances: 4 templates × 5 seeds × 10
+    trials are 20 observations, not 400."""
+    arms = {
+        "x": grid(4, 5, lambda case, seed: (case + seed) % 2, trials=10),
+        "y": grid(4, 5, lambda case, seed: (case + seed) % 3 > 0, trials=10),
+    }
+    run = made(tmp_path, "one", arms)
+    text = told(capsys, tmp_path, "compare", run, "--agents", "x,y")
+    assert "McNemar over 20 instances" in text
+    assert "repeats never vary" in text
+    overall = facts(capsys, tmp_path, "compare", run, "--agents", "x,y")["pairs"][0]["metrics"][0]
+    assert overall["suite"]["p_value"] > 0.05
+    assert overall["trials"] == 400
+
+
+def test_runs_are_compared_on_the_seeds_they_share(tmp_path, capsys):
+    """R-Q1: seeds 0–9 against 0–11: ten instances are paired, two are left out and named."""
+    runs = [
+        made(tmp_path, "one", {"x": grid(1, 10, lambda case, seed: seed % 2)}),
+        made(tmp_path, "two", {"x": grid(1, 12, lambda case, seed: seed % 2)}),
+    ]
+    text = told(capsys, tmp_path, "compare", *runs)
+    assert "1 case, 10 instances in both" in text
+    assert "t0 (2 instances: seeds 10..11): only in x @ two/" in text
+    gate = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
+    assert gate["arms"][0]["gate"]["instances"] == 10
+    assert gate["arms"][0]["gate"]["left_out"] == {
+        "t0 (2 instances: seeds 10..11)": "only in the candidate"
+    }
+    board = facts(capsys, tmp_path, "leaderboard", *runs)
+    assert (board["shared_cases"], board["shared_instances"]) == (1, 10)
+
+
+@pytest.mark.parametrize("estimand", ["suite", "population"])
+def test_identical_instances_pass_the_gate(tmp_path, capsys, estimand):
+    """R-Q2: 59 identical instances rule out a drop of 5 points (1 − 0.05^(1/59) < 0.05), 58 do
+    not."""
+    for count, verdict in ((59, "NO REGRESSION"), (58, "INCONCLUSIVE")):
+        scores = grid(1, count, lambda case, seed: seed % 5)
+        runs = [made(tmp_path, name, {"x": scores}) for name in (f"a{count}", f"b{count}")]
+        gate = facts(
+            capsys, tmp_path, "gate", runs[1], "--against", runs[0], "--estimand", estimand
+        )
+        assert (gate["verdict"], gate["arms"][0]["gate"]["estimand"]) == (verdict, estimand)
+
+
+def test_the_interval_agrees_with_the_test(tmp_path, capsys):
+    """R-Q1: 15 against 1 changed of 100: the interval uses the pairing, as the p-value does."""
+    before = {(f"c{at:03}", None): [float(at >= 15)] for at in range(100)}
+    after = {(f"c{at:03}", None): [float(at < 99)] for at in range(100)}
+    runs = [made(tmp_path, "one", {"x": before}), made(tmp_path, "two", {"x": after})]
+    overall = facts(capsys, tmp_path, "compare", *runs)["pairs"][0]["metrics"][0]
+    assert overall["suite"]["p_value"] < 0.001
+    assert 0.06 < overall["interval"]["low"] < overall["interval"]["high"] < 0.23
+
+
+def test_every_trial_is_in_the_denominator(tmp_path, capsys):
+    """R-Q1: 20 cases × 10 trials in each run: cost and latency are of 400 trials, not of 40."""
+    scores = {(f"c{at:02}", None): [float(n % 2) for n in range(10)] for at in range(20)}
+    runs = [made(tmp_path, name, {"x": scores}) for name in ("one", "two")]
+    text = told(capsys, tmp_path, "compare", *runs)
+    assert re.search(r"latency: population, [^;]*; 20 cases, 400 trials", text)
+    assert "40 trials" not in text
+
+
+def test_the_score_interval_is_that_of_its_test(tmp_path, capsys):
+    """R-Q1: scores that fall by about 0.09 on every instance: interval and p-value agree."""
+
+    def scores(drop: float) -> dict:
+        return {
+            (f"t{case}", seed): [0.9 - 0.02 * case - 0.04 * (seed % 5) - drop * (1 + seed % 2 / 5)]
+            for case in range(2)
+            for seed in range(10)
+        }
+
+    runs = [made(tmp_path, "one", {"x": scores(0)}), made(tmp_path, "two", {"x": scores(0.08)})]
+    score = facts(capsys, tmp_path, "compare", *runs)["pairs"][0]["metrics"][1]
+    assert score["metric"] == "score"
+    assert score["suite"]["p_value"] < 0.001
+    assert score["interval"]["estimand"] == "suite"
+    assert score["interval"]["high"] < 0
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
+    """R-Q1: the same trials are no second observation; two agents of one run are."""
+    run = made(tmp_path, "one", {"x": grid(1, 5, lambda *_: 1), "y": grid(1, 5, lambda *_: 0)})
+    for args in ((run, "latest"), (run, run, "--agents", "x,x"), (run, "--agents", "x,x")):
+        assert command(["compare", *args, "--results", str(tmp_path)]) == 2
+        assert "cannot be compared with itself" in capsys.readouterr().err
+    told(capsys, tmp_path, "compare", run, run, "--agents", "x,y")
+
+
+def test_three_runs_are_compared_pair_by_pair(tmp_path, capsys):
+    """R-Q3: three runs give three pairs, corrected by Holm; so do three agents of one run."""
+    levels = {"one": 18, "two": 12, "three": 4}
+    runs = [
+        made(tmp_path, name, {"x": grid(1, 20, lambda _, seed, most=most: seed < most)})
+        for name, most in levels.items()
+    ]
+    found = facts(capsys, tmp_path, "compare", *runs)
+    assert len(found["pairs"]) == 3
+    raw = [pair["metrics"][0]["suite"]["p_value"] for pair in found["pairs"]]
+    adjusted = [pair["metrics"][0]["adjusted"] for pair in found["pairs"]]
+    assert min(adjusted) == pytest.approx(3 * min(raw))
+    assert max(adjusted) >= max(raw)
+    text = told(capsys, tmp_path, "compare", *runs)
+    assert "Pass rates of 3 pairs" in text
+    assert "p Holm" in text
+
+
+def test_the_gate_judges_scores(tmp_path, capsys):
+    """R-Q2: scores fall from 0.95 to 0.82, all above the threshold: a regression of the score,
+    though every trial passed; a drop below the margin is none."""
+
+    def scores(middle: float) -> dict:
+        return {
+            (f"c{at:02}", None): [middle + 0.01 * (at % 3 + n % 2) for n in range(5)]
+            for at in range(20)
+        }
+
+    runs = {
+        name: made(tmp_path, name, {"x": scores(middle)})
+        for name, middle in (("old", 0.95), ("worse", 0.82), ("same", 0.945))
+    }
+    gate = facts(capsys, tmp_path, "gate", runs["worse"], "--against", runs["old"], code=1)
+    assert gate["verdict"] == "REGRESSION"
+    assert gate["reason"].startswith("the score: a drop of 13 points is real")
+    score = gate["arms"][0]["gate"]["score"]
+    assert score["drop"] == pytest.approx(0.13)
+    assert score["n"] == 200
+    text = told(capsys, tmp_path, "gate", runs["worse"], "--against", runs["old"], code=1)
+    assert re.search(r"score 0\.9\d+ → 0\.8\d+: drop 13 points", text)
+    same = facts(capsys, tmp_path, "gate", runs["same"], "--against", runs["old"])
+    assert same["verdict"] == "NO REGRESSION"
+    # Passes and fails have no second test: their scores say the same.
+    plain = [made(tmp_path, n, {"x": grid(3, 5, lambda c, s: s % 2)}) for n in ("p", "q")]
+    assert (
+        facts(capsys, tmp_path, "gate", *plain[:1], "--against", plain[1])["arms"][0]["gate"][
+            "score"
+        ]
+        is None
+    )
