@@ -13,7 +13,6 @@ from proctor.report import charts
 from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 
-pytest.importorskip("altair", reason="the extra charts is not installed")
 pytest.importorskip("vl_convert", reason="the extra charts is not installed")
 
 
@@ -67,7 +66,7 @@ def test_without_the_extra_the_message_says_what_to_install(
     facts: ReportFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-Q4: one line, with the command."""
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert not charts.available()
     with pytest.raises(ProctorError, match="extra `charts`") as raised:
         charts.write_charts(facts, tmp_path)

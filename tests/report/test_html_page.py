@@ -262,7 +262,7 @@ def test_a_trial_opens_at_the_step_a_failed_check_names(running: Any, tmp_path: 
 @pytest.mark.parametrize("width", [360, 1200])
 def test_long_names_keep_charts_in_their_place(running: Any, tmp_path: Path, width: int) -> None:
     """R-Q4: panels stay in sight, squares keep room, and a list of agents widens no page."""
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
     agents = ("short", "an-agent-of-a-name-that-goes-on-and-on-and-on-for-ever-and-ever")
     run = make_run(
         tmp_path / "made" / "2026-05-28_001",

@@ -1,17 +1,18 @@
-"""Charts of a run by Altair: interactive in the HTML report, PNG or SVG for papers and slides.
+"""Charts of a run by Vega-Lite: interactive in the HTML report, PNG or SVG for papers and slides.
 
-Guarantees: a chart draws only facts of the report (`datasets`); specs name their data, so that a
-page holds each table once; nothing is fetched from a network. Altair and vl-convert (extra
-`charts`) are imported when first used.
+Guarantees: a chart draws only facts of the report (`datasets`); specs (charts.yaml) name their
+data, so that a page holds each table once; nothing is fetched from a network. vl-convert (extra
+`charts`), which holds Vega-Lite, is imported when first used.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
@@ -20,11 +21,6 @@ from proctor.report.facts import ReportFacts, TrialRow
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import visible
 from proctor.user_dirs import with_folder
-
-if TYPE_CHECKING:
-    import altair as alt
-
-    Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 Format = Literal["png", "svg"]
 
@@ -146,7 +142,7 @@ class Dataset(NamedTuple):
 
 def available() -> bool:
     """Return whether the extra `charts` is installed."""
-    return find_spec("altair") is not None and find_spec("vl_convert") is not None
+    return find_spec("vl_convert") is not None
 
 
 def need() -> None:
@@ -204,286 +200,91 @@ def shown_rows(rows: Sequence[TrialRow]) -> list[TrialRow]:
 # -- the charts --------------------------------------------------------------------------------
 
 
-def bars(facts: ReportFacts) -> Chart | None:
-    """Draw the pass rate of each agent with its interval; None where nothing was judged."""
-    import altair as alt
+CHARTS = ("leaderboard", "heatmap", "difficulty", "histogram", "cost", "timeline")
 
-    # A chart without a bar would only show its axes.
-    if all(row.pass_rate.value is None for row in facts.board.rows):
-        return None
-    order = _order(facts)
-    base = alt.Chart(alt.NamedData(name="arms")).encode(
-        y=alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(labelLimit=220))
-    )
-    scale = alt.Scale(domain=[0, 1])
-    axis = alt.Axis(format=SHARE)
-    rate = alt.X("rate:Q", title="pass rate, 95 % interval", scale=scale, axis=axis)
-    shown = [
-        alt.Tooltip("arm:N", title="agent"),
-        alt.Tooltip("rate:Q", title="pass rate", format=SHARE),
-        alt.Tooltip("low:Q", title="from", format=SHARE),
-        alt.Tooltip("high:Q", title="to", format=SHARE),
-    ]
-    filled = base.mark_bar(opacity=0.35, height=alt.RelativeBandSize(0.6)).encode(
-        x=rate, tooltip=shown
-    )
-    # An empty title: otherwise Vega joins the titles of all layers.
-    span = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=""), x2="high:Q")
-    point = base.mark_point(filled=True, size=70, opacity=1).encode(x="rate:Q", tooltip=shown)
-    return alt.layer(filled, span, point).properties(
-        width="container",
-        height=34 * len(facts.names),
-        description="Pass rate of each agent with its 95 % interval.",
-    )
-
-
-def heatmap(facts: ReportFacts) -> Chart:
-    """Draw agents × cases by pass rate, the worst cases first."""
-    import altair as alt
-
-    order = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
-    arms = _order(facts)
-    gap = alt.Scale(paddingInner=0.06)
-    # Slanted labels need height, so they are slanted only where they would overlap.
-    level = len(arms) * max(map(len, arms), default=0) <= LEVEL_LETTERS
-    angle = {"labelAngle": 0} if level else {"labelAngle": 40, "labelAlign": "right"}
-    across = _names(orient="top", labelLimit=180 if level else 120, **angle)
-    base = (
-        alt.Chart(alt.NamedData(name="cells"))
-        .transform_filter(f"datum.worst < {HEATMAP_CASES}")
-        .transform_calculate(label="datum.judged ? datum.passed + '/' + datum.judged : '–'")
-        .encode(
-            x=alt.X("arm:N", sort=arms, axis=across, scale=gap),
-            y=alt.Y("case:N", sort=order, axis=_names(labelLimit=260), scale=gap),
-            tooltip=[
-                alt.Tooltip("case:N"),
-                alt.Tooltip("arm:N", title="agent"),
-                alt.Tooltip("label:N", title="passed of judged"),
-                alt.Tooltip("score:Q", title="mean score", format=".2f"),
-                alt.Tooltip("verdict:N"),
-            ],
-        )
-    )
-    colour = alt.Color(
-        "rate:Q",
-        title="pass rate",
-        scale=alt.Scale(domain=[0, 1], range="diverging", interpolate="rgb"),
-        legend=alt.Legend(format=SHARE, gradientLength=120),
-    )
-    square = base.mark_rect(cornerRadius=3).encode(color=colour)
-    labels = base.mark_text(fontSize=11).encode(text="label:N")
-    return alt.layer(square, labels).properties(
-        width="container",
-        height=24 * len(order),
-        description="Pass rate of each agent on each case; the worst cases first.",
-    )
-
-
-def difficulty(facts: ReportFacts) -> Chart | None:
-    """Draw the mean score of each case by difficulty; None without difficulties or scores."""
-    import altair as alt
-
-    levels = facts.levels()
-    if not levels or all(cell.score_mean is None for cell in facts.cells):
-        return None
-    base = (
-        alt.Chart(alt.NamedData(name="cells"))
-        .transform_filter("isValid(datum.level) && isValid(datum.score)")
-        .encode(
-            x=alt.X("level:O", sort=levels, title="difficulty", axis=alt.Axis(labelAngle=0)),
-            color=_arm_colour(facts),
-        )
-    )
-    score = alt.Y("score:Q", title="score", scale=alt.Scale(domain=[0, 1]))
-    points = base.mark_circle(size=46, opacity=0.55).encode(
-        y=score,
-        xOffset=alt.XOffset("arm:N", sort=_order(facts)),
-        tooltip=[
-            alt.Tooltip("case:N"),
-            alt.Tooltip("arm:N", title="agent"),
-            alt.Tooltip("level:N", title="difficulty"),
-            alt.Tooltip("score:Q", title="mean score", format=".2f"),
-        ],
-    )
-    means = base.mark_line(point=alt.OverlayMarkDef(size=80), strokeWidth=2).encode(
-        y=alt.Y("mean(score):Q"), shape=alt.Shape("arm:N", legend=None)
-    )
-    return alt.layer(points, means).properties(
-        width="container",
-        height=240,
-        description="Mean score of each case against its difficulty; lines join the means.",
-    )
-
-
-def histogram(facts: ReportFacts) -> Chart | None:
-    """Draw the distribution of scores over seeds and repeats by agent; None without scores."""
-    import altair as alt
-
-    if all(row.score is None for row in facts.rows):
-        return None
-    drawn = (
-        alt.Chart(alt.NamedData(name="trials"))
-        .mark_bar()
-        .encode(
-            x=alt.X(
-                "score:Q",
-                bin=alt.Bin(step=0.1, extent=[0, 1]),
-                scale=alt.Scale(domain=[0, 1]),
-                title="score of a trial",
-                axis=alt.Axis(format=".1f", values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
-            ),
-            y=alt.Y("count():Q", title="trials", axis=alt.Axis(tickMinStep=1)),
-            color=_status_colour(facts, judged=True),
-            tooltip=[
-                alt.Tooltip("score:Q", bin=alt.Bin(step=0.1, extent=[0, 1]), title="score"),
-                alt.Tooltip("status:N"),
-                alt.Tooltip("count():Q", title="trials"),
-            ],
-        )
-        .properties(
-            width=PANEL, height=120, description="Scores of all trials, one panel for each agent."
-        )
-    )
-    columns = 2 if len(facts.arms) > 1 else 1
-    # Panels are ordered by place and named by a label: their own order is the alphabet's.
-    names = json.dumps(_order(facts))
-    titles = alt.Header(labelExpr=f"{names}[datum.value]", labelLimit=PANEL)
-    panels = alt.Facet("place:O", title=None, header=titles)
-    scored = alt.FilterTransform(filter="isValid(datum.score)")
-    placed = alt.CalculateTransform(calculate=f"indexof({names}, datum.arm)", **{"as": "place"})
-    return drawn.facet(facet=panels, columns=columns).properties(transform=[scored, placed])
-
-
-def cost(facts: ReportFacts) -> Chart | None:
-    """Draw the cost of each agent against its pass rate; None where no cost is known."""
-    import altair as alt
-
-    if all(row.cost_usd is None or row.pass_rate.value is None for row in facts.board.rows):
-        return None
-    return (
-        alt.Chart(alt.NamedData(name="arms"))
-        .transform_filter("isValid(datum.cost) && isValid(datum.rate)")
-        .mark_point(filled=True, size=120, opacity=1)
-        .encode(
-            x=alt.X(
-                "cost:Q",
-                title="cost of all trials, US$",
-                axis=alt.Axis(format="$,.3~r", tickCount=6),
-            ),
-            y=alt.Y(
-                "rate:Q",
-                title="pass rate",
-                scale=alt.Scale(domain=[0, 1]),
-                axis=alt.Axis(format=SHARE),
-            ),
-            color=_arm_colour(facts),
-            shape=alt.Shape("arm:N", legend=None),
-            tooltip=[
-                alt.Tooltip("arm:N", title="agent"),
-                alt.Tooltip("price:N", title="cost"),
-                alt.Tooltip("rate:Q", title="pass rate", format=SHARE),
-            ],
-        )
-        .properties(
-            width="container", height=220, description="Cost of each agent against its pass rate."
-        )
-    )
-
-
-def timeline(facts: ReportFacts) -> Chart:
-    """Draw when each trial ran, in parallel lanes where several ran at once."""
-    import altair as alt
-
-    # Only with Shift: a page that stops scrolling under the pointer is a nuisance.
-    shifted = "wheel![event.shiftKey]"
-    zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom=shifted)
-    lanes = 1 + max((row.lane for row in facts.rows), default=0)
-    return (
-        alt.Chart(alt.NamedData(name="trials"))
-        .transform_calculate(
-            begin="datum.start_ms / 1000", end="(datum.start_ms + datum.duration_ms) / 1000"
-        )
-        .mark_bar(height=alt.RelativeBandSize(0.8))
-        .encode(
-            x=alt.X("begin:Q", title="seconds since the start", scale=alt.Scale(nice=False)),
-            x2="end:Q",
-            y=alt.Y("lane:O", title="at once", axis=alt.Axis(labels=False, ticks=False)),
-            color=_status_colour(facts),
-            tooltip=[
-                alt.Tooltip("case:N"),
-                alt.Tooltip("arm:N", title="agent"),
-                alt.Tooltip("status:N"),
-                alt.Tooltip("duration_ms:Q", title="ms", format=",.0f"),
-            ],
-        )
-        .properties(
-            width="container",
-            height=max(60, min(240, lanes * 18)),
-            description="When each trial started and ended.",
-        )
-        .add_params(zoom)
-    )
-
-
-def _order(facts: ReportFacts) -> list[str]:
-    return [visible(name) for name in facts.names]
-
-
-def _names(**more: Any) -> alt.Axis:
-    import altair as alt
-
-    return alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, **more)
-
-
-def _arm_colour(facts: ReportFacts) -> alt.Color:
-    import altair as alt
-
-    return alt.Color("arm:N", title="agent", sort=_order(facts))
-
-
-def _status_colour(facts: ReportFacts, *, judged: bool = False) -> alt.Color:
-    """Return one colour per status in every run; the legend lists those that occur."""
-    import altair as alt
-
-    # The scale has all statuses, so that a colour means the same in every run.
-    seen = {row.status for row in facts.rows if row.score is not None or not judged}
-    words = {status.value: word for status, word in STATUS_WORDS.items()}
-    return alt.Color(
-        "status:N",
-        title=None,
-        scale=alt.Scale(domain=list(STATUSES), range="ordinal"),
-        legend=alt.Legend(
-            values=[status for status in STATUSES if status in seen],
-            labelExpr=f"{words}[datum.label]",
-        ),
-    )
-
-
-CHARTS: dict[str, Callable[[ReportFacts], Chart | None]] = {
-    "leaderboard": bars,
-    "heatmap": heatmap,
-    "difficulty": difficulty,
-    "histogram": histogram,
-    "cost": cost,
-    "timeline": timeline,
-}
-"""Chart name → its function; the name is also that of its file and of its place in the page."""
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
 def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
     """Return Vega-Lite specs by name, without their data and without empty charts."""
     need()
+    import yaml
+
+    rates = [row.pass_rate.value for row in facts.board.rows]
+    costs = [row.cost_usd for row in facts.board.rows]
+    drawable = {
+        # A chart without a bar would only show its axes.
+        "leaderboard": any(rate is not None for rate in rates),
+        "heatmap": True,
+        "difficulty": facts.levels() and any(cell.score_mean is not None for cell in facts.cells),
+        "histogram": any(row.score is not None for row in facts.rows),
+        "cost": any(None not in pair for pair in zip(costs, rates, strict=True)),
+        "timeline": True,
+    }
+    text = (files("proctor.report") / "charts.yaml").read_text(encoding="utf-8")
+    charts = _filled(yaml.safe_load(text)["charts"], _spec_values(facts))
     found: dict[str, dict[str, Any]] = {}
-    for name, draw in CHARTS.items():
-        chart = draw(facts)
-        if chart is not None and facts.rows:
-            spec = chart.to_dict(validate=False)
-            spec.pop("config", None)  # the page and the export bring their own
-            # With "fit-x", axes and labels are part of the container's width.
-            if spec.get("width") == "container":
-                spec["autosize"] = {"type": "fit-x", "contains": "padding"}
-            found[name] = spec
+    for name in CHARTS:
+        if drawable[name] and facts.rows:
+            found[name] = {"$schema": _SCHEMA, **charts[name]}
+            if name != "histogram":  # its panels have a width of their own
+                # With "fit-x", axes and labels are part of the container's width.
+                fitted = {"type": "fit-x", "contains": "padding"}
+                found[name] |= {"width": "container", "autosize": fitted}
     return found
+
+
+def _spec_values(facts: ReportFacts) -> dict[str, Any]:
+    """Return what the words of charts.yaml that begin with $ stand for."""
+    arms = [visible(name) for name in facts.names]
+    names = json.dumps(arms)
+    cases = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
+    lanes = 1 + max((row.lane for row in facts.rows), default=0)
+    # Slanted labels need height, so they are slanted only where they would overlap.
+    level = len(arms) * max(map(len, arms), default=0) <= LEVEL_LETTERS
+    slant = {"labelAngle": 0} if level else {"labelAngle": 40, "labelAlign": "right"}
+    line = {"title": None, "domain": False, "ticks": False, "labelPadding": 8, "orient": "top"}
+    return {
+        "$arms": arms,
+        "$cases": cases,
+        "$levels": facts.levels(),
+        "$share": SHARE,
+        "$panel": PANEL,
+        "$columns": 2 if len(arms) > 1 else 1,
+        "$bars_height": 34 * len(arms),
+        "$heatmap_height": 24 * len(cases),
+        "$timeline_height": max(60, min(240, lanes * 18)),
+        "$worst_cases": f"datum.worst < {HEATMAP_CASES}",
+        "$agent_axis": {**line, "labelLimit": 180 if level else 120, **slant},
+        "$place_of_agent": f"indexof({names}, datum.arm)",
+        "$agent_at_place": f"{names}[datum.value]",
+        "$status_colour": _status_colour(facts),
+        "$judged_colour": _status_colour(facts, judged=True),
+    }
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(part, dict):
+        entries = cast("dict[str, Any]", part).items()
+        return {key: _filled(value, values) for key, value in entries}
+    if isinstance(part, list):
+        return [_filled(item, values) for item in cast("list[Any]", part)]
+    return values.get(part, part) if isinstance(part, str) else part
+
+
+def _status_colour(facts: ReportFacts, *, judged: bool = False) -> dict[str, Any]:
+    """Return one colour per status in every run; the legend lists those that occur."""
+    # The scale has all statuses, so that a colour means the same in every run.
+    seen = {row.status for row in facts.rows if row.score is not None or not judged}
+    words = {status.value: word for status, word in STATUS_WORDS.items()}
+    values = [status for status in STATUSES if status in seen]
+    return {
+        "field": "status",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(STATUSES), "range": "ordinal"},
+        "legend": {"values": values, "labelExpr": f"{words}[datum.label]"},
+    }
 
 
 def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list[Path]:
