@@ -48,7 +48,7 @@ def sets_equal(root: Path, other: Path) -> bool:
 @settings(max_examples=25)
 @given(trials=trials_of_any_kind)
 def test_columns_and_journal_say_the_same(tmp_path_factory, trials) -> None:
-    """R-D2: a run reads the same from its journal as from its columns, last attempts only."""
+    """R-D2: a run reads the same from its journal as from its columns, one attempt each."""
     root = tmp_path_factory.mktemp("r")
     done = write_run(root / "done", trials)
     shutil.copytree(root / "done", root / "live")

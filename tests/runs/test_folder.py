@@ -214,11 +214,13 @@ def test_seeds_are_derived_alike_everywhere() -> None:
 
 
 def test_trials_of_a_run_are_a_collection(tmp_path: Path) -> None:
-    """R-D1: what is in the journal, each trial once, as often as it is asked for."""
+    """R-D1, R-R7: each trial once, with its first judged attempt, as often as it is asked for."""
     journal = Journal(RunFolder(tmp_path).journal_path)
-    journal.extend([a_trial(0), a_trial(1), a_trial(0, attempt=2)])
+    never = a_trial(1)
+    never.status = TrialStatus.INFRA_ERROR
+    journal.extend([a_trial(0), never, a_trial(0, attempt=2), a_trial(1, attempt=2)])
     journal.close()
     trials = Run(tmp_path, spec={}).trials
     for _ in range(2):
-        assert sorted((trial.index, trial.attempt) for trial in trials) == [(0, 2), (1, 1)]
+        assert sorted((trial.index, trial.attempt) for trial in trials) == [(0, 1), (1, 2)]
     assert (len(trials), trials[-1].case) == (2, "c")

@@ -25,6 +25,7 @@ from proctor.runs.heartbeat import (
     read_beat,
     write_beat,
 )
+from proctor.runs.trial import Spending, TrialStatus
 
 
 def beat_of(run: Path) -> dict[str, Any]:
@@ -106,8 +107,8 @@ def test_beats_count_what_is_done_meanwhile(tmp_path: Path) -> None:
 
     class Session:
         planned, running, stopped = 10, 2, None
-        budget = SimpleNamespace(cost_usd=0.5, tokens=70, unpriced=1)
-        counts = dict.fromkeys(["passed", "failed", "hard_fail", "infra_error", "cancelled"], 1)
+        budget = SimpleNamespace(spent=Spending(cost_usd=0.5), tokens=70, unpriced=1)
+        counts = dict.fromkeys(TrialStatus, 1) | {TrialStatus.NOT_JUDGED: 0}
         kept, skipped = 1, 1
 
     with Heart(run.path, "id", every=600, clock=lambda: now) as heart:

@@ -257,7 +257,20 @@ def open_run(text: str, root: Path) -> Run:
 
 def read_run(text: str, root: Path) -> Run:
     """Open a run to read: as `open_run` does, or by its address."""
-    return api.open_run(text, results=root, warn=warn)
+    return checked_run(api.open_run(text, results=root, warn=warn))
+
+
+def checked_run(run: Run) -> Run:
+    """Warn about lines of its journal that cannot be read; return the run."""
+    if run.problems:
+        from proctor.formatting import and_more, plural
+
+        lines = plural(len(run.problems), "line")
+        warn(
+            f"{lines} of the journal cannot be read, so their trials are missing:"
+            f" {and_more(run.problems, 2, str)}"
+        )
+    return run
 
 
 def warn(text: str) -> None:

@@ -12,6 +12,7 @@ from proctor import api
 from proctor.cli._command import Command, Entry, LazyGroup
 from proctor.cli._options import (
     FILE,
+    checked_run,
     count_option,
     json_option,
     open_run,
@@ -21,7 +22,7 @@ from proctor.cli._options import (
     warn,
 )
 from proctor.cli._output import echo_json
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
         # A run that ended or was stopped by a limit needs no attention.
         over = (Life.ENDED, Life.STOPPED)
         signs = {path: sign for path, sign in every.items() if sign.life not in over}
+    signs = {path: _recounted(path, sign) for path, sign in signs.items()}
     if as_json:
         rows = [
             {"run": _name(path, root), "path": place_of(path), **sign._asdict()}
@@ -107,6 +109,39 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
         _echo_status(signs, root)
     if any(sign.life in UNWELL for sign in signs.values()):
         ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+def _recounted(path: Path, sign: Sign) -> Sign:
+    """Count the trials of a dead run from its journal: its last beat was seconds too early."""
+    from msgspec.structs import replace
+
+    from proctor.runs.heartbeat import Life
+    from proctor.runs.run import Run
+
+    if sign.life != Life.DEAD or sign.beat is None:
+        return sign
+    try:
+        run = Run(path)
+        totals, planned = run.totals, sum(cell.planned for cell in run.cells)
+    except (ProctorError, KeyError, TypeError):
+        return sign  # a damaged spec: the last beat is all there is
+    beat = replace(
+        sign.beat,
+        planned=planned,
+        done=totals.trials,
+        not_needed=0,
+        running=0,
+        passed=totals.passed,
+        failed=totals.failed + totals.hard_fail,
+        errors=totals.unjudged,
+        cancelled=totals.cancelled,
+        cost_usd=totals.cost_usd,
+        judge_cost_usd=totals.judge_cost_usd,
+        unpriced_calls=totals.unpriced_calls,
+        tokens=totals.tokens or 0,
+        eta_s=None,
+    )
+    return sign._replace(beat=beat)
 
 
 def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
@@ -152,8 +187,9 @@ def _counts(beat: Beat) -> list[str]:
     judged = beat.passed + beat.failed
     parts += [f"{beat.passed}/{judged} passed"] if judged else []
     parts += [f"{beat.errors} could not be judged"] if beat.errors else []
-    cost = money(beat.cost_usd, beat.unpriced_calls)
+    cost, judges = money(beat.cost_usd, beat.unpriced_calls), money(beat.judge_cost_usd)
     parts += [cost] if cost else []
+    parts += [f"judges {judges}"] if judges else []
     parts += [f"about {rough_duration(beat.eta_s)} left"] if beat.eta_s is not None else []
     return parts
 
@@ -365,7 +401,7 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     from proctor.spec import load_configuration
 
     root = api.results_root(results)
-    found = open_run(run, root)
+    found = checked_run(open_run(run, root))
     # Secrets are redacted when a run is stored, but patterns may have been added since.
     redactor = load_configuration().settings.redactor()
     if output is None:

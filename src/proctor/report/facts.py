@@ -24,7 +24,7 @@ import msgspec
 from proctor.checks.base import CheckResult, CheckStatus, Layer, worst
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
 from proctor.formatting import plural
-from proctor.report.figures import case_text, research_lines, sentence
+from proctor.report.figures import case_text, counting_notes, research_lines, sentence
 from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
 from proctor.runs.annotations import FILE as NOTES_FILE
@@ -184,12 +184,9 @@ class ReportFacts:
         self.agents = tuple(dict.fromkeys(cell.agent for cell in self.cells))
         """Every agent, in the order of the cells."""
         # One run knows its totals; those of several suites are counted together.
-        self.totals = (
-            first.totals
-            if len(runs) == 1
-            else RunTotals.of(trial for run in runs for trial in run.trials)
-        )
-        """Counts and cost of all trials together."""
+        self.totals = first.totals if len(runs) == 1 else RunTotals.sum(run.totals for run in runs)
+        """Counts of all trials together, and what all attempts used."""
+        self.remarks = (*self.remarks, *(note for run in runs for note in counting_notes(run)))
         self.detailed = not self.saved or all(cell.asked == 1 for cell in self.cells)
         """Whether trials are reported one by one: each cell has one, or the run is not saved."""
         self.planned = sum(cell.planned for cell in self.cells)

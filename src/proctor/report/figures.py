@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from proctor.formatting import (
     DASH,
     MINUS,
+    and_more,
     duration_ms,
     in_points,
     level_of,
@@ -23,7 +24,7 @@ from proctor.formatting import (
     plural,
     points,
 )
-from proctor.runs.run import RunTotals
+from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.sanitize import json_value, line
 from proctor.stats.intervals import SEQUENCE
@@ -175,6 +176,25 @@ def not_judged(totals: RunTotals) -> str | None:
     if totals.cancelled:
         parts.append(f"{totals.cancelled} cancelled")
     return ", ".join(parts) or None
+
+
+def counting_notes(run: Run) -> Iterator[str]:
+    """Yield what is missing from the figures of a run, and what they leave out on purpose."""
+    if run.problems:
+        # A torn last line is the trace of an interruption, and its trial is left to do.
+        lines = plural(len(run.problems), "line")
+        yield (
+            f"{lines} of the journal cannot be read, so their trials are missing from every figure:"
+            f" {and_more(run.problems, 2, str)}"
+        )
+    totals = run.totals
+    if totals.retried:
+        again = plural(totals.retried, "judged trial")
+        yield (
+            f"after retries: {totals.passed_after_retries} of {plural(totals.trials, 'trial')}"
+            f" passed. {again} had been run again; every other figure counts the first judged"
+            " attempt"
+        )
 
 
 def cost_line(totals: RunTotals) -> str:

@@ -110,15 +110,16 @@ TALLY = """
     count(*) FILTER (NOT counted),
     count(score) FILTER (counted AND judged),
     coalesce(sum(score) FILTER (counted AND judged), 0),
-    count(cost_usd) FILTER (counted),
-    coalesce(sum(cost_usd) FILTER (counted), 0),
-    coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT,
+    count(spent_usd),
+    coalesce(sum(spent_usd), 0),
+    coalesce(sum(spent_unpriced_calls), 0)::BIGINT,
     count(early_stop)
 """
-"""A `TrialTally` in SQL, field by field."""
+"""A `TrialTally` in SQL, field by field. The cost is what was spent: on every attempt, and also on
+trials that ended after an early stop."""
 
 TALLY_COLUMNS = frozenset(
-    {"counted", "status", "judged", "score", "cost_usd", "unpriced_calls", "early_stop"}
+    {"counted", "status", "judged", "score", "spent_usd", "spent_unpriced_calls", "early_stop"}
 )
 
 

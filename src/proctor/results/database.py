@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
@@ -25,7 +25,8 @@ from proctor.results.discover import JOURNAL, PARQUET, DiscoveredRun, Discovery
 from proctor.results.metadata import CLUSTER, as_glob
 from proctor.results.outcomes import observe
 from proctor.runs.folder import RunFolder
-from proctor.runs.trial import CellKey, Trial, TrialStatus, params_key
+from proctor.runs.journal import JournalIndex
+from proctor.runs.parquet import FILLED, LATER_COLUMNS
 
 if TYPE_CHECKING:
     import duckdb
@@ -146,6 +147,15 @@ COLUMNS: dict[str, TrialColumn] = {
     "checks": _stored(
         "checks", "JSON", "results of all checks; the view `checks` has them as rows"
     ),
+    "category": _stored("category", "VARCHAR", "why it failed or was not judged, in one word"),
+    "last_status": _stored(
+        "last_status", "VARCHAR", "status after retries; figures use the first judged attempt"
+    ),
+    "spent_usd": _stored("spent_usd", "DOUBLE", "known cost of all attempts at the trial"),
+    "spent_tokens": _stored("spent_tokens", "BIGINT", "tokens of all attempts"),
+    "spent_unpriced_calls": _stored(
+        "spent_unpriced_calls", "INTEGER", "unpriced model calls of all attempts"
+    ),
 }
 """Columns of the view `trials`, in its order."""
 
@@ -235,6 +245,13 @@ class View:
             for run in discovery.runs
             if run.damaged
         ]
+        # Runs that are read from their journals report each line.
+        self.problems += [
+            f"{run.path / JOURNAL}: {run.facts.damaged} of its lines could not be read when the"
+            " results were written: their trials are missing"
+            for run in discovery.runs
+            if run.facts.damaged and not run.live
+        ]
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._set_runs(discovery.runs)
 
@@ -248,9 +265,11 @@ class View:
 
     def _usable(self, run: DiscoveredRun) -> DiscoveredRun | None:
         """Return the run with a readable source; None (and a problem) if there is none."""
-        if run.live or set(_STORED) <= set(run.facts.columns or _columns_in(run)):
+        missing = set(_STORED) - set(run.facts.columns or _columns_in(run))
+        if run.live or not missing:
             return run
-        if (run.path / JOURNAL).is_file():  # columns of another version, or unreadable
+        # Columns of another version, or unreadable; a copy for queries may have no journal.
+        if (run.path / JOURNAL).is_file() or missing <= LATER_COLUMNS:
             return run._replace(live=True)
         self.problems.append(f"{run.source}: skipped: it lacks columns and there is no journal")
         return None
@@ -530,35 +549,13 @@ def started_at(created: str | None) -> str | None:
     return aware.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
 
-# Trials of a run that is still being written, read from its journal. The same trials as
-# `Run.trials()`: each once, its last attempt; torn and foreign lines are dropped and reported. The
-# file is only read, up to its current end: a run in progress is neither blocked nor waited for.
+# Trials of a run that is still being written, read from its journal: the same as `Run.trials()`, by
+# the same rule; unreadable lines are dropped and reported. The file is only read, up to its current
+# end: a run in progress is neither blocked nor waited for.
 
 
 # Lower bound for the maximum line length given to DuckDB, whose own minimum is smaller.
 _MIN_OBJECT = 1 << 20
-
-# Counts that a journal omits at their default and results.parquet does not.
-_NEVER_NULL = {"attempt": 1, "llm_calls": 0, "unpriced_calls": 0, "tool_calls": 0, "retries": 0}
-
-
-class JournalRow(msgspec.Struct, gc=False):
-    """Fields of a journal line that identify the trial, whether it counts, and its position."""
-
-    case: str
-    agent: str
-    index: int
-    axis_seed: int | None
-    status: TrialStatus
-    score: float | None
-    params: str
-    offset: int
-    length: int
-
-    @property
-    def cell(self) -> CellKey:
-        """The cell of the trial."""
-        return CellKey(self.case, self.agent, self.params)
 
 
 def _load_journal(
@@ -566,10 +563,13 @@ def _load_journal(
 ) -> None:
     """Insert the trials of one live run into the table `live`."""
     journal = run.path / JOURNAL
+    if not journal.is_file() and (run.path / PARQUET).is_file():
+        _load_older(connection, run, number)
+        return
     spec = RunFolder(run.path).read_spec()
     kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in _STORED)
     picked = ", ".join(
-        f'coalesce("{n}", {_NEVER_NULL[n]})' if n in _NEVER_NULL else f'"{n}"' for n in _STORED
+        f'coalesce("{n}", {FILLED[n]})' if n in FILLED else f'"{n}"' for n in _STORED
     )
     with tempfile.TemporaryDirectory(prefix="proctor-") as folder:
         lines = Path(folder) / "lines.jsonl"
@@ -586,10 +586,23 @@ def _load_journal(
         )
 
 
+def _load_older(connection: duckdb.DuckDBPyConnection, run: DiscoveredRun, number: int) -> None:
+    """Insert the trials of a Parquet file that an older version wrote, where no journal is left."""
+    run = run._replace(live=False)
+    present = set(_columns_in(run))
+    picked = ", ".join(f'"{n}"' if n in present else FILLED.get(n, "NULL") for n in _STORED)
+    connection.execute(
+        f"""
+        INSERT INTO live SELECT {number}, TRUE, NULL, {picked}
+        FROM read_parquet({literal(as_glob(run.source))})
+        """
+    )
+
+
 def _write_counted(
     journal: Path, target: Path, spec: Mapping[str, Any], problems: list[str]
 ) -> int:
-    """Write the last line of each trial, marked if its cell stopped early; return the longest."""
+    """Write the line of each trial that counts, marked if no figure uses it; return the longest."""
     longest = 0
     try:
         file = journal.open("rb")
@@ -599,43 +612,15 @@ def _write_counted(
         raise ProctorError(
             f"cannot read the journal: {error.strerror}", where=str(journal)
         ) from None
+    index = JournalIndex(journal)
+    problems += index.problems
     with file, target.open("wb") as out:
-        # A trial that was rerun has several lines; the last one counts.
-        last: dict[tuple[Any, ...], JournalRow] = {}
-        for line in _lines(file, journal, problems):
-            last[line.cell, line.axis_seed, line.index] = line
-        for seen in observe(last.values(), spec):
-            # Lines are copied as bytes: encoding them again would cost more than the query.
-            file.seek(seen.trial.offset)
-            text = file.read(seen.trial.length)
+        for seen in observe(index.lines.values(), spec):
+            more = ""
             if seen.stopped is not None or not seen.counted:
                 marks = msgspec.json.encode({"counted": seen.counted, "early": seen.stopped})
-                text = marks[:-1] + b"," + text.lstrip()[1:]
+                more = marks.decode()[1:-1] + ","
+            text = index.copy_line(seen.trial, file, more)
             out.write(text)
             longest = max(longest, len(text))
     return longest
-
-
-def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow]:
-    decoder = msgspec.json.Decoder(Trial)
-    offset = 0
-    for number, line in enumerate(file, 1):
-        try:
-            if not line.endswith(b"\n"):  # the writer is in the middle of this line
-                raise msgspec.DecodeError("the line is incomplete")
-            trial = decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            problems.append(f"{journal}:{number}: dropped a line: {error}")
-        else:
-            yield JournalRow(
-                trial.case,
-                trial.agent,
-                trial.index,
-                trial.axis_seed,
-                trial.status,
-                trial.score,
-                params_key(trial.params),
-                offset,
-                len(line),
-            )
-        offset += len(line)

@@ -192,6 +192,9 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     flaky: tuple[CaseFlakiness, ...]
     history: tuple[GateLook, ...] = ()
     notes: tuple[str, ...] = ()
+    incomplete: bool = False
+    """Whether planned trials of a run are missing or lines of its journal cannot be read: the tests
+    are over what is left, and the gate cannot pass."""
 
     @property
     def error_rate(self) -> str:
@@ -221,7 +224,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         """0: passed; 1: the gate failed; 2: it could not be decided."""
         if self.verdict == "REGRESSION":
             return 1
-        if self.verdict == "NOT COMPARABLE" or self.unjudgeable:
+        if self.verdict == "NOT COMPARABLE" or self.unjudgeable or self.incomplete:
             return 2
         if self.verdict == "NO REGRESSION":
             return 0
@@ -279,6 +282,10 @@ def judge_runs(
         else ()
     )
     votes = judge_votes(candidate)
+    missing = (
+        *_unfinished("candidate", candidate, after),
+        *_unfinished("reference", baseline, before),
+    )
     return GateResult(
         verdict=verdict,
         reason=reason,
@@ -299,9 +306,9 @@ def judge_runs(
             *same_run,
             *arms.notes,
             *remarks(baseline.spec, candidate.spec),
-            *_unfinished("candidate", candidate, after),
-            *_unfinished("reference", baseline, before),
+            *missing,
         ),
+        incomplete=bool(missing),
     )
 
 
@@ -373,7 +380,9 @@ def judge_arm(
 
 
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
-    """Warn about planned trials that are missing: only existing trials are tested."""
+    """Yield what is missing: only trials that exist and can be read are tested."""
+    if run.damaged:
+        yield f"{plural(run.damaged, 'line')} in the journal of the {name} cannot be read"
     missing = sum(
         max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
         for arm in arms

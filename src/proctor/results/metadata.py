@@ -112,6 +112,8 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     parquet: Stamp | None = None
     columns: tuple[str, ...] = ()
     stopped_early: tuple[StoppedRows, ...] = ()
+    damaged: int = 0
+    """Unreadable lines of the journal, whose trials results.parquet lacks."""
     cases: msgspec.Raw = msgspec.Raw(b"[]")
     """`CaseMetadata`, decoded on first use."""
 
@@ -253,6 +255,7 @@ def write_facts(run: Run) -> None:
         parquet=stamp_of(folder.parquet_path, tail=True),
         columns=tuple(COLUMNS),
         stopped_early=stopped_rows(run),
+        damaged=run.damaged,
     )
     write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
 

@@ -15,7 +15,7 @@ import yaml
 from proctor.errors import ProctorError
 from proctor.files import lock_file, write_atomic
 from proctor.runs import segments
-from proctor.runs.journal import Journal, Sync, read_journal, read_latest
+from proctor.runs.journal import Journal, JournalIndex, Sync, read_journal
 from proctor.runs.trial import Trial
 from proctor.trace import Trace
 
@@ -221,9 +221,13 @@ class RunFolder:
 
     # -- trials ---------------------------------------------------------------------------------
 
-    def trials(self, problems: list[str] | None = None) -> Iterator[Trial]:
-        """Return finished trials, each once with its last attempt."""
-        return read_latest(self.journal_path, problems)
+    def index(self) -> JournalIndex:
+        """Read the journal once: which lines count, what was spent, what cannot be read."""
+        return JournalIndex(self.journal_path)
+
+    def trials(self) -> Iterator[Trial]:
+        """Return finished trials, each once with the attempt that counts."""
+        return self.index().trials()
 
     def trace_of(self, trial: Trial) -> Trace | None:
         """Return the trace of a trial; None without one."""

@@ -48,7 +48,8 @@ class Beat(msgspec.Struct, kw_only=True):
     """Status of a run. Counts are trials; `done` includes those of earlier sessions.
 
     `failed` counts trials the agent failed, hard failures included; `errors` those that could not
-    be judged. `cost_usd` is the known cost over all sessions; `unpriced_calls` have no known price.
+    be judged. `cost_usd` is the known cost of agents over all sessions, retries included;
+    `unpriced_calls` have no known price.
     `rate_per_s` and `eta_s` are of this session.
     """
 
@@ -70,6 +71,7 @@ class Beat(msgspec.Struct, kw_only=True):
     cancelled: int = 0
     not_needed: int = 0
     cost_usd: float | None = None
+    judge_cost_usd: float | None = None
     unpriced_calls: int = 0
     tokens: int = 0
     rate_per_s: float | None = None
@@ -218,8 +220,9 @@ class Heart:
         beat.passed, beat.cancelled = of[TrialStatus.PASSED], of[TrialStatus.CANCELLED]
         beat.failed = of[TrialStatus.FAILED] + of[TrialStatus.HARD_FAIL]
         beat.errors = sum(of[status] for status in UNJUDGED)
-        # An unknown cost must not be reported as zero.
-        beat.cost_usd, beat.tokens = budget.cost_usd or None, budget.tokens
+        # As in reports: judges apart, and an unknown cost is not zero.
+        beat.cost_usd, beat.judge_cost_usd = budget.spent.cost_usd, budget.spent.judge_cost_usd
+        beat.tokens = budget.tokens
         beat.unpriced_calls = budget.unpriced
         # Trials of earlier sessions took no time of this one.
         worked = beat.done - session.kept

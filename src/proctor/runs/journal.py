@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import msgspec
 
 from proctor.errors import ProctorError
 from proctor.runs.segments import SegmentWriter, write_whole
-from proctor.runs.trial import Trial
+from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus
 from proctor.sanitize import without_surrogates
 
 if TYPE_CHECKING:
@@ -211,16 +211,140 @@ def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Tria
                     problems.append(f"{path}:{number}: dropped a line: {error}")
 
 
-def read_latest(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
-    """Yield trials, each once with its last attempt. Reads twice, so that memory holds only
-    keys.
+class CountedLine(msgspec.Struct, gc=False):
+    """One trial of a journal: the line that counts, and what all its attempts used.
+
+    `last_status` is the status after retries.
     """
-    last = {trial.key: number for number, trial in enumerate(read_journal(path))}
-    counted = set(last.values())
-    del last
-    for number, trial in enumerate(read_journal(path, problems)):
-        if number in counted:
-            yield trial
+
+    case: str
+    agent: str
+    params: str
+    axis_seed: int | None
+    index: int
+    status: TrialStatus
+    score: float | None
+    offset: int
+    length: int
+    last_status: TrialStatus
+    spent_usd: float | None
+    spent_tokens: int | None
+    spent_unpriced: int
+    attempts: int = 1
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell of the trial."""
+        return CellKey(self.case, self.agent, self.params)
+
+
+class JournalIndex:
+    """What a first reading of a journal shows; every reader of trials takes it from here.
+
+    Of several attempts at a trial the first that was judged counts, otherwise the last: an attempt
+    that was repeated because it had failed would turn chance into quality, while one that was never
+    judged says nothing. Money is spent on every attempt. Memory holds positions, never all lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lines: dict[str, CountedLine] = {}
+        """Trials by key, in the order of their first attempts."""
+        self.spent: dict[CellKey, Spending] = {}
+        """What all attempts of each cell used."""
+        self.problems: list[str] = []
+        """Lines that cannot be read, a torn last line included."""
+        self.damaged = 0
+        """Unreadable lines that the process had written completely."""
+        self._path = path
+        decoder = msgspec.json.Decoder(Trial)
+        for number, (offset, line) in enumerate(_raw_lines(path), 1):
+            try:
+                if not line.endswith(b"\n"):
+                    raise msgspec.DecodeError("the line is torn")
+                trial = decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                self.problems.append(f"{path}:{number}: dropped a line: {error}")
+                self.damaged += line.endswith(b"\n")
+                continue
+            self._add(trial, offset, len(line))
+
+    def _add(self, trial: Trial, offset: int, length: int) -> None:
+        key, cell = trial.key, trial.cell
+        spent = self.spent.get(cell)
+        if spent is None:
+            spent = self.spent[cell] = Spending()
+        spent.add(trial)
+        line = CountedLine(
+            *cell,
+            trial.axis_seed,
+            trial.index,
+            trial.status,
+            trial.score,
+            offset,
+            length,
+            trial.status,
+            trial.cost_usd,
+            trial.tokens,
+            trial.unpriced_calls,
+        )
+        earlier = self.lines.get(key)
+        if earlier is not None:
+            counted = earlier if earlier.status in JUDGED else line
+            counted.attempts = earlier.attempts + 1
+            counted.last_status = trial.status
+            counted.spent_usd = _sum(earlier.spent_usd, trial.cost_usd)
+            counted.spent_tokens = _sum(earlier.spent_tokens, trial.tokens)
+            counted.spent_unpriced = earlier.spent_unpriced + trial.unpriced_calls
+            line = counted
+        self.lines[key] = line
+
+    def copy_line(self, line: CountedLine, file: BinaryIO, more: str = "") -> bytes:
+        """Return the JSON of a counted line, with what its other attempts used and `more` fields.
+
+        Copied as bytes from the open journal: encoding it again would cost more than a query.
+        """
+        file.seek(line.offset)
+        text = file.read(line.length)
+        if line.attempts > 1:
+            added = {
+                "last_status": line.last_status,
+                "spent_usd": line.spent_usd,
+                "spent_tokens": line.spent_tokens,
+                "spent_unpriced_calls": line.spent_unpriced,
+            }
+            more += msgspec.json.encode(added).decode()[1:-1] + ","
+        return b"{" + more.encode() + text.lstrip()[1:] if more else text
+
+    def trials(self) -> Iterator[Trial]:
+        """Read the trials, each once with the attempt that counts, in the order of the journal."""
+        decoder = msgspec.json.Decoder(Trial)
+        counted = {line.offset for line in self.lines.values()}
+        for offset, line in _raw_lines(self._path):
+            if offset in counted:
+                yield decoder.decode(line)
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sum(first: Number | None, second: Number | None) -> Number | None:
+    """Add what is known; None where nothing is."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a journal with their offsets; none without a journal."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    offset = 0
+    with file:
+        for line in file:
+            yield offset, line
+            offset += len(line)
 
 
 # -- batched writes -----------------------------------------------------------------------------

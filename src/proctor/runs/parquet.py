@@ -23,6 +23,7 @@ import msgspec
 
 from proctor.files import replacing, write_atomic
 from proctor.runs.folder import RunFolder, RunFolderError
+from proctor.runs.journal import CountedLine, JournalIndex
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import Trial, params_key
 
@@ -55,12 +56,33 @@ COLUMNS = {
     "trace_id": "VARCHAR",
     "trace": "JSON",
     "checks": "JSON",
+    "category": "VARCHAR",
+    "last_status": "VARCHAR",
+    "spent_usd": "DOUBLE",
+    "spent_tokens": "BIGINT",
+    "spent_unpriced_calls": "INTEGER",
 }
 """Columns of `results.parquet`; those the journal leaves out (defaults) are NULL or 0."""
 
-# The journal leaves out defaults, which would be NULL here.
-_ZERO = {"attempt": "1", "llm_calls": "0", "unpriced_calls": "0", "tool_calls": "0", "retries": "0"}
+# The journal leaves out defaults, which would be NULL here. The last four are in no line: a trial
+# with one attempt spent what that attempt did.
+FILLED = {
+    "attempt": "1",
+    "llm_calls": "0",
+    "unpriced_calls": "0",
+    "tool_calls": "0",
+    "retries": "0",
+    "last_status": "status",
+    "spent_usd": "cost_usd",
+    "spent_tokens": "coalesce(input_tokens + output_tokens, input_tokens, output_tokens)",
+    "spent_unpriced_calls": "coalesce(unpriced_calls, 0)",
+}
 
+
+LATER_COLUMNS = frozenset(
+    ("category", "last_status", "spent_usd", "spent_tokens", "spent_unpriced_calls")
+)
+"""Columns that files of older versions lack."""
 
 LEVEL = 1
 """Compression level of zstd: 10 % faster than its default, at nearly the same size."""
@@ -75,22 +97,10 @@ MIN_OBJECT = 1 << 20
 """Minimum line length DuckDB must accept; its own minimum is smaller."""
 
 
-class _Place(msgspec.Struct, gc=False):
-    """The fields of a journal line that identify its trial, and the line's position."""
-
-    case: str
-    agent: str
-    index: int
-    params: dict[str, Any] = {}
-    axis_seed: int | None = None
-    offset: int = 0
-    length: int = 0
-
-
 RowOrder = tuple[str, str, str, int, int]
 
 
-def row_order(trial: Trial | _Place) -> RowOrder:
+def row_order(trial: Trial) -> RowOrder:
     """Return the sort key of a trial: case, agent, parameters, seed, repeat."""
     # Trials without a seed come first.
     seed = -1 if trial.axis_seed is None else trial.axis_seed
@@ -125,7 +135,7 @@ def write_parquet(
     ordered = folder.parquet_path.with_name(".ordered.jsonl.part")
     listed = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
     picked = ", ".join(
-        f'coalesce("{n}", {_ZERO[n]}) AS "{n}"' if n in _ZERO else f'"{n}"' for n in COLUMNS
+        f'coalesce("{n}", {FILLED[n]}) AS "{n}"' if n in FILLED else f'"{n}"' for n in COLUMNS
     )
     try:
         if in_order:
@@ -211,34 +221,23 @@ def _longest_line(journal: Path) -> int:
 
 
 def _write_ordered(journal: Path, target: Path) -> int:
-    """Write the last line of each trial in plan order; return the longest line's length."""
+    """Write the line of each trial that counts, in plan order; return the longest line's length."""
     longest = 0
     with target.open("wb") as out:
         if not journal.exists():
             return longest
-        places = [place for _, place in sorted(_places(journal).items())]
+        index = JournalIndex(journal)
         with journal.open("rb") as lines:
-            for place in places:
-                lines.seek(place.offset)
-                out.write(lines.read(place.length))
-                longest = max(longest, place.length)
+            for line in sorted(index.lines.values(), key=_line_order):
+                text = index.copy_line(line, lines)
+                out.write(text)
+                longest = max(longest, len(text))
     return longest
 
 
-def _places(journal: Path) -> dict[RowOrder, _Place]:
-    """Return the position of the last line of each trial."""
-    decoder = msgspec.json.Decoder(_Place)
-    found: dict[RowOrder, _Place] = {}
-    offset = 0
-    with journal.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):  # else torn
-                with contextlib.suppress(msgspec.MsgspecError):
-                    place = decoder.decode(line)
-                    place.offset, place.length = offset, len(line)
-                    found[row_order(place)] = place
-            offset += len(line)
-    return found
+def _line_order(line: CountedLine) -> RowOrder:
+    seed = -1 if line.axis_seed is None else line.axis_seed
+    return (line.case, line.agent, line.params, seed, line.index)
 
 
 def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:

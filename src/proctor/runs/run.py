@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
 from proctor.formatting import money, percent, plural
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder
+from proctor.runs.journal import JournalIndex
 from proctor.runs.summary import (
     MAX_NOT_JUDGED,
     CellSummary,
@@ -21,21 +21,23 @@ from proctor.runs.summary import (
     RankedFailure,
     Verdict,
     compact,
+    in_plan_order,
     plan_order,
     rank_errors,
     rank_failures,
     summarise_cell,
 )
-from proctor.runs.trial import JUDGED, CellKey, Trial, TrialStatus, params_key
+from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus, params_key
 from proctor.trace import Trace
 
-# Totals over all trials of a run. Unknown stays unknown: a cost is the sum of known prices beside
-# the number of unpriced calls; without any call it is None, not zero. Every trial counts here, also
-# those a cell did not need: they were paid for.
 
+class RunTotals(Spending, kw_only=True):
+    """Counts over trials, each once, and what all their attempts used; updated by `add`.
 
-class RunTotals(msgspec.Struct, kw_only=True):
-    """Counts and sums over trials; updated by `add`."""
+    Of a run, the counts are those that every figure uses: the first judged attempt of each trial,
+    without trials that ended after an early stop (`after_stop`). What was used is over everything
+    that was run: it was paid for.
+    """
 
     trials: int = 0
     passed: int = 0
@@ -44,13 +46,11 @@ class RunTotals(msgspec.Struct, kw_only=True):
     infra_error: int = 0
     not_judged: int = 0
     cancelled: int = 0
-    llm_calls: int = 0
-    tool_calls: int = 0
-    unpriced_calls: int = 0
-    cost_usd: float | None = None
-    judge_cost_usd: float | None = None
-    tokens: int | None = None
-    retries: int = 0
+    after_stop: int = 0
+    retried: int = 0
+    """Trials that were run again although they had been judged (`--retry-failed`)."""
+    passed_after_retries: int = 0
+    """Trials whose last attempt passed: beside `passed`, never instead of it."""
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> RunTotals:
@@ -60,10 +60,27 @@ class RunTotals(msgspec.Struct, kw_only=True):
             totals.add(trial)
         return totals
 
-    def add(self, trial: Trial) -> None:
-        """Add one trial."""
+    def add(self, used: Trial | Spending) -> None:
+        """Add one trial, or the usage of other attempts."""
+        super().add(used)
+        if isinstance(used, Trial):
+            self.count(used.status)
+
+    @classmethod
+    def sum(cls, parts: Iterable[RunTotals]) -> RunTotals:
+        """Return the totals of several runs."""
+        totals = cls()
+        for part in parts:
+            totals.add(part)
+            for name in cls.__struct_fields__:
+                if name not in Spending.__struct_fields__:
+                    setattr(totals, name, getattr(totals, name) + getattr(part, name))
+        return totals
+
+    def count(self, status: TrialStatus) -> None:
+        """Count one trial."""
         self.trials += 1
-        match trial.status:
+        match status:
             case TrialStatus.PASSED:
                 self.passed += 1
             case TrialStatus.FAILED:
@@ -76,16 +93,6 @@ class RunTotals(msgspec.Struct, kw_only=True):
                 self.not_judged += 1
             case TrialStatus.CANCELLED:
                 self.cancelled += 1
-        self.llm_calls += trial.llm_calls
-        self.tool_calls += trial.tool_calls
-        self.unpriced_calls += trial.unpriced_calls
-        self.retries += trial.retries
-        if trial.cost_usd is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + trial.cost_usd
-        if trial.judge_cost_usd is not None:
-            self.judge_cost_usd = (self.judge_cost_usd or 0.0) + trial.judge_cost_usd
-        if (tokens := trial.tokens) is not None:
-            self.tokens = (self.tokens or 0) + tokens
 
     @property
     def judged(self) -> int:
@@ -210,11 +217,27 @@ class Run:
             raise ProctorError(f"cannot read it: {error}", where=str(path)) from None
 
     @cached_property
+    def _index(self) -> JournalIndex | None:
+        """The first reading of the journal; None where the caller passed all trials."""
+        return None if self._finished is not None else self.folder.index()
+
+    @property
+    def problems(self) -> list[str]:
+        """Lines of the journal that cannot be read: their trials are missing from every figure."""
+        return self._index.problems if self._index is not None else []
+
+    @property
+    def damaged(self) -> int:
+        """The number of such lines, without a torn last line: that is an interruption."""
+        return self._index.damaged if self._index is not None else 0
+
+    @cached_property
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
         """Return all trials by cell, in compact form."""
         found: dict[tuple[str, str, str], list[Trial]] = {}
         # A session passes its trials compact already.
-        finished = compact(self.trials, {}) if self._finished is None else self._finished
+        index = self._index
+        finished = (self._finished or ()) if index is None else compact(index.trials(), {})
         for trial in finished:
             key = (trial.case, trial.agent, params_key(trial.params))
             trials = found.setdefault(key, [])
@@ -249,6 +272,7 @@ class Run:
                 max_not_judged=self.max_not_judged,
                 rules=rules,
                 stopped=cell.get("early_stop"),
+                spent=self._spent.get(key),
             )
             for key, cell in sorted(planned.items())
         ]
@@ -279,9 +303,38 @@ class Run:
             yield from sorted(trials, key=plan_order)
 
     @cached_property
+    def _spent(self) -> dict[CellKey, Spending]:
+        """What all attempts of each cell used."""
+        if self._index is not None:
+            return self._index.spent
+        found = {cell: Spending() for cell in self._by_cell}
+        for cell, trials in self._by_cell.items():
+            for trial in trials:
+                found[cell].add(trial)
+        return found
+
+    @cached_property
     def totals(self) -> RunTotals:
-        """Return counts and cost of all trials."""
-        return RunTotals.of(chain.from_iterable(self._by_cell.values()))
+        """Return the counts that every figure uses, and what all attempts used."""
+        totals = RunTotals()
+        needed = {cell.cell: cell.trials for cell in self.cells}
+        lines = {} if self._index is None else self._index.lines
+        # Trials outside the plan, as in some imports, count as well.
+        for cell, trials in self._by_cell.items():
+            counted = in_plan_order(trials)[: needed.get(cell)]
+            totals.after_stop += len(trials) - len(counted)
+            for trial in counted:
+                totals.count(trial.status)
+                line = lines.get(trial.key) if lines else None
+                last = trial.status if line is None else line.last_status
+                # An attempt after one that was judged; others only filled a gap.
+                totals.retried += (
+                    line is not None and trial.status in JUDGED and trial.attempt < line.attempts
+                )
+                totals.passed_after_retries += last == TrialStatus.PASSED
+        for spent in self._spent.values():
+            totals.add(spent)
+        return totals
 
     @property
     def exit_code(self) -> int:
@@ -297,7 +350,8 @@ class Run:
         planned = sum(cell.planned for cell in self.cells)
         too_many = sum(cell.unjudged for cell in self.cells) > self.max_not_judged * planned
         missing = verdicts & {Verdict.NOT_RUN, Verdict.INCOMPLETE}
-        return EXIT_CANNOT_JUDGE if too_many or missing or self.stopped else EXIT_PASS
+        unjudged = too_many or missing or self.stopped or self.damaged
+        return EXIT_CANNOT_JUDGE if unjudged else EXIT_PASS
 
     def __repr__(self) -> str:
         return f"<Run {self.path if self.saved else 'in memory'}>"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop, stopped_early
-from proctor.runs.trial import JUDGED, UNJUDGED, CellKey, Trial, TrialError, TrialStatus
+from proctor.runs.trial import JUDGED, UNJUDGED, CellKey, Spending, Trial, TrialError, TrialStatus
 from proctor.stats.describe import percentile
 
 MAX_NOT_JUDGED = 0.05
@@ -167,10 +167,12 @@ def summarise_cell(
     max_not_judged: float = MAX_NOT_JUDGED,
     rules: Sequence[StoppingRule] = (),
     stopped: str | None = None,
+    spent: Spending | None = None,
 ) -> CellSummary:
     """Summarise one cell. Trials that ended after an early stop are not counted.
 
-    `stopped` is the reason of a stop in the source of an import.
+    `stopped` is the reason of a stop in the source of an import. `spent` is what all attempts of
+    the cell used, those that do not count included; without it, the counted trials are summed.
     """
     counted = in_plan_order(trials)
     plan, stop = CellPlan(asked, threshold, stopped), None
@@ -185,7 +187,10 @@ def summarise_cell(
     latencies = [t.latency_ms for t in judged if t.latency_ms is not None]
     retries = [trial.retries for trial in counted]
     costs = [trial.cost_usd for trial in counted if trial.cost_usd is not None]
-    tokens = [used for trial in counted if (used := trial.tokens) is not None]
+    if spent is None:
+        spent = Spending()
+        for trial in counted:
+            spent.add(trial)
     return CellSummary(
         case=key.case,
         agent=key.agent,
@@ -193,7 +198,7 @@ def summarise_cell(
         verdict=verdict_of(
             counted,
             threshold,
-            planned=asked if stop is None else stop.after,
+            planned=len(counted) if stopped_early(stop, plan) else asked,
             max_not_judged=max_not_judged,
         ),
         trials=len(counted),
@@ -212,10 +217,10 @@ def summarise_cell(
         threshold=threshold,
         latency_p50_ms=percentile(latencies, 50),
         latency_p95_ms=percentile(latencies, 95),
-        cost_usd=sum(costs) if costs else None,
+        cost_usd=spent.cost_usd,
         cost_mean_usd=sum(costs) / len(costs) if costs else None,
-        unpriced_calls=sum([t.unpriced_calls for t in counted]),
-        tokens=sum(tokens) if tokens else None,
+        unpriced_calls=spent.unpriced_calls,
+        tokens=spent.tokens,
         retries=sum(retries),
         trials_with_retries=len(retries) - retries.count(0),
         early_stop=stopped_early(stop, plan),

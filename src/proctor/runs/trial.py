@@ -160,7 +160,8 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
     """One finished trial.
 
     `index` counts repeats within a cell (and seed of the experiment, `axis_seed`); `seed` was
-    passed to the agent. `attempt` rises when a trial is rerun: the last one counts.
+    passed to the agent. `attempt` rises when a trial is rerun: the first one that was judged
+    counts, see `runs.journal`.
     """
 
     case: str
@@ -205,6 +206,33 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
     def passed(self) -> bool:
         """Whether the trial passed."""
         return self.status == TrialStatus.PASSED
+
+
+class Spending(msgspec.Struct, kw_only=True):
+    """What attempts at trials used. Unknown stays unknown: a cost is the sum of known prices beside
+    the number of unpriced calls; without any call it is None, not zero.
+    """
+
+    llm_calls: int = 0
+    tool_calls: int = 0
+    unpriced_calls: int = 0
+    cost_usd: float | None = None
+    judge_cost_usd: float | None = None
+    tokens: int | None = None
+    retries: int = 0
+
+    def add(self, used: Trial | Spending) -> None:
+        """Add an attempt, or the sum of several."""
+        self.llm_calls += used.llm_calls
+        self.tool_calls += used.tool_calls
+        self.unpriced_calls += used.unpriced_calls
+        self.retries += used.retries
+        if used.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + used.cost_usd
+        if used.judge_cost_usd is not None:
+            self.judge_cost_usd = (self.judge_cost_usd or 0.0) + used.judge_cost_usd
+        if (tokens := used.tokens) is not None:
+            self.tokens = (self.tokens or 0) + tokens
 
 
 def arm_name(agent: str, params: str) -> str:

@@ -23,7 +23,7 @@ from proctor.formatting import dollars, plural
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
-from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, OnAgentError, Trial
+from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, OnAgentError, Spending, Trial
 from proctor.strict import Strict
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class RunBudget:
         self._limited = options.limited
         self._clock = clock
         self._began = clock()
-        self.cost_usd = 0.0
+        self.spent = Spending()
         self.tokens = 0
         self.started = 0
         self.unpriced = 0
@@ -198,9 +198,14 @@ class RunBudget:
 
     def add(self, trial: Trial) -> None:
         """Count a trial that has finished."""
-        self.cost_usd += (trial.cost_usd or 0.0) + (trial.judge_cost_usd or 0.0)
+        self.spent.add(trial)
         self.tokens += trial.tokens or 0
         self.unpriced += trial.unpriced_calls
+
+    @property
+    def cost_usd(self) -> float:
+        """Known cost of agents and judges."""
+        return (self.spent.cost_usd or 0.0) + (self.spent.judge_cost_usd or 0.0)
 
     def exhausted(self) -> str | None:
         """Return why no further trial may start, or None."""

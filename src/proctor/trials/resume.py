@@ -88,7 +88,9 @@ def left_of(
     context: RunContext, folder: RunFolder, rerun: frozenset[TrialStatus] = UNFINISHED
 ) -> RunContext:
     """Return the context with a plan of the remaining trials; early stop may skip some of them."""
-    done = {trial.key for trial in folder.trials() if trial.status not in rerun}
+    # By the last attempt: a failed trial that passed when it was retried is not retried again.
+    lines = folder.index().lines
+    done = {key for key, line in lines.items() if line.last_status not in rerun}
     left = [planned for planned in context.plan.trials if planned.key not in done]
     of = Counter(planned.cell for planned in left)
     cells = context.plan.cells.items()

@@ -147,6 +147,7 @@ async def run_session(
                     )
                     if heart is not None:
                         heart.session = session
+                        heart.beat()  # at once: the first beat knew no plan
                     if on_session is not None:
                         on_session(session)
                     await session.run(make_executor(len(plan.trials)))
@@ -224,6 +225,8 @@ class Session:
         self._closed = False
         self._broken: ProctorError | None = None
         self._running: dict[str, PlannedTrial] = {}
+        self._judged: dict[str, Trial] = {}
+        """The first judged attempts of earlier invocations."""
         self._shared: SharedResults = {}
         self.finished: list[Trial] | None = []
         """All trials of the run, compacted if they are in a journal as well; None if some are only
@@ -267,19 +270,23 @@ class Session:
             work.result()
 
     async def _run(self, executor: Executor) -> None:
-        # Earlier invocations were paid for in full; of repeated trials only the last counts.
+        # Earlier invocations were paid for in full. The last attempt at a trial decides whether it
+        # is left to do; its first judged one is counted, as in `runs.journal`.
         done: dict[str, Trial] = {}
         if self._folder is not None and self._folder.journal_path.exists():
             for trial in read_journal(self._folder.journal_path):
                 self.budget.add(trial)
                 # The rest is not needed to resume, and a long run has many trials.
                 trial.checks, trial.answer = (), None
-                done[trial.key] = trial
+                key = trial.key
+                done[key] = trial
+                if trial.status.judged:
+                    self._judged.setdefault(key, trial)
         kept = [trial for trial in done.values() if trial.status not in self._rerun]
         if done:
             self.finished = self.last_row = None
             for trial in kept:
-                self.counts[trial.status] += 1
+                self.counts[self._judged.get(trial.key, trial).status] += 1
             self.kept = len(kept)
             if isinstance(self._checkpoints, Checkpoints):
                 self._checkpoints.written(done.values())
@@ -308,11 +315,17 @@ class Session:
                 positions[cell] += 1
             key = planned.key
             earlier = done.get(key) if done else None
-            if earlier is not None and earlier.status not in self._rerun:
-                if self._early is not None:
-                    self._early.add(earlier, planned.position, self._plan.cells[planned.cell])
+            counted = self._judged.get(key) if done else None
+            ended = earlier is not None and earlier.status not in self._rerun
+            if self._early is not None and (counted is not None or ended):
+                seen = counted or earlier
+                assert seen is not None
+                self._early.add(seen, planned.position, self._plan.cells[planned.cell])
+            if ended:
                 continue
-            if self._early is not None and self._early.stopped(planned.cell):
+            # A trial that was judged before is retried on request, also in a decided cell.
+            decided = self._early is not None and self._early.stopped(planned.cell)
+            if decided and counted is None:
                 self.skipped += 1
                 if self._observer is not None:
                     self._observer.skipped(planned)
@@ -336,7 +349,7 @@ class Session:
             return  # it ended after this session had closed
         self._running.pop(planned.key, None)
         self.budget.add(trial)
-        if self._early is not None:
+        if self._early is not None and planned.key not in self._judged:
             self._early.add(trial, planned.position, self._plan.cells[trial.cell])
         if self._fail_fast and not trial.passed:
             self.stopped = self.stopped or FAIL_FAST
@@ -363,7 +376,8 @@ class Session:
     def _written(self, trials: Sequence[Trial]) -> None:
         """Count and report trials that are now in the journal."""
         for trial in trials:
-            self.counts[trial.status] += 1
+            counted = self._judged.get(trial.key, trial) if self._judged else trial
+            self.counts[counted.status] += 1
         if isinstance(self._checkpoints, Checkpoints):
             self._checkpoints.written(trials)
         if self._folder is None and self.finished is not None:

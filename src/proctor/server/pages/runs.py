@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
+from proctor.report.figures import counting_notes
 from proctor.runs.find import all_runs
 from proctor.runs.heartbeat import look_at
 from proctor.runs.run import Run
@@ -46,6 +47,7 @@ class Listed(NamedTuple):
     done: int
     planned: int
     passed: int | None
+    judged: int
     problem: str | None
     life: str | None = None
     """The state of an unfinished run: alive, stalled, dead, …"""
@@ -105,6 +107,7 @@ class Runs:
             addresses={t.name: address_name(t) for t in run.trials() if t.name in examples},
             totals=run.totals,
             planned=_planned(run),
+            notes=list(counting_notes(run)),
         )
 
     def progress(self, request: Request) -> Response:
@@ -253,12 +256,13 @@ class Runs:
             run = Run(path)
             totals = run.totals
         except ProctorError as error:
-            return Listed(name, link, "", (), 0, 0, None, error.message)
+            return Listed(name, link, "", (), 0, 0, None, 0, error.message)
         agents = list(run.spec.get("agents") or {})
         created = str(run.spec.get("created", ""))[:19].replace("T", " ")
         done, planned = totals.trials, _planned(run)
         life = str(look_at(path).life) if done < planned else None
-        return Listed(name, link, created, agents, done, planned, totals.passed, None, life)
+        passed, judged = totals.passed, totals.judged
+        return Listed(name, link, created, agents, done, planned, passed, judged, None, life)
 
     def _name(self, path: Path) -> str:
         return path.resolve().relative_to(self._root).as_posix()
@@ -278,7 +282,7 @@ def _missing(request: Request, what: str = "run") -> Response:
 
 
 def _planned(run: Run) -> int:
-    return sum(int(cell["trials"]) for cell in run.spec.get("cells", ()))
+    return sum(cell.planned for cell in run.cells)
 
 
 class BoardRow(NamedTuple):
@@ -287,7 +291,7 @@ class BoardRow(NamedTuple):
     agent: str
     cells: int
     passed_cells: int
-    trials: int
+    judged: int
     passed: int
     score: float | None
     cost_usd: float | None
@@ -308,7 +312,7 @@ def _board(run: Run) -> list[BoardRow]:
                 agent,
                 len(cells),
                 sum(cell.verdict == "PASS" for cell in cells),
-                sum(cell.trials for cell in cells),
+                sum(cell.judged for cell in cells),
                 sum(cell.passed for cell in cells),
                 sum(scores) / len(scores) if scores else None,
                 sum(costs) if costs else None,

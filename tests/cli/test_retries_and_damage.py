@@ -1,0 +1,213 @@
+"""What is counted after retries and from damaged journals, and what was spent, on every surface."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import proctor, start
+from run_parts import only_run
+
+BOTS = """
+import hashlib, itertools, os, time
+from proctor import capture
+
+calls = itertools.count()
+
+def coin(input, seed):
+    # The same seed is drawn again in a retry: chance has to come from the call.
+    with capture.llm_call("m", input_tokens=60, output_tokens=40, cost_usd=1.0):
+        pass
+    drawn = hashlib.sha256(f"{os.getpid()} {next(calls)} {time.time_ns()}".encode()).digest()[0]
+    return "yes" if drawn < 128 else "no"
+
+def wrong(input):
+    with capture.llm_call("m", input_tokens=60, output_tokens=40, cost_usd=1.0):
+        pass
+    return "no"
+
+def half(input, seed):
+    return "yes" if seed % 2 else "no"
+
+def slow(input):
+    if next(calls) >= 3:
+        time.sleep(600)
+    return "yes"
+"""
+
+
+def write(folder: Path, agent: str, cases: int = 4, **defaults: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bots.py").write_text(BOTS)
+    suite = {
+        "version": 1,
+        "agent": f"bots:{agent}",
+        "defaults": {"correctness": {"blocking": False}, **defaults},
+        "cases": [
+            {"id": f"case-{i}", "input": str(i), "correctness": {"expected_in_answer": ["yes"]}}
+            for i in range(cases)
+        ],
+    }
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite))
+
+
+def figures(folder: Path, run: Path) -> dict[str, object]:
+    """The counts and the cost of a run from every surface that prints them."""
+    row = json.loads(proctor("results", run, "--json", cwd=folder).stdout)["groups"][0]
+    report = json.loads(proctor("report", run, "--format", "json", cwd=folder).stdout)["totals"]
+    beat = json.loads(proctor("runs", "status", run, "--json", cwd=folder).stdout)
+    beat = beat["runs"][0]["beat"]
+    cells = json.loads((run / "results.json").read_text())["cells"]
+    return {
+        "results": (row["passed"], row["judged"], round(row["cost_usd"], 6)),
+        "report": (
+            report["passed"],
+            report["passed"] + report["failed"] + report["hard_fail"],
+            round(report["cost_usd"], 6),
+        ),
+        "cells": (
+            sum(cell["passed"] for cell in cells),
+            sum(cell["passed"] + cell["failed"] + cell["hard_fail"] for cell in cells),
+            round(sum(cell["cost_usd"] for cell in cells), 6),
+        ),
+        "status": (beat["passed"], beat["passed"] + beat["failed"], round(beat["cost_usd"], 6)),
+    }
+
+
+def test_retrying_failed_trials_changes_no_figure(tmp_path):
+    """R-R4, R-R7, R-Q1: the first judged attempt counts; outcomes after retries stand beside it."""
+    write(tmp_path, "coin")
+    proctor("run", "suite.yaml", "--trials", 10, "--quiet", cwd=tmp_path)
+    run = only_run(tmp_path / "results")
+    first = figures(tmp_path, run)
+    passed, judged, cost = first["report"]
+    assert judged == 40
+    assert len(set(first.values())) == 1, first
+    done = proctor("run", "--retry-failed", run, "--quiet", cwd=tmp_path)
+    again = figures(tmp_path, run)
+    assert len(set(again.values())) == 1, "one rule on every surface"
+    assert again["report"][:2] == (passed, judged)
+    # Every attempt was paid for: a dollar each.
+    assert again["report"][2] == cost + 40 - passed
+    statuses = [
+        json.loads(line)["status"] for line in (run / "trials.jsonl").read_text().splitlines()
+    ]
+    after = statuses.count("passed")
+    assert f"after retries: {after} of 40 trials passed" in done.stdout
+    # Without the Parquet file a query reads the journal, by the same rule.
+    (run / "results.parquet").unlink()
+    assert figures(tmp_path, run) == again
+    sql = "SELECT count(*) FILTER (last_status = 'passed'), sum(spent_usd) FROM trials"
+    row = json.loads(proctor("sql", sql, "--json", cwd=tmp_path).stdout)["rows"][0]
+    assert [*(row if isinstance(row, list) else row.values())] == [after, again["report"][2]]
+
+
+def test_a_failed_trial_is_retried_until_it_passed(tmp_path):
+    """R-R7: --retry-failed looks at the last attempt, so that a passed retry is not repeated."""
+    write(tmp_path, "half", cases=1)
+    proctor("run", "suite.yaml", "--trials", 6, "--quiet", cwd=tmp_path)
+    run = only_run(tmp_path / "results")
+    (tmp_path / "bots.py").write_text("def half(input):\n    return 'yes'\n")
+    proctor("run", "--retry-failed", run, "--quiet", cwd=tmp_path)
+    lines = len((run / "trials.jsonl").read_text().splitlines())
+    assert lines > 6
+    dry = proctor("run", "--retry-failed", run, "--dry-run", cwd=tmp_path)
+    assert "0 of 6 trials left" in dry.stdout
+    proctor("run", "--retry-failed", run, "--quiet", cwd=tmp_path)
+    assert len((run / "trials.jsonl").read_text().splitlines()) == lines
+
+
+def test_an_early_stop_counts_the_same_everywhere(tmp_path):
+    """R-R4, R-Q1: trials after the decision are in no denominator; their cost is in all sums."""
+    write(tmp_path, "wrong", cases=2)
+    options = ("--trials", 20, "--concurrency", 8, "--early-stop", "--quiet")
+    done = proctor("run", "suite.yaml", *options, cwd=tmp_path)
+    run = only_run(tmp_path / "results")
+    found = figures(tmp_path, run)
+    del found["status"]  # it counts trials as they end
+    assert len(set(found.values())) == 1, found
+    passed, judged, cost = found["report"]
+    assert passed == 0
+    assert cost == len((run / "trials.jsonl").read_text().splitlines()) >= judged
+    assert f"0 of {judged} judged trials" in done.stdout
+
+
+def flip(run: Path, status: str) -> int:
+    """Damage every line of a status by one byte; return how many there are."""
+    lines = (run / "trials.jsonl").read_bytes().splitlines(keepends=True)
+    wanted = f'"status":"{status}"'.encode()
+    hit = [wanted in line for line in lines]
+    damaged = [b"}" + line[1:] if bad else line for line, bad in zip(lines, hit, strict=True)]
+    (run / "trials.jsonl").write_bytes(b"".join(damaged))
+    return sum(hit)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A run whose failed lines are damaged, and a good one before it."""
+    write(tmp_path, "half", cases=8, threshold=0.1)
+    for name in ("before", "after"):
+        proctor("run", "suite.yaml", "--trials", 10, "--name", name, "--quiet", cwd=tmp_path)
+    (before,) = (tmp_path / "results" / "before").iterdir()
+    (after,) = (tmp_path / "results" / "after").iterdir()
+    return before, after, flip(after, "failed")
+
+
+def test_every_reader_reports_damaged_lines(tmp_path, damaged):
+    """R-D1, R-R11: unreadable lines are named, and neither a run nor a gate on them is green."""
+    before, after, lost = damaged
+    assert lost > 10
+    said = f"{lost} lines of the journal cannot be read"
+    gate = proctor("gate", after, "--against", before, cwd=tmp_path)
+    assert gate.returncode == 2, gate.stdout
+    assert said in gate.stderr
+    report = proctor("report", after, cwd=tmp_path)
+    assert said in report.stdout
+    for command in (
+        ("compare", before, after),
+        ("leaderboard", after),
+        ("runs", "share", after, "-o", tmp_path / "page.html"),
+    ):
+        assert said in proctor(*command, cwd=tmp_path).stderr, command
+    assert said in (tmp_path / "page.html").read_text()
+    # Queries read the journal once the Parquet file is gone.
+    (after / "results.parquet").unlink()
+    for command in (("results", after), ("sql", "SELECT count(*) FROM trials")):
+        done = proctor(*command, cwd=tmp_path)
+        assert done.stderr.count("dropped a line") + done.stdout.count("dropped a line"), command
+
+
+def test_a_resumed_run_stays_damaged(tmp_path, damaged):
+    """R-R7, R-R11: lost trials are run again, but what was lost may have failed: never green."""
+    before, after, lost = damaged
+    (tmp_path / "bots.py").write_text("def half(input):\n    return 'yes'\n")
+    done = proctor("run", "--resume", after, "--quiet", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{lost} lines of the journal cannot be read" in done.stdout
+    assert proctor("gate", after, "--against", before, cwd=tmp_path).returncode == 2
+    found = proctor("results", after, cwd=tmp_path)
+    assert f"{lost} of its lines could not be read" in found.stderr + found.stdout
+
+
+def test_status_is_right_after_a_kill(tmp_path):
+    """R-R7: the counts of a dead run come from its journal, not from its last heartbeat."""
+    write(tmp_path, "slow", cases=1)
+    one = ("--trials", 8, "--concurrency", 1, "--sync", "always", "--quiet")
+    with (tmp_path / "out").open("wb") as out:
+        child = start("run", "suite.yaml", *one, stdout=out, stderr=out, cwd=tmp_path)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        journals = list((tmp_path / "results").glob("*/*/trials.jsonl"))
+        if journals and journals[0].read_bytes().count(b"\n") == 3:
+            break
+        time.sleep(0.02)
+    early = proctor("runs", "status", "latest", "--json", cwd=tmp_path)
+    assert json.loads(early.stdout)["runs"][0]["beat"]["planned"] == 8
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(60)
+    said = proctor("runs", "status", "latest", cwd=tmp_path)
+    assert "3/8 done" in said.stdout, said.stdout
+    assert "3/3 passed" in said.stdout
