@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from proctor.checks._judge_prompt import JudgeInput
 from proctor.checks.judge import Judge, JudgeCache, JudgeSettings
 from proctor.checks.rubrics import (
-    RUBRICS,
     Criterion,
     GradedExample,
     Label,
     Rubric,
+    built_in_rubrics,
     label_of,
     rubric_from,
 )
@@ -371,8 +371,14 @@ async def test_hostile_rationales_are_kept_harmlessly(tmp_path):
 
 def test_the_built_in_rubrics_are_complete():
     """R-C7: each says what all five scores mean."""
-    assert set(RUBRICS) == {"helpfulness", "correctness", "safety", "hallucination", "reasoning"}
-    for rubric in RUBRICS.values():
+    assert set(built_in_rubrics()) == {
+        "helpfulness",
+        "correctness",
+        "safety",
+        "hallucination",
+        "reasoning",
+    }
+    for rubric in built_in_rubrics().values():
         assert sorted(rubric.anchors) == [1, 2, 3, 4, 5]
         assert rubric_from(rubric.name) is rubric
 
@@ -389,7 +395,7 @@ def test_a_rubric_from_what_a_user_writes():
     assert [(c.name, c.weight) for c in rubric.criteria] == [("facts", 1.0), ("tone", 0.5)]
     strict = rubric_from({"extends": "correctness", "threshold": 1.0})
     assert strict.threshold == 1.0
-    assert strict.rule == RUBRICS["correctness"].rule
+    assert strict.rule == rubric_from("correctness").rule
 
 
 @pytest.mark.parametrize(

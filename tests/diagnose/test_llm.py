@@ -13,7 +13,7 @@ from spans import span, trace
 import proctor
 from proctor.diagnose.finding import Diagnosis, Finding, Impact
 from proctor.diagnose.llm._digest import digest, shorten
-from proctor.diagnose.llm._prompt import HINTS
+from proctor.diagnose.llm._prompt import prompt_texts
 from proctor.diagnose.llm.detector import DetectorOptions, agentic, group_spans, single_pass
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
 from proctor.diagnose.methods import diagnose
@@ -243,7 +243,7 @@ def test_scores_out_of_range_are_left_out() -> None:
 
 def test_there_is_a_hint_for_every_leaf() -> None:
     """R-G4: 21 leaves, 21 hints."""
-    assert set(HINTS) == set(Category)
+    assert list(prompt_texts()["hints"]) == [category.value for category in Category]
 
 
 # -- one pass ------------------------------------------------------------------------------------
@@ -264,7 +264,8 @@ async def test_single_pass_asks_once_and_cleans() -> None:
     assert found.use.calls == 1
     assert found.use.unpriced == 1
     assert any("unknown category" in note for note in found.notes)
-    for part in ("Rate Limiting", HINTS[Category.RATE_LIMIT][:40], "deepest", "a lead", "model001"):
+    hint = prompt_texts()["hints"]["Rate Limiting"]
+    for part in ("Rate Limiting", hint[:40], "deepest", "a lead", "model001"):
         assert part in asked.text
 
 
@@ -288,7 +289,7 @@ async def test_prompt_versions_differ() -> None:
         await single_pass(sample(), asking(server, prompt_version="v1"), diagnose(sample()))
         await single_pass(sample(), asking(server, prompt_version="v2"), diagnose(sample()))
         first, second = server.requests
-        assert HINTS[Category.RATE_LIMIT] not in first.text
+        assert prompt_texts()["hints"]["Rate Limiting"] not in first.text
         assert "Example 2." in second.text
         with pytest.raises(ProctorError, match="unknown prompt version 'v3'"):
             asking(server, prompt_version="v3")
