@@ -225,9 +225,9 @@ def json_bytes(value: Any) -> bytes:
     import msgspec
 
     try:
-        return msgspec.json.encode(value, enc_hook=str)
+        return msgspec.json.encode(value, enc_hook=json_value)
     except UnicodeEncodeError:
-        plain = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
+        plain = msgspec.to_builtins(value, enc_hook=json_value, str_keys=True)
         return msgspec.json.encode(without_surrogates(plain))
 
 

@@ -37,7 +37,6 @@ from proctor.agents.base import (
     AgentReply,
     AgentRequest,
     as_reply,
-    shortened,
 )
 from proctor.agents.checkpoint import Checkpoint
 from proctor.trace.capture import capture
@@ -288,4 +287,4 @@ def _record(reply: CommandReply) -> AgentReply:
         raise AgentError('the JSON object has no "answer"', hint=_HOW_TO_ANSWER)
     if answer is msgspec.UNSET or answer is None:
         answer = "" if reply.output is None else msgspec.json.encode(reply.output).decode()
-    return AgentReply(answer=shortened(answer), output=reply.output, metadata=reply.metadata)
+    return AgentReply(answer=answer, output=reply.output, metadata=reply.metadata)

@@ -18,6 +18,7 @@ from pydantic import Field
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
 from proctor.llm.retry import ACCOUNT_REFUSED, causes, status_code, transient
+from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, Trace
 
@@ -213,23 +214,15 @@ class AgentConfig(Strict):
         self.version()
 
 
-# Maximum characters of an answer that are stored and checked; longer output is a runaway agent.
-MAX_ANSWER_CHARS = 10_000_000
-
-
-def shortened(answer: str) -> str:
-    """Return the answer cut to the maximum length, with a note where it was cut."""
-    return answer if len(answer) <= MAX_ANSWER_CHARS else f"{answer[:MAX_ANSWER_CHARS]}… [cut]"
-
-
 def as_reply(value: Any) -> AgentReply:
     """Return the reply for a function's return value.
 
     Text stays text; None is an empty answer; bytes are decoded; any other value is stored as
-    `output`, with its JSON (or its `str` if JSON cannot represent it) as the answer.
+    `output`, with its JSON as the answer: a record (pydantic, dataclass) by its fields, a value
+    that JSON has no form for by its text.
     """
     if isinstance(value, str):
-        return AgentReply(answer=shortened(value))
+        return AgentReply(answer=value)
     if isinstance(value, AgentReply):
         return value
     if value is None:
@@ -237,9 +230,10 @@ def as_reply(value: Any) -> AgentReply:
     if isinstance(value, bytes | bytearray):
         return as_reply(bytes(value).decode(errors="replace"))
     try:
-        text = msgspec.json.encode(value, enc_hook=str).decode()
-    except (TypeError, ValueError, RecursionError):
-        text = str(value)
+        text = msgspec.json.encode(value, enc_hook=json_value).decode()
+    except (TypeError, ValueError, RecursionError):  # a key that is no text, a lone surrogate
+        value = json_value(value)
+        text = msgspec.json.encode(value).decode()
     return AgentReply(answer=text, output=value)
 
 

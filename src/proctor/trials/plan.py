@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
@@ -174,6 +176,23 @@ class Plan(NamedTuple):
             }
             for key, cell in self.cells.items()
         ]
+
+
+def breadth_first(trials: Iterable[PlannedTrial]) -> list[PlannedTrial]:
+    """Return the first trial of every cell, then the second of every cell, and so on.
+
+    With early stop the next trial of a cell is then decided on while other cells run, so that few
+    trials start that the ones before them make needless. In plan order, all workers would be busy
+    with one cell. The plan is in memory, which early stop can afford.
+    """
+    counts: dict[CellKey, int] = defaultdict(int)
+    placed: list[PlannedTrial] = []
+    for planned in trials:
+        cell = planned.cell
+        placed.append(msgspec.structs.replace(planned, position=counts[cell]))
+        counts[cell] += 1
+    placed.sort(key=attrgetter("position"))
+    return placed
 
 
 class PlannedTrials(Sequence[PlannedTrial]):  # noqa: PLW1641 (like a list, it has no hash)

@@ -39,7 +39,7 @@ from proctor.llm.prices import PriceTable, price_trace
 from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
 from proctor.runs.baselines import LoadedBaseline
 from proctor.runs.trial import OnAgentError, PlannedTrial, Trial, TrialError, TrialStatus
-from proctor.sanitize import json_bytes
+from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
 
@@ -55,8 +55,8 @@ GRACE = 1.0
 SMALL_TRACE = 2
 """Spans up to which looking at each text of a trace is cheaper than searching its JSON."""
 
-MAX_KEPT_ANSWER = 100_000
-"""Characters of an answer in the journal; the trace has the whole answer."""
+MAX_KEPT_ANSWER, MAX_TRACED_ANSWER = 100_000, 10_000_000
+"""Characters of an answer that the journal and the trace store; a longer one is a runaway agent."""
 
 
 class TrialTimeout(AgentError):
@@ -142,8 +142,10 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     if trial.workdir is not None and (trial.passed or not context.options.keep_workdirs):
         shutil.rmtree(trial.workdir, ignore_errors=True)
         trial.workdir = None
-    if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
-        trial.answer = trial.answer[:MAX_KEPT_ANSWER] + "… [cut; whole in the trace]"
+    # Only now: the checks have seen the whole answer.
+    trial.answer = _cut(trial.answer, MAX_KEPT_ANSWER)
+    if traces:
+        traces[-1].response = _cut(traces[-1].response, MAX_TRACED_ANSWER)
     return trial, _redact_and_encode(trial, traces[-1] if traces else None, context.redactor)
 
 
@@ -195,6 +197,8 @@ async def _call_agent(
                     )
                     work = _with_timeout(work, request.timeout, late)
                 reply = await work
+                # What is judged is what can be stored.
+                reply.answer = valid_unicode(reply.answer)
                 trace.response = reply.answer
         except (Exception, SystemExit) as raised:
             error = _sys_exit_error(raised) if isinstance(raised, SystemExit) else raised
@@ -323,6 +327,13 @@ def status_of(results: CheckResults, threshold: float) -> TrialStatus:
         return TrialStatus.INFRA_ERROR
     score = results.score
     return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
+
+
+def _cut(answer: str | None, most: int) -> str | None:
+    """Return at most so many characters of an answer, with a note where it was cut."""
+    if answer is None or len(answer) <= most:
+        return answer
+    return f"{answer[:most]}… [cut: {most:,} of {len(answer):,} characters]"
 
 
 def _redact_and_encode(

@@ -14,8 +14,9 @@ import asyncio
 import contextlib
 import sys
 import warnings
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,10 +36,10 @@ from proctor.runs.parquet import RowOrder, row_order
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.runs.summary import SharedResults, compact
-from proctor.runs.trial import UNJUDGED, CellKey, PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.trial import UNJUDGED, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
-from proctor.trials.plan import Plan
+from proctor.trials.plan import Plan, breadth_first
 from proctor.trials.prepare import RunContext, closing, memory_record, spec_record
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 MOST_KEPT = 20_000
 """Trials cached in memory, compacted, to summarise without reading the journal: about 6 MB."""
+
+LOOK_AHEAD = 256
+"""Planned trials among which early stop looks for a cell that is not running."""
 
 STOP_GRACE = 2.0
 """Seconds running trials get to end after a stop: with the writing that follows, less than the 5 s
@@ -307,12 +311,7 @@ class Session:
 
     def _left(self, done: dict[str, Trial]) -> Iterator[PlannedTrial]:
         """Yield the remaining trials of the plan; each is decided at the moment it could start."""
-        positions: dict[CellKey, int] = defaultdict(int)
-        for planned in self._plan.trials:
-            if self._early is not None:
-                cell = planned.cell
-                planned = replace(planned, position=positions[cell])  # noqa: PLW2901
-                positions[cell] += 1
+        for planned in self._plan.trials if self._early is None else self._spread():
             key = planned.key
             earlier = done.get(key) if done else None
             counted = self._judged.get(key) if done else None
@@ -341,6 +340,20 @@ class Session:
                 self._notices.append(planned)
             elif self._observer is not None:
                 self._observer.started(planned)
+            yield planned
+
+    def _spread(self) -> Iterator[PlannedTrial]:
+        """Yield the plan breadth first, cells without a running trial before the others.
+
+        A trial that runs may decide its cell, so another one of that cell may be needless.
+        """
+        waiting = deque(breadth_first(self._plan.trials))
+        while waiting:
+            busy = {running.cell for running in self._running.values()}
+            near = enumerate(islice(waiting, LOOK_AHEAD))
+            at = next((number for number, planned in near if planned.cell not in busy), 0)
+            planned = waiting[at]
+            del waiting[at]
             yield planned
 
     def _deliver(self, planned: PlannedTrial, trial: Trial, trace: bytes | None) -> None:
