@@ -19,7 +19,7 @@ import pytest
 from run_one_parts import run_one
 
 from proctor.agents._command import CommandAgentConfig
-from proctor.agents._http import HttpAgent, HttpAgentConfig
+from proctor.agents._http import HttpAgentConfig
 from proctor.agents._otlp_receiver import MAX_BODY, Receiver
 from proctor.agents.base import AgentRequest
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
@@ -229,7 +229,8 @@ async def test_a_service_says_when_to_ask_again(service: str) -> None:
     job = {"checkpoint": {"job": 17}}
     later = {"Retry-After": "7"}
     Service.replies = [(200, {}, job), (200, {}, job), (200, later, job), (200, {}, {"answer": ""})]
-    agent = HttpAgent(HttpAgentConfig(url=service), sleep=sleep)
+    agent = HttpAgentConfig(url=service)
+    agent._sleep = sleep
     assert (await agent.run(AgentRequest("what?"))).answer == ""
     assert waited == [0.0, 1.0, 7.0]
 

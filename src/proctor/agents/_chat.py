@@ -21,7 +21,7 @@ import msgspec
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from proctor.agents._chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
-from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.background import threads
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
@@ -131,10 +131,6 @@ class ChatAgentConfig(AgentConfig):
         if isinstance(model, NamedModel):
             model.check()
 
-    def create(self) -> Agent:
-        """Create an agent with a new conversation over the shared client."""
-        return ChatAgent(self)
-
     @property
     def provider(self) -> str | None:
         """Return the provider in the model's name, or the host of a custom endpoint."""
@@ -157,6 +153,70 @@ class ChatAgentConfig(AgentConfig):
             "temperature": self.temperature,
         }
 
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Call the model and its tools until it answers or reaches the turn limit."""
+        options = {key: getattr(self, key) for key in VARIED}
+        options.update({key: request.params[key] for key in VARIED if key in request.params})
+        # In a thread: the first call imports a client library or loads a local model.
+        model = await threads.run(self.chat_model, options["model"])
+        limited = rate_limited(model, self.provider_for(options["model"]))
+        seed = request.seed if self.use_seed else None
+        tools = ToolBox(self.loaded_tools)
+        messages = opening(options["system"], request.input)
+        text = ""
+        for _ in range(self.max_turns):
+            reply = await self._call_model(limited, options, seed, messages)
+            text = reply.text or text
+            if not reply.tool_calls:
+                return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
+            messages.append(Message("assistant", reply.text or None, reply.tool_calls))
+            # One after the other, in the model's order: tools may depend on each other.
+            for call in reply.tool_calls:
+                messages.append(await _call_tool(tools, call))
+        # A span of its own, so that checks can find an agent that ran in circles.
+        with span("max_turns") as step:
+            step.status = SpanStatus.ERROR
+            step.error_type = "MaxTurns"
+            step.error_message = f"no answer after {self.max_turns} model calls"
+        return AgentReply(answer=text, metadata={"finish": "max_turns"})
+
+    async def _call_model(
+        self,
+        chat_model: ChatModel,
+        options: Mapping[str, Any],
+        seed: int | None,
+        messages: list[Message],
+    ) -> ChatReply:
+        """Make one model call in its own span."""
+        request = ChatRequest(
+            messages=tuple(messages),
+            tools=tuple(tool.spec for tool in self.loaded_tools),
+            temperature=options["temperature"],
+            max_tokens=options["max_tokens"],
+            seed=seed,
+            timeout=self.request_timeout,
+        )
+        name = options["model"]
+        # Without the provider, as providers report it.
+        model = name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
+        with capture.llm_call(model, input_messages=request.messages) as step:
+            # For a custom endpoint this is its host, which no price table lists: its prices are
+            # unknown, even if the model's name is known.
+            provider = self.provider_for(name)
+            facts: dict[str, Any] = {"gen_ai.provider.name": provider} if provider else {}
+            step.attributes = facts
+            reply = await chat_model.complete(request)
+            step.model = reply.model
+            step.output_messages = (Message("assistant", reply.text or None, reply.tool_calls),)
+            step.input_tokens = reply.usage.input_tokens
+            step.output_tokens = reply.usage.output_tokens
+            step.cost_usd = reply.cost_usd
+            if reply.usage.cached_tokens:
+                facts["gen_ai.usage.cache_read.input_tokens"] = reply.usage.cached_tokens
+            if reply.finish_reason:
+                facts["gen_ai.response.finish_reasons"] = [reply.finish_reason]
+        return reply
+
 
 _local_lock = threading.Lock()
 _local_servers: dict[str, Any] = {}
@@ -174,41 +234,6 @@ def _local_model(which: str) -> ChatModel:
     return server.chat_model()
 
 
-class ChatAgent:
-    """Agent that holds one conversation."""
-
-    def __init__(self, config: ChatAgentConfig) -> None:
-        self._config = config
-
-    async def run(self, request: AgentRequest) -> AgentReply:
-        """Call the model and its tools until it answers or reaches the turn limit."""
-        config = self._config
-        options = {key: getattr(config, key) for key in VARIED}
-        options.update({key: request.params[key] for key in VARIED if key in request.params})
-        # In a thread: the first call imports a client library or loads a local model.
-        model = await threads.run(config.chat_model, options["model"])
-        limited = rate_limited(model, config.provider_for(options["model"]))
-        caller = _ModelCaller(config, limited, options, request.seed)
-        tools = ToolBox(config.loaded_tools)
-        messages = opening(options["system"], request.input)
-        text = ""
-        for _ in range(config.max_turns):
-            reply = await caller.call_model(messages)
-            text = reply.text or text
-            if not reply.tool_calls:
-                return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
-            messages.append(Message("assistant", reply.text or None, reply.tool_calls))
-            # One after the other, in the model's order: tools may depend on each other.
-            for call in reply.tool_calls:
-                messages.append(await _call_tool(tools, call))
-        # A span of its own, so that checks can find an agent that ran in circles.
-        with span("max_turns") as step:
-            step.status = SpanStatus.ERROR
-            step.error_type = "MaxTurns"
-            step.error_message = f"no answer after {config.max_turns} model calls"
-        return AgentReply(answer=text, metadata={"finish": "max_turns"})
-
-
 async def _call_tool(tools: ToolBox, call: ToolCall) -> Message:
     """Return the result of one tool call as a message to the model."""
     try:
@@ -218,50 +243,6 @@ async def _call_tool(tools: ToolBox, call: ToolCall) -> Message:
     except ToolError as error:
         content = f"error: {error}"
     return Message("tool", content, tool_call_id=call.id, name=call.name)
-
-
-class _ModelCaller:
-    """Calls the model and records each call."""
-
-    def __init__(
-        self, config: ChatAgentConfig, model: ChatModel, options: Mapping[str, Any], seed: int
-    ) -> None:
-        self._config = config
-        self._model = model
-        self._options = options
-        self._seed = seed if config.use_seed else None
-        self._tools = tuple(tool.spec for tool in config.loaded_tools)
-
-    async def call_model(self, messages: list[Message]) -> ChatReply:
-        """Make one model call in its own span."""
-        request = ChatRequest(
-            messages=tuple(messages),
-            tools=self._tools,
-            temperature=self._options["temperature"],
-            max_tokens=self._options["max_tokens"],
-            seed=self._seed,
-            timeout=self._config.request_timeout,
-        )
-        name = self._options["model"]
-        # Without the provider, as providers report it.
-        model = name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
-        with capture.llm_call(model, input_messages=request.messages) as step:
-            # For a custom endpoint this is its host, which no price table lists: its prices are
-            # unknown, even if the model's name is known.
-            provider = self._config.provider_for(name)
-            facts: dict[str, Any] = {"gen_ai.provider.name": provider} if provider else {}
-            step.attributes = facts
-            reply = await self._model.complete(request)
-            step.model = reply.model
-            step.output_messages = (Message("assistant", reply.text or None, reply.tool_calls),)
-            step.input_tokens = reply.usage.input_tokens
-            step.output_tokens = reply.usage.output_tokens
-            step.cost_usd = reply.cost_usd
-            if reply.usage.cached_tokens:
-                facts["gen_ai.usage.cache_read.input_tokens"] = reply.usage.cached_tokens
-            if reply.finish_reason:
-                facts["gen_ai.response.finish_reasons"] = [reply.finish_reason]
-        return reply
 
 
 def opening(system: str | None, value: Any) -> list[Message]:

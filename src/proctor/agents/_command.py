@@ -31,7 +31,6 @@ from proctor.agents._process import end_group
 from proctor.agents.base import (
     AGENT_ERROR,
     RESOURCE_LIMIT,
-    Agent,
     AgentConfig,
     AgentError,
     AgentReply,
@@ -98,26 +97,15 @@ class CommandAgentConfig(AgentConfig):
     base_dir: Path | None = Field(default=None, exclude=True)
     """Base folder of relative program paths: the suite's folder."""
 
-    def create(self) -> Agent:
-        """Create an agent that runs its own process."""
-        return CommandAgent(self)
-
     def version(self) -> dict[str, Any]:
         """Return the command line."""
         return {"command": self.command}
-
-
-class CommandAgent:
-    """Runs the command once."""
-
-    def __init__(self, config: CommandAgentConfig) -> None:
-        self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the process, send the input and wait; the process never outlives the trial."""
         child = await self._start(request)
         try:
-            lines = _Lines(request.checkpoint if self._config.protocol == "json" else None)
+            lines = _Lines(request.checkpoint if self.protocol == "json" else None)
             out, stderr = await _converse(child, self._input_bytes(request), lines)
         finally:
             await end_group(child)
@@ -128,12 +116,12 @@ class CommandAgent:
                 f"the command exited with code {child.returncode}: {last[0]}".rstrip(": "),
                 category=RESOURCE_LIMIT if killed else AGENT_ERROR,
             )
-        if self._config.protocol == "text":
+        if self.protocol == "text":
             return as_reply(out.decode(errors="replace").strip())
         return _parse_reply(out)
 
     def _input_bytes(self, request: AgentRequest) -> bytes:
-        if self._config.protocol == "text":
+        if self.protocol == "text":
             value = request.input
             return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         job = {
@@ -153,8 +141,8 @@ class CommandAgent:
 
         # One receiver per process: the trace id assigns spans to trials.
         receiver = shared_receiver()
-        program, *arguments = self._config.command
-        base = self._config.base_dir
+        program, *arguments = self.command
+        base = self.base_dir
         if base is not None:
             if (base / program).is_file():
                 program = str((base / program).resolve())
@@ -172,7 +160,7 @@ class CommandAgent:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **receiver.environment(), **self._config.env},
+                env={**os.environ, **receiver.environment(), **self.env},
                 cwd=request.workdir,
                 start_new_session=True,
             )

@@ -16,12 +16,11 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from proctor.agents.base import (
     AGENT_ERROR,
     TIMEOUT,
-    Agent,
     AgentConfig,
     AgentError,
     AgentReply,
@@ -70,6 +69,11 @@ class HttpAgentConfig(AgentConfig):
     otlp_port: int | None = None
     """Loopback port that receives the service's spans."""
 
+    _sleep: Callable[[float], Awaitable[None]] = PrivateAttr(
+        # A factory, since pydantic would bind a function given as the default.
+        default_factory=lambda: asyncio.sleep
+    )
+
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
@@ -93,46 +97,25 @@ class HttpAgentConfig(AgentConfig):
             raise ValueError(f"not a JMESPath expression: {reason}") from None
         return value
 
-    def create(self) -> Agent:
-        """Create an agent with its own client, so that cookies are not shared between trials."""
-        return HttpAgent(self)
-
     def version(self) -> dict[str, Any]:
         """Return the host only: the full URL may contain a key."""
         return {"host": urlsplit(self.url).hostname}
-
-
-class _Unfinished(NamedTuple):
-    """Reply that holds a state instead of an answer."""
-
-    state: Any
-    pause: float | None
-
-
-class HttpAgent:
-    """Calls the service until it answers."""
-
-    def __init__(
-        self, config: HttpAgentConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
-        self._config = config
-        self._sleep = sleep
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Post the input and return the answer; states saved on the way survive a crash."""
         import httpx
 
-        config = self._config
-        steps = config.body is None  # a custom body has no place for a state
+        steps = self.body is None  # a custom body has no place for a state
         state = await asyncio.to_thread(request.checkpoint.load) if steps else None
-        if config.otlp_port is not None:
+        if self.otlp_port is not None:
             from proctor.agents._otlp_receiver import shared_receiver
 
-            shared_receiver(config.otlp_port)
+            shared_receiver(self.otlp_port)
         # The W3C header, which instrumented services continue.
         parent = otel.traceparent()
-        headers = {**config.headers, **({"traceparent": parent} if parent else {})}
-        async with httpx.AsyncClient(timeout=config.request_timeout) as client:
+        headers = {**self.headers, **({"traceparent": parent} if parent else {})}
+        # A client of its own, so that cookies are not shared between trials.
+        async with httpx.AsyncClient(timeout=self.request_timeout) as client:
             while True:
                 reply = await self._request(client, self._body(request, state), headers)
                 if not isinstance(reply, _Unfinished):
@@ -152,7 +135,7 @@ class HttpAgent:
         try:
             response = await self._post(client, body, headers)
         except httpx.HTTPError as error:
-            place = urlsplit(self._config.url).netloc
+            place = urlsplit(self.url).netloc
             # A service that took the request and does not answer hangs; one that cannot be
             # reached says nothing about the agent.
             raise AgentError(
@@ -185,7 +168,7 @@ class HttpAgent:
 
         content = msgspec.json.encode(question, enc_hook=str)
         headers = {"content-type": "application/json", **headers}
-        url, body = self._config.url, bytearray()
+        url, body = self.url, bytearray()
         async with (
             client.stream("POST", url, content=content, headers=headers) as response,
             aclosing(response.aiter_bytes()) as chunks,
@@ -198,10 +181,10 @@ class HttpAgent:
         return httpx.Response(response.status_code, headers=headers_read, content=bytes(body))
 
     def _body(self, request: AgentRequest, state: Any) -> Any:
-        if self._config.body is not None:
-            return _fill(self._config.body, request.input)
+        if self.body is not None:
+            return _fill(self.body, request.input)
         return {
-            self._config.input_key: request.input,
+            self.input_key: request.input,
             "case": request.case,
             "seed": request.seed,
             **({"params": request.params} if request.params else {}),
@@ -209,7 +192,7 @@ class HttpAgent:
         }
 
     def _reply(self, response: Any) -> AgentReply | _Unfinished:
-        path = self._config.answer
+        path = self.answer
         declared_json = "json" in response.headers.get("content-type", "")
         if not declared_json and path is None:
             return as_reply(response.text)
@@ -226,11 +209,18 @@ class HttpAgent:
         # Only a reply that is nothing but a state: next to an answer a state has no use.
         fields = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
         state = fields[CHECKPOINT] if fields.keys() == {CHECKPOINT} else None
-        if self._config.body is None and path != CHECKPOINT and state is not None:
+        if self.body is None and path != CHECKPOINT and state is not None:
             return _Unfinished(state, parse_retry_after(response.headers.get("retry-after")))
         reply = as_reply(_first_value(document, ANSWER_PATHS if path is None else (path,)))
         reply.output = document
         return reply
+
+
+class _Unfinished(NamedTuple):
+    """Reply that holds a state instead of an answer."""
+
+    state: Any
+    pause: float | None
 
 
 def _first_value(document: Any, paths: Sequence[str]) -> Any:

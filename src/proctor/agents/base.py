@@ -1,14 +1,14 @@
 """The interface shared by every kind of agent.
 
 An agent kind is one options class (a `Strict` model deriving from `AgentConfig`) that creates
-`Agent`s. Guarantees to agents: a new instance per trial, a seed, a private temporary directory
-created on first use, and an unchanged working directory.
+`Agent`s, or is one itself if agents of the kind hold no state. Guarantees to agents: a new instance
+per trial, a seed, a private temporary directory created on first use, and an unchanged working
+directory.
 """
 
 from __future__ import annotations
 
 import tempfile
-from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -180,9 +180,16 @@ class AgentConfig(Strict):
     resources by name. Ignored when trials run in this process.
     """
 
-    @abstractmethod
     def create(self) -> Agent:
-        """Create an agent for one trial. Cheap: shared objects are cached on the config."""
+        """Create an agent for one trial. Cheap: shared objects are cached on the config.
+
+        A kind whose agents hold no state defines `run` and is its own agent.
+        """
+        return self
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Run the trial, in kinds that create no agents."""
+        raise NotImplementedError(f"{type(self).__name__} has neither `create` nor `run`")
 
     @property
     def asynchronous(self) -> bool:

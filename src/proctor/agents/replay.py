@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import Field, PrivateAttr
 
-from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.trace import Trace
 from proctor.trace.load import TraceProblem, load_traces
 
@@ -148,20 +148,9 @@ class ReplayAgentConfig(AgentConfig):
         recordings.problems = loaded.problems
         return recordings
 
-    def create(self) -> Agent:
-        """Create an agent that reads the recordings."""
-        return ReplayAgent(self.recordings)
-
-
-class ReplayAgent:
-    """Answers one trial from a recording."""
-
-    def __init__(self, recordings: Recordings) -> None:
-        self._recordings = recordings
-
     async def run(self, request: AgentRequest) -> AgentReply:
         """Return the recorded trace of this case; if there are several, by trial number."""
-        traces = self._recordings.of(request.case, request.input)
+        traces = self.recordings.of(request.case, request.input)
         if request.index >= len(traces):
             raise self._missing(request, len(traces))
         trace = traces[request.index]
@@ -172,7 +161,7 @@ class ReplayAgent:
     def _missing(self, request: AgentRequest, found: int) -> AgentError:
         if not found:
             return AgentError(
-                self._recordings.why_none(request.case),
+                self.recordings.why_none(request.case),
                 category="",
                 hint="name it in the map, or give the trace the case's id or input",
             )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.agents.base import AgentError, AgentReply, AgentRequest
 from proctor.agents.frameworks import (
     FrameworkAgentConfig,
     SpanBook,
@@ -43,43 +43,31 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
     package: ClassVar[str] = "langchain_core"
     requirement: ClassVar[str] = "langgraph>=1.0"
 
-    def create(self) -> Agent:
-        """Create an agent for one run of the graph."""
-        return LangGraphAgent(self)
-
-
-class LangGraphAgent:
-    """Agent that invokes the graph once."""
-
-    def __init__(self, config: LangGraphAgentConfig) -> None:
-        self._config = config
-
     async def run(self, request: AgentRequest) -> AgentReply:
         """Invoke the graph with our callback handler."""
-        config = self._config
-        graph = config.instance()
+        graph = self.instance()
         if not callable(getattr(graph, "ainvoke", None)):
             hint = " (call .compile() first)" if hasattr(graph, "compile") else ""
-            raise config.refuse(graph, f"a compiled graph or runnable{hint}")
+            raise self.refuse(graph, f"a compiled graph or runnable{hint}")
         options: dict[str, Any] = {
             "callbacks": [_handler_class()(SpanBook())],
             # A graph with a checkpointer needs a thread id; each trial has its own.
             "configurable": {"thread_id": request.trace_id or request.trial or "trial"},
         }
-        if config.recursion_limit is not None:
-            options["recursion_limit"] = config.recursion_limit
+        if self.recursion_limit is not None:
+            options["recursion_limit"] = self.recursion_limit
         state = await graph.ainvoke(self._state(request.input), options)
         return self._reply(state)
 
     def _state(self, value: Any) -> Any:
         if isinstance(value, Mapping):
             return cast("Mapping[str, Any]", value)
-        if self._config.input_key == "messages":
+        if self.input_key == "messages":
             return {"messages": [{"role": "user", "content": value}]}
-        return {self._config.input_key: value}
+        return {self.input_key: value}
 
     def _reply(self, state: Any) -> AgentReply:
-        key = self._config.output_key
+        key = self.output_key
         values = as_mapping(state)
         if key is not None:
             if key not in values:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from proctor.agents._chat import opening
-from proctor.agents.base import Agent, AgentReply, AgentRequest
+from proctor.agents.base import AgentReply, AgentRequest
 from proctor.agents.frameworks import (
     FrameworkAgentConfig,
     SpanBook,
@@ -39,23 +39,12 @@ class OpenAIAgentsConfig(FrameworkAgentConfig):
     package: ClassVar[str] = "agents"
     requirement: ClassVar[str] = "openai-agents>=0.6"
 
-    def create(self) -> Agent:
-        """Create an agent for one run."""
-        return OpenAIAgent(self)
-
-
-class OpenAIAgent:
-    """Agent that runs the SDK agent once."""
-
-    def __init__(self, config: OpenAIAgentsConfig) -> None:
-        self._config = config
-
     async def run(self, request: AgentRequest) -> AgentReply:
         """Run the agent with its traces redirected to the trial."""
-        agent = self._config.instance()
+        agent = self.instance()
         sdk: Any = importlib.import_module("agents")
         if not isinstance(agent, sdk.Agent):
-            raise self._config.refuse(agent, "an agents.Agent")
+            raise self.refuse(agent, "an agents.Agent")
         tracing: Any = importlib.import_module("agents.tracing")
         with _installing:
             current = tracing.get_trace_provider()
@@ -65,8 +54,8 @@ class OpenAIAgent:
         options: dict[str, Any] = {
             "run_config": sdk.RunConfig(workflow_name="proctor", trace_include_sensitive_data=True)
         }
-        if self._config.max_turns is not None:
-            options["max_turns"] = self._config.max_turns
+        if self.max_turns is not None:
+            options["max_turns"] = self.max_turns
         value = request.input
         if not isinstance(value, str):
             value = [{"role": m.role, "content": m.content} for m in opening(None, value)]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from proctor.agents.base import Agent, AgentReply, AgentRequest
+from proctor.agents.base import AgentReply, AgentRequest
 from proctor.agents.frameworks import FrameworkAgentConfig, reply_of
 
 
@@ -25,10 +25,6 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
     package: ClassVar[str] = "pydantic_ai"
     requirement: ClassVar[str] = "pydantic-ai-slim>=1.0"
 
-    def create(self) -> Agent:
-        """Create an agent for one run."""
-        return PydanticAIAgent(self)
-
     def dependencies(self) -> Any:
         """Return the dependencies of the run."""
         if self.deps is None:
@@ -38,23 +34,16 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
         deps = load_object(self.deps, self.base_dir)
         return deps() if callable(deps) else deps
 
-
-class PydanticAIAgent:
-    """Agent that runs the pydantic-ai agent once."""
-
-    def __init__(self, config: PydanticAIAgentConfig) -> None:
-        self._config = config
-
     async def run(self, request: AgentRequest) -> AgentReply:
         """Run the agent with spans enabled."""
-        agent: Any = self._config.instance()
+        agent: Any = self.instance()
         framework: Any = importlib.import_module("pydantic_ai.agent")
         if not isinstance(agent, framework.AbstractAgent):
-            raise self._config.refuse(agent, "a pydantic_ai.Agent")
+            raise self.refuse(agent, "a pydantic_ai.Agent")
         value = request.input
         prompt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         options: dict[str, Any] = _instrumented(agent)
-        deps = self._config.dependencies()
+        deps = self.dependencies()
         if deps is not None:
             options["deps"] = deps
         result = await agent.run(prompt, **options)
