@@ -25,7 +25,7 @@ def main() -> None:
     place = Path(sys.argv[1])
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ChildJob)
     # Before anything of the user's is imported.
-    _limit_memory(job.memory_mb)
+    _limit_memory(job.agent["memory_mb"])
     with taken_over(job.cassette):
         result = run_sync(_run(job))
     # Renamed into place: the parent never reads half a result. No sync, as it does not outlive the
@@ -37,26 +37,15 @@ def main() -> None:
 
 
 async def _run(job: ChildJob) -> ChildResult:
-    config = PythonAgentConfig(
-        target=job.target,
-        factory=job.factory,
-        base_dir=Path(job.base_dir) if job.base_dir else None,
-    )
-    request = AgentRequest(
-        job.input,
-        case=job.case,
-        trial=job.trial,
-        index=job.index,
-        seed=job.seed,
-        params=job.params,
-        timeout=job.timeout,
-    )
+    base_dir = Path(job.base_dir) if job.base_dir else None
+    config = PythonAgentConfig(**job.agent, base_dir=base_dir)
+    request = AgentRequest(job.input, **job.request)
     request.give_workdir(Path(job.workdir))
     if job.checkpoint is not None:
-        request.keep_states(LinkedStore(job.checkpoint), job.trial)
+        request.keep_states(LinkedStore(job.checkpoint), request.trial)
     result = ChildResult()
     try:
-        with capture(job.input, name="process", trace_id=job.trace_id) as trace:
+        with capture(job.input, name="process", trace_id=request.trace_id) as trace:
             result.trace = trace
             result.reply = await config.create().run(request)
     except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)

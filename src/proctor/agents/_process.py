@@ -58,19 +58,13 @@ MAX_STDERR = 4000
 class ChildJob(msgspec.Struct, frozen=True):
     """Job of the child process."""
 
-    target: str
-    factory: bool
+    agent: dict[str, Any]
+    """Options of the agent."""
     base_dir: str | None
-    memory_mb: int | None
     input: Any
-    seed: int
-    params: dict[str, Any]
-    case: str
-    trial: str
+    request: dict[str, Any]
+    """The other arguments of the `AgentRequest`."""
     workdir: str
-    trace_id: str | None
-    index: int = 0
-    timeout: float | None = None
     cassette: HandedOver | None = None
     checkpoint: int | None = None
     """Number of the checkpoint socket."""
@@ -125,19 +119,11 @@ class ProcessAgent:
     def _job(self, request: AgentRequest, link: int | None) -> bytes:
         config = self._config
         job = ChildJob(
-            target=config.target,
-            factory=config.factory,
+            agent=config.model_dump(include={"target", "factory", "memory_mb"}),
             base_dir=None if config.base_dir is None else str(config.base_dir.resolve()),
-            memory_mb=config.memory_mb,
             input=request.input,
-            seed=request.seed,
-            params=request.params,
-            case=request.case,
-            trial=request.trial,
+            request=request.trial_fields(),
             workdir=str(request.workdir),
-            trace_id=request.trace_id,
-            index=request.index,
-            timeout=request.timeout,
             cassette=hand_over(),
             checkpoint=link,
         )

@@ -432,16 +432,7 @@ class ActionTurn(AgentRequest):
         last: Mapping[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        super().__init__(
-            None,
-            case=trial.case,
-            trial=trial.trial,
-            index=trial.index,
-            seed=trial.seed,
-            params=trial.params,
-            trace_id=trial.trace_id,
-            timeout=trial.timeout,
-        )
+        super().__init__(None, **trial.trial_fields())
         self._trial = trial
         self.task = trial.input
         self.observation = observation

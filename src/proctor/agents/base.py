@@ -119,6 +119,11 @@ class AgentRequest:
         self._checkpoint: Checkpoint | None = None
         self._states = states
 
+    def trial_fields(self) -> dict[str, Any]:
+        """Return the fields that identify the trial, for a request that is part of it."""
+        names = ("case", "trial", "index", "seed", "params", "trace_id", "timeout")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def checkpoint(self) -> Checkpoint:
         """State of this trial that survives a crash: see `proctor.agents.checkpoint`."""

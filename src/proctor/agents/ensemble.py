@@ -246,18 +246,14 @@ class _Member(AgentRequest):
     __slots__ = ("_name", "_whole")
 
     def __init__(self, whole: AgentRequest, name: str, input: Any) -> None:  # noqa: A002 (the word of the interface)
-        super().__init__(
-            input,
-            case=whole.case,
-            trial=f"{whole.trial}/{name}",
-            index=whole.index,
+        own: dict[str, Any] = {
+            "trial": f"{whole.trial}/{name}",
             # Two members of one kind must not be one member with two votes.
-            seed=derive_seed(whole.seed, name),
+            "seed": derive_seed(whole.seed, name),
             # A copy: a member must not change the params of the others.
-            params=dict(whole.params),
-            trace_id=whole.trace_id,
-            timeout=whole.timeout,
-        )
+            "params": dict(whole.params),
+        }
+        super().__init__(input, **{**whole.trial_fields(), **own})
         self._whole = whole
         self._name = name
 

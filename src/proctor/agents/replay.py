@@ -154,7 +154,7 @@ class ReplayAgentConfig(AgentConfig):
         if request.index >= len(traces):
             raise self._missing(request, len(traces))
         trace = traces[request.index]
-        if (error := self._recordings.error_of(trace)) is not None:
+        if (error := self.recordings.error_of(trace)) is not None:
             raise error
         return AgentReply(answer=trace.response or "", trace=trace)
 
