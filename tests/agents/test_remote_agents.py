@@ -312,6 +312,19 @@ async def test_a_reply_without_end_is_not_read_to_its_end(
     assert trial.error.message == "the service wrote more than 1 MB"
 
 
+@pytest.mark.parametrize("line", ["x" * 99, ""])
+async def test_output_without_end_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """R-R9: a program that floods, in lines or in one, ends its trial, not the run's memory."""
+    monkeypatch.setattr("proctor.agents._command.MAX_OUTPUT", 2**20)
+    end = "\\n" if line else ""
+    body = f"while True: sys.stdout.write({(line or 'x')!r} * 9 + '{end}')"
+    trial = (await run_one(script(tmp_path, body))).trial
+    assert trial.error is not None
+    assert trial.error.message == "the command wrote more than 1 MB"
+
+
 async def test_a_date_without_a_zone_is_waited_for(service: str) -> None:
     """R-R3: Retry-After as a date that does not say that it is in UTC is understood as well."""
     Service.replies = [

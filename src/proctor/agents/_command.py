@@ -105,8 +105,8 @@ class CommandAgentConfig(AgentConfig):
         """Start the process, send the input and wait; the process never outlives the trial."""
         child = await self._start(request)
         try:
-            lines = _Lines(request.checkpoint if self.protocol == "json" else None)
-            out, stderr = await _converse(child, self._input_bytes(request), lines)
+            checkpoint = request.checkpoint if self.protocol == "json" else None
+            out, stderr = await _converse(child, self._input_bytes(request), checkpoint)
         finally:
             await end_group(child)
         if child.returncode:
@@ -163,6 +163,7 @@ class CommandAgentConfig(AgentConfig):
                 env={**os.environ, **receiver.environment(), **self.env},
                 cwd=request.workdir,
                 start_new_session=True,
+                limit=MAX_OUTPUT,  # of a line
             )
         except OSError as error:
             hint = None
@@ -175,13 +176,13 @@ class CommandAgentConfig(AgentConfig):
 
 
 async def _converse(
-    child: asyncio.subprocess.Process, question: bytes, lines: _Lines
+    child: asyncio.subprocess.Process, question: bytes, checkpoint: Checkpoint | None
 ) -> tuple[bytes, str]:
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
     # Both streams are read while the input is written: a full pipe would block the program.
-    reading = asyncio.ensure_future(lines.read(child.stdout, MAX_OUTPUT))
+    reading = asyncio.ensure_future(_read_output(child.stdout, checkpoint))
     listening = asyncio.ensure_future(_read_tail(child.stderr))
     try:
         # A program may answer without reading its input.
@@ -197,38 +198,24 @@ async def _converse(
     return out, stderr
 
 
-class _Lines:
-    """Reads the output of a command: saves states immediately and collects the rest."""
-
-    def __init__(self, checkpoint: Checkpoint | None) -> None:
-        self._checkpoint = checkpoint
-        self._out = bytearray()
-        self._line = bytearray()
-
-    async def read(self, stream: asyncio.StreamReader, most: int) -> bytes:
-        """Return everything but states, until the command closes its output."""
-        while chunk := await stream.read(65536):
-            if self._checkpoint is None:
-                self._out += chunk
-            else:
-                await self._take(chunk, self._checkpoint)
-            if len(self._out) + len(self._line) > most:
-                raise AgentError(f"the command wrote more than {most // 2**20} MB")
-        return bytes(self._out + self._line)
-
-    async def _take(self, chunk: bytes, checkpoint: Checkpoint) -> None:
-        *whole, rest = chunk.split(b"\n")
-        for part in whole:
-            line = bytes(self._line + part)
-            self._line.clear()
-            # The cheap test first: most lines are output, and decoding each would be slow.
-            if line.lstrip().startswith(b"{") and b'"checkpoint"' in line:
-                with contextlib.suppress(msgspec.DecodeError):
-                    state = msgspec.json.decode(line, type=CommandState)
-                    await asyncio.to_thread(checkpoint.save, state.checkpoint)
-                    continue
-            self._out += line + b"\n"
-        self._line += rest
+async def _read_output(stream: asyncio.StreamReader, checkpoint: Checkpoint | None) -> bytes:
+    """Return the output of a command without its states, which are saved as they arrive."""
+    out = bytearray()
+    while len(out) <= MAX_OUTPUT:
+        try:
+            line = await stream.readline()
+        except ValueError:  # longer than the limit of the stream
+            break
+        if not line:
+            return bytes(out)
+        # The cheap test first: most lines are output, and decoding each would be slow.
+        if checkpoint is not None and line.lstrip()[:1] == b"{" and b'"checkpoint"' in line:
+            with contextlib.suppress(msgspec.DecodeError):
+                state = msgspec.json.decode(line, type=CommandState)
+                await asyncio.to_thread(checkpoint.save, state.checkpoint)
+                continue
+        out += line
+    raise AgentError(f"the command wrote more than {MAX_OUTPUT // 2**20} MB")
 
 
 class CommandState(msgspec.Struct, forbid_unknown_fields=True):
