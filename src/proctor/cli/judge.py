@@ -140,23 +140,18 @@ class _OpenJudge:
 def _rubric(name: str) -> Any:
     from proctor.checks.rubrics import rubric_from
     from proctor.errors import ProctorError
+    from proctor.spec.located import SpecError, plain
+    from proctor.spec.yaml_reader import read
 
     # By the suffix: a built-in rubric is found even if a file has its name.
     if not name.endswith((".yaml", ".yml", ".json")):
         return rubric_from(name)
-    import yaml
-
-    try:
-        document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ProctorError(f"cannot be read: {error.strerror}", where=name) from error
-    except UnicodeDecodeError as error:
-        raise ProctorError(f"not UTF-8 text at byte {error.start}", where=name) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ProctorError(f"not YAML: {' '.join(str(error).split())}", where=name) from error
-    if not isinstance(document, dict):
+    document = read(Path(name))
+    if document.problems or document.tree is None:
+        raise SpecError(document.problems)
+    if not isinstance(document.tree.value, dict):
         raise ProctorError("a rubric is a mapping with a `rule`", where=name)
-    return rubric_from(document)  # pyright: ignore[reportUnknownArgumentType]
+    return rubric_from(plain(document.tree))
 
 
 # -- output ---------------------------------------------------------------------------------
