@@ -10,6 +10,7 @@ from result_parts import trial, write_run
 from scipy import stats
 
 from proctor.cli.main import run as command
+from proctor.results import query
 from proctor.runs.trial import Trial
 
 Scores = Mapping[tuple[str, int | None], Sequence[float]]
@@ -202,6 +203,50 @@ def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
         assert command(["compare", *args, "--results", str(tmp_path)]) == 2
         assert "cannot be compared with itself" in capsys.readouterr().err
     told(capsys, tmp_path, "compare", run, run, "--agents", "x,y")
+
+
+def test_cases_of_two_suites_are_two_cases(tmp_path):
+    """R-Q1: two suites have a case `q1` each: pass^5 is 0.5, the mean of 1 and 0, and not that of
+    one case at one half."""
+    made(tmp_path, "geography", {"x": {("q1", None): [1.0] * 5}})
+    made(tmp_path, "history", {"x": {("q1", None): [0.0] * 5}})
+    both = query(results=tmp_path)
+    assert both.pass_hat_k(5).value == both.pass_at_k(5).value == 0.5
+    assert both.mean().n == 2
+    assert both.pass_rate().cases == 2
+    (row,) = both.group_by("agent").rows
+    assert row.cases == 2
+    assert {case.case for arm in both.outcomes() for case in arm.cases} == {
+        "geography/q1",
+        "history/q1",
+    }
+
+
+def test_pass_at_k_is_per_instance(tmp_path, capsys):
+    """R-Q1: 5 seeds that always pass and 5 that never do: any k trials of one agree, so pass@k and
+    pass^k are 0.5; over mixed seeds pass@3 was 0.917."""
+    run = made(tmp_path, "one", {"x": grid(1, 10, lambda case, seed: seed % 2, trials=3)})
+    found = query(results=tmp_path)
+    assert (found.pass_at_k(3).value, found.pass_hat_k(3).value) == (0.5, 0.5)
+    assert found.pass_at_k(3).cases == 10
+    (row,) = facts(capsys, tmp_path, "leaderboard", run)["rows"]
+    assert (row["pass_at_k"]["k"], row["pass_at_k"]["value"], row["pass_hat_k"]["value"]) == (
+        3,
+        0.5,
+        0.5,
+    )
+
+
+def test_a_changed_case_is_not_ranked_on(tmp_path, capsys):
+    """R-Q3: agents of two runs share a case only if its content is the same."""
+    scores = {("q1", None): [1.0] * 5, ("q2", None): [1.0] * 5}
+    runs = [
+        made(tmp_path, "one", {"x": scores}),
+        made(tmp_path, "two", {"y": scores}, cases={"q1": {"input": "another question"}}),
+    ]
+    board = facts(capsys, tmp_path, "leaderboard", *runs)
+    assert board["shared_cases"] == 1
+    assert board["left_out"] == {"q1": "its content differs between the runs"}
 
 
 def test_three_runs_are_compared_pair_by_pair(tmp_path, capsys):

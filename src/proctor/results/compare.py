@@ -21,7 +21,7 @@ from proctor.errors import ProctorError, hint_among
 from proctor.formatting import p_text, percent, plural, points
 from proctor.results._comparability import changed_cases, remarks
 from proctor.results.aggregate import OF_JUDGED, cell_of
-from proctor.results.database import named
+from proctor.results.database import CASE_KEY, named
 from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (
     AgentOutcomes,
@@ -724,10 +724,10 @@ def correlation(
     property_, number = named(column), of.number(value)
     judged = "counted AND judged" if value in OF_JUDGED else "counted"
     sql = (
-        f'SELECT "case", {property_.sql}, avg({number.sql}) FROM trials'  # noqa: S608 (from the table of columns)
+        f"SELECT {CASE_KEY}, {property_.sql}, avg({number.sql}) FROM trials"  # noqa: S608 (from the table of columns)
         f" WHERE {judged} GROUP BY ALL ORDER BY ALL"
     )
-    rows = of.fetch(sql, {"case", "counted", "judged", property_.base, number.base})
+    rows = of.fetch(sql, {"case", "experiment", "counted", "judged", property_.base, number.base})
     pairs = [(_as_number(raw), average) for _, raw, average in rows]
     complete = [(x, float(y)) for x, y in pairs if x is not None and y is not None]
     result = correlate([x for x, _ in complete], [y for _, y in complete], method=method)

@@ -159,6 +159,9 @@ COLUMNS: dict[str, TrialColumn] = {
 }
 """Columns of the view `trials`, in its order."""
 
+CASE_KEY = """experiment || '/' || "case\""""
+"""A case in SQL: two suites may use one id for different questions."""
+
 # Columns read unchanged from results.parquet.
 _STORED = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
 
@@ -276,9 +279,9 @@ class View:
 
     @cached_property
     def clusters(self) -> dict[str, str]:
-        """Map each case to its cluster, where its properties name one."""
+        """Map each case, as `CASE_KEY` writes it, to its cluster, where it names one."""
         return {
-            case.id: str(case.properties[CLUSTER])
+            f"{run.facts.name}/{case.id}": str(case.properties[CLUSTER])
             for run in self.runs
             # Most runs have no clusters: a substring check avoids decoding thousands of cases.
             if CLUSTER.encode() in bytes(run.facts.cases)

@@ -28,7 +28,7 @@ from proctor.results.aggregate import (
     rate_of,
     tallies_by_group,
 )
-from proctor.results.database import COLUMNS, Named, View, literal, named, quoted
+from proctor.results.database import CASE_KEY, COLUMNS, Named, View, literal, named, quoted
 from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
 from proctor.runs.trial import CellKey
@@ -89,15 +89,15 @@ class ResultSet:
 
     def _figure(self, column: str, function: str, over: Over) -> Figure:
         value = self.number(column)
-        per_cell = 'SELECT avg(x) AS x, count(x) AS k FROM v GROUP BY agent, params, "case"'
+        per_cell = "SELECT avg(x) AS x, count(x) AS k FROM v GROUP BY agent, params, key"
         inner = per_cell if over == "cases" else "SELECT x, (x IS NOT NULL)::INT AS k FROM v"
         sql = f"""
-            , v AS (SELECT {value.sql} AS x, agent, params::VARCHAR AS params, "case"
+            , v AS (SELECT {value.sql} AS x, agent, params::VARCHAR AS params, {CASE_KEY} AS key
                     FROM trials WHERE {among(column)}),
             u AS ({inner})
             SELECT {function}(x), count(x), coalesce(sum(k), 0)::BIGINT FROM u
         """  # noqa: S608 (from the table of columns)
-        needed = {value.base, "agent", "params", "case", "counted", "judged"}
+        needed = {value.base, "agent", "params", "case", "experiment", "counted", "judged"}
         statistic, n, trials = self.fetch(sql, needed)[0]
         total = self.tally()
         unit = "the cells' means" if over == "cases" else "trials"
@@ -141,20 +141,27 @@ class ResultSet:
         return rate_of(self._cells(), level, self._view.clusters)
 
     def pass_at_k(self, k: int) -> PassK:
-        """Return the unbiased probability that at least one of k trials passes; mean over cells."""
+        """Return the unbiased probability that one or more of k trials pass; mean of instances."""
         from proctor.stats.intervals import pass_at_k
 
-        return pass_at_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
+        return pass_at_k(self._instances(), k)
 
     def pass_hat_k(self, k: int) -> PassK:
-        """Return the unbiased probability that all of k trials pass; mean over cells."""
+        """Return the unbiased probability that all of k trials pass; mean of instances."""
         from proctor.stats.intervals import pass_hat_k
 
-        return pass_hat_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
+        return pass_hat_k(self._instances(), k)
 
     def tally(self) -> TrialTally:
         """Count the trials by status."""
         return TrialTally(*self.fetch(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
+
+    def _instances(self) -> list[tuple[int, int, int]]:
+        """Return passes, judged trials and errors of each instance: a cell under one seed."""
+        cells = [
+            cell for by_cell in self._grouped(["axis_seed"]).values() for cell in by_cell.values()
+        ]
+        return [(cell.passed, cell.judged, cell.infra_error) for cell in cells]
 
     def _cells(self) -> dict[CellKey, TrialTally]:
         return self._grouped(()).get((), {})
@@ -162,8 +169,9 @@ class ResultSet:
     def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[CellKey, TrialTally]]:
         columns = [named(name) for name in names]
         keys = "".join(f"{column.sql}, " for column in columns)
-        sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608 (from the table of columns)
-        needed = {column.base for column in columns} | {"agent", "params", "case"} | TALLY_COLUMNS
+        sql = f"SELECT {keys}agent, params::VARCHAR, {CASE_KEY}, {TALLY} FROM trials GROUP BY ALL"  # noqa: S608 (from the table of columns)
+        needed = {column.base for column in columns} | {"agent", "params", "case", "experiment"}
+        needed |= TALLY_COLUMNS
         rows = self.fetch(sql, needed)
         if any(column.kind.endswith("[]") for column in columns):
             # A list cannot be the key of a group.
