@@ -10,6 +10,7 @@ from proctor.llm import MockLLM, get_model
 from proctor.spec.case_checks import checks_of
 from proctor.spec.suite import Case
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import EVERYTHING
 
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
@@ -40,7 +41,10 @@ def llm(
 
 
 def trace_of(*steps: Span | str, query: Any = "q", response: str | None = None) -> Trace:
-    """A trace of steps one after the other, with span ids s1, s2, …; a text is a tool call."""
+    """A trace of steps one after the other, with span ids s1, s2, …; a text is a tool call.
+
+    Nothing but these steps was done: everything was observed.
+    """
     clock = 0
     spans: list[Span] = []
     for number, step in zip(itertools.count(1), steps, strict=False):
@@ -50,7 +54,7 @@ def trace_of(*steps: Span | str, query: Any = "q", response: str | None = None) 
         clock += length or 0
         each.end_ns = None if length is None else clock
         spans.append(each)
-    return Trace(trace_id="t1", spans=spans, query=query, response=response)
+    return Trace(trace_id="t1", spans=spans, query=query, response=response, observed=EVERYTHING)
 
 
 def context_of(

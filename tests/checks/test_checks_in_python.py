@@ -64,8 +64,8 @@ def test_functions_and_objects_through_a_run(module: Any, tmp_path: Path) -> Non
         "sizes.words": "metric",
         "sizes.spans": "metric",
         "<lambda>": "pass",
-        "forbidden_tools": "pass",
-        "max_cost_usd": "skip",
+        "forbidden_tools": "not_judged",
+        "max_cost_usd": "not_judged",
     }
     assert found["sizes.words"].actual == 4
     spec = yaml.safe_load((run.path / "_spec_.yaml").read_text())

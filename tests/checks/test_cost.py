@@ -8,6 +8,7 @@ from proctor.checks.base import CheckStatus
 from proctor.checks.layers import CostChecks
 
 PASS, WARN, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.SKIP
+NOT_JUDGED = CheckStatus.NOT_JUDGED
 
 
 async def of(trace, baseline=None, **options):
@@ -24,11 +25,12 @@ async def test_max_cost_usd():
     assert (found.actual, found.span_ids) == (pytest.approx(0.04), ("s2", "s1"))
 
 
-async def test_an_unknown_cost_is_skipped_and_said():
-    """R-C4: no price is not a price of 0."""
+async def test_an_unknown_cost_is_not_judged_and_said():
+    """R-C4: no price is not a price of 0, unless no model was called at all."""
     found = await of(trace_of(llm(), llm()), max_cost_usd=1)
-    assert found.status == SKIP
-    assert found.reason == "the cost is unknown: none of 2 model calls has a known price"
+    assert (found.status, found.category) == (NOT_JUDGED, "unpriced")
+    assert found.reason.startswith("the cost is unknown: none of 2 model calls has a known price")
+    assert (await of(trace_of("tool"), max_cost_usd=0)).status == PASS
 
 
 async def test_a_cost_known_in_part_is_a_lower_bound():
@@ -37,7 +39,7 @@ async def test_a_cost_known_in_part_is_a_lower_bound():
     over = await of(trace, max_cost_usd=0.01)
     assert (over.status, over.reason) == (WARN, "≥ $0.05, at most $0.01 allowed")
     under = await of(trace, max_cost_usd=0.1)
-    assert under.status == SKIP
+    assert (under.status, under.category) == (NOT_JUDGED, "unpriced")
     assert under.reason == (
         "1 of 2 model calls have no known price; the others cost $0.05 of at most $0.10"
     )
@@ -50,9 +52,10 @@ async def test_max_total_tokens():
     found = await of(trace, max_total_tokens=149)
     assert (found.status, found.reason) == (WARN, "150 tokens, at most 149 allowed")
     part = await of(trace_of(llm(tokens=100), llm(tokens=None)), max_total_tokens=500)
-    assert part.status == SKIP
+    assert (part.status, part.category) == (NOT_JUDGED, "unobserved")
     assert part.reason.startswith("1 of 2 model calls have no token count")
-    assert (await of(trace_of(llm(tokens=None)), max_total_tokens=1)).status == SKIP
+    assert (await of(trace_of(llm(tokens=None)), max_total_tokens=1)).status == NOT_JUDGED
+    assert (await of(trace_of("tool"), max_total_tokens=0)).status == PASS
 
 
 async def test_a_failed_call_without_tokens_is_not_missing():
@@ -94,7 +97,7 @@ async def test_max_cost_multiplier():
     )
     unknown = await of(now, trace_of(llm()), max_cost_multiplier=2)
     assert (unknown.status, unknown.reason) == (
-        SKIP,
+        NOT_JUDGED,
         "the cost of the baseline is not (wholly) known",
     )
 

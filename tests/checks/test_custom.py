@@ -129,7 +129,7 @@ async def test_check_objects_keep_the_rules_of_their_layer():
         ("expected_in_answer", FAIL, 1.0),
         ("forbidden_tools", FAIL, 1.0),
         ("tool_call_count", CheckStatus.WARN, 0.0),
-        ("max_cost_usd", CheckStatus.SKIP, 0.0),
+        ("max_cost_usd", CheckStatus.PASS, 0.0),
     ]
 
 

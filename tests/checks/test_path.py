@@ -265,10 +265,10 @@ async def test_handoffs_available_in_a_real_trace(shared):
     assert found.reason == ("not on offer: lawyer; on offer: math_specialist, research_specialist")
 
 
-async def test_a_trace_that_does_not_tell_its_offers_is_skipped():
+async def test_a_trace_that_does_not_tell_its_offers_is_not_judged():
     """R-C3: nothing recorded is not nothing offered."""
     found = await of(trace_of(llm()), expected_handoffs_available=["a"])
-    assert found.status == SKIP
+    assert (found.status, found.category) == (CheckStatus.NOT_JUDGED, "unobserved")
     assert "does not record which tools or handoffs" in found.reason
 
 

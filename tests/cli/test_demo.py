@@ -50,7 +50,7 @@ def test_the_demo_separates_two_agents_offline(output: str, place: Path) -> None
     }  # fmt: skip
     assert run.totals.trials == 6 * 2 * 5
     assert "forbidden_tools: " in output
-    assert "cost: n/a (no model calls)" in output
+    assert "cost: n/a (no model calls recorded)" in output
     assert f"stored in kept/demo/{run.path.name}" in output
     assert "tool cancel_order" in output, "what the agent did where it went wrong"
 

@@ -83,7 +83,7 @@ def test_an_import_cannot_be_run_again(tmp_path: Path, monkeypatch, capsys) -> N
         run(["runs", "import", str(grades(tmp_path, "before", 4)), "--map", "question=case"]) == 0
     )
     assert run(["report", "latest"]) == 0
-    assert "cost: n/a (no model calls)" in capsys.readouterr().out
+    assert "cost: n/a (no model calls recorded)" in capsys.readouterr().out
     for command in (["rerun", "latest"], ["run", "--resume", "latest"]):
         assert run(command) == 2
         assert "the run was imported" in capsys.readouterr().err

@@ -96,6 +96,7 @@ def test_every_field_of_a_trial_is_compared_or_named_as_left_out() -> None:
     base: dict[str, Any] = {"case": "c", "agent": "a", "index": 0, "seed": 1, "status": "passed"}
     other: dict[str, Any] = {
         "status": "failed",
+        "category": "timeout",
         "seed": 2,
         "score": 0.5,
         "answer": "x",

@@ -232,10 +232,10 @@ def test_a_check_that_exits_or_raises_is_unscored(place, proctor):
 
 
 def test_a_case_without_checks_is_named(place, proctor):
-    """R-C1: it passes whatever is answered, and the report says so."""
+    """R-C1 R-R1: an answer that nothing checks has not passed, and the report says so."""
     said = proctor(suite(place, GOOD, "\n  - {id: bare, input: Hello}\n"))
-    assert said.code == 0
-    assert "note: no checks in 1 of 2 cases, so any answer passes: bare" in said.out
+    assert said.code == 2
+    assert "note: no checks in 1 of 2 cases, so they are not judged: bare" in said.out
     assert "note" not in proctor(suite(place, GOOD)).out
 
 
@@ -452,7 +452,7 @@ def test_hostile_answers_are_harmless_everywhere(place, proctor):
     (case,) = said.document["cases"]
     assert case["status"] == "hard_fail"
     actual = next(c["actual"] for c in case["checks"] if c["id"] == "exact_match")
-    assert len(actual) > 10_000_000
+    assert len(actual) < 1_100, "the trial has the answer"
     texts = {path: (place / path).read_text() for path in ("c.txt", "g.txt", "m.md", "p.prom")}
     for path, text in texts.items():
         assert len(text) < 20_000, path

@@ -58,7 +58,7 @@ def test_sums_have_denominators():
 def test_unknown_cost_is_said():
     """R-A4: calls without a price are reported, not counted as free."""
     assert "cost unknown, 2 calls unpriced" in plain(report(case(unpriced_calls=2)))
-    assert plain(report(case())).splitlines()[-1] == "cost: n/a (no model calls) · 2.0 s"
+    assert plain(report(case())).splitlines()[-1] == "cost: n/a (no model calls recorded) · 2.0 s"
 
 
 def test_who_judged_is_said():

@@ -137,7 +137,7 @@ def test_estimates_and_sizes_have_no_false_precision() -> None:
 
 def test_a_run_without_model_calls_has_no_cost() -> None:
     """R-A4: `n/a` and why, not zero and not unknown."""
-    assert cost_line(RunTotals()) == "cost: n/a (no model calls)"
+    assert cost_line(RunTotals()) == "cost: n/a (no model calls recorded)"
     assert cost_line(RunTotals(llm_calls=2, unpriced_calls=2)) == "cost unknown, 2 calls unpriced"
 
 

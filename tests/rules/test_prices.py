@@ -36,7 +36,7 @@ def cost_in_trial(folder: Path, attributes: dict[str, Any]) -> float | None:
             call.attributes.update(attributes)
         return "done"
 
-    suite = Suite(cases=(Case(id="c", input="q"),))
+    suite = Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),))
     return proctor.run(suite, agent=agent, trials=1, results=folder).totals.cost_usd
 
 

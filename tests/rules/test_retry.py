@@ -83,7 +83,12 @@ def attempts_of_a_trial(folder: Path, error: Exception) -> int:
             raise error
         return "fine"
 
-    proctor.run(Suite(cases=(Case(id="c", input="q"),)), agent=agent, trials=1, results=folder)
+    proctor.run(
+        Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),)),
+        agent=agent,
+        trials=1,
+        results=folder,
+    )
     return calls
 
 

@@ -209,7 +209,7 @@ def test_surrogates_reach_neither_a_run_nor_a_trace_file(tmp_path: Path) -> None
     """R-R3: an agent that answers with half a character leaves a readable run."""
     from proctor.spec import Case, Suite
 
-    suite = Suite(cases=(Case(id="c", input="q"),))
+    suite = Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),))
     run = proctor.run(suite, agent=lambda _: "a\ud800b", trials=1, results=tmp_path)
     journal = (run.path / "trials.jsonl").read_text(encoding="utf-8")
     assert "a\ufffdb" in journal

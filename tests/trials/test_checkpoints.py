@@ -132,7 +132,7 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Children:
 def suite(folder: Path, agent: object, **case: object) -> Path:
     (folder / "bots.py").write_text(AGENTS)
     (folder / "program.py").write_text(COMMAND)
-    one = {"id": "count", "input": "word", "trials": 1, **case}
+    one = {"id": "count", "input": "word", "correctness": {"regex_match": "^"}, "trials": 1, **case}
     path = folder / "suite.yaml"
     path.write_text(yaml.safe_dump({"version": 1, "agent": agent, "cases": [one]}))
     return path

@@ -13,7 +13,7 @@ from proctor.errors import ProctorError
 from proctor.spec import Case, Suite, load_suite
 from proctor.trials.options import RunOptions
 
-SUITE = Suite(cases=(Case(id="c", input="q"),))
+SUITE = Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from proctor.spec import Case, Suite
 from proctor.trials.options import RunBudget, RunOptions
 from proctor.trials.resume import aresume
 
-SUITE = Suite(cases=(Case(id="c", input="q"),))
+SUITE = Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),))
 
 
 async def priced(_question: str) -> str:

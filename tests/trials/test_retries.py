@@ -29,7 +29,7 @@ class Status(Exception):
 
 def context_of(agent: Any, **options: Any) -> RunContext:
     return prepare(
-        Suite(cases=(Case(id="c", input="q"),)),
+        Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),)),
         RunOptions(**options),
         agents={"a": PythonAgentConfig.of(agent)},
     )
@@ -198,7 +198,7 @@ async def test_retries_are_counted_in_the_summary(tmp_path: Path) -> None:
             raise Status(503, retry_after=0)
         return "fine"
 
-    suite = Suite(cases=(Case(id="c", input="q"),))
+    suite = Suite(cases=(Case(id="c", input="q", correctness={"regex_match": "^"}),))
     # The waits are drawn from at most a second or two: real time, and little of it.
     run = await proctor.arun(suite, agent=agent, results=tmp_path, trials=3, concurrency=1)
     (cell,) = run.cells

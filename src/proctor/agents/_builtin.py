@@ -30,6 +30,7 @@ from proctor.agents.base import (
 from proctor.background import threads
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span
+from proctor.trace.model import EVERYTHING, Observable
 
 # -- random --------------------------------------------------------------------------------------
 
@@ -40,6 +41,11 @@ class RandomAgentConfig(AgentConfig):
     kind: Literal["random"] = "random"
     actions: list[Any] | dict[str, Any] | None = Field(default=None, min_length=1)
     """Actions for cases that list none."""
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return everything: it has no tools and no model."""
+        return EVERYTHING
 
     def create(self) -> Agent:
         """Create an agent seeded by its trial."""
@@ -129,6 +135,11 @@ class ScriptedAgentConfig(AgentConfig):
         """Return the script's function, imported once."""
         assert self.script is not None
         return load_object(self.script, self.base_dir)
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return everything: a script is the solution itself."""
+        return EVERYTHING
 
     def create(self) -> Agent:
         """Create an agent that reads the script."""
@@ -242,6 +253,11 @@ class HumanAgentConfig(AgentConfig):
     """Folder of unfinished episodes; default `$XDG_STATE_HOME/proctor/human`."""
     participant: str | None = Field(default=None, min_length=1, max_length=200)
     """Name or code of the person, recorded with the run and in each trace."""
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return everything: a person has no tools and no model."""
+        return EVERYTHING
 
     def create(self) -> Agent:
         """Create an agent that asks at the terminal."""

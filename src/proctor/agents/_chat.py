@@ -28,6 +28,7 @@ from proctor.llm.providers import is_model_name
 from proctor.llm.rate_limits import provider_of, rate_limited
 from proctor.trace import Message, SpanStatus, ToolCall
 from proctor.trace.capture import capture, span
+from proctor.trace.model import EVERYTHING, Observable
 
 # Enough for the tasks in typical suites; an agent that needs more is usually in a loop.
 DEFAULT_MAX_TURNS = 10
@@ -130,6 +131,11 @@ class ChatAgentConfig(AgentConfig):
         model = self.chat_model(self.model)
         if isinstance(model, NamedModel):
             model.check()
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return everything: the conversation is ours."""
+        return EVERYTHING
 
     @property
     def provider(self) -> str | None:

@@ -48,6 +48,7 @@ async def _run(job: ChildJob) -> ChildResult:
         with capture(job.input, name="process", trace_id=request.trace_id) as trace:
             result.trace = trace
             result.reply = await config.create().run(request)
+            trace.observe(*config.observes)
     except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)
         result.error_type = type(error).__name__
         result.error_message = describe_error(error)

@@ -38,7 +38,7 @@ from proctor.agents.base import (
     as_reply,
 )
 from proctor.agents.checkpoint import Checkpoint
-from proctor.trace.capture import capture
+from proctor.trace.capture import capture, current_trace
 
 # Maximum bytes of standard output; a program that writes more is out of control.
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -61,7 +61,7 @@ class CommandReply(msgspec.Struct, omit_defaults=True):
     answer: str | msgspec.UnsetType | None = msgspec.UNSET
     output: Any = None
     error: str | None = None
-    tool_calls: list[CommandToolCall] = []
+    tool_calls: list[CommandToolCall] | msgspec.UnsetType = msgspec.UNSET
     usage: CommandUsage | None = None
     metadata: dict[str, Any] = {}
 
@@ -244,7 +244,11 @@ def _parse_reply(out: bytes) -> AgentReply:
 
 def _record(reply: CommandReply) -> AgentReply:
     """Return the reply and record the calls it reports in the trace."""
-    for call in reply.tool_calls:
+    calls = reply.tool_calls or []
+    # A program that reports its calls reports all of them, also when there are none.
+    if reply.tool_calls is not msgspec.UNSET and (trace := current_trace()) is not None:
+        trace.observe("tool_calls", "arguments")
+    for call in calls:
         with contextlib.suppress(AgentError), capture.tool_call(call.name, call.arguments) as step:
             step.tool_output = call.result
             if call.error:
@@ -257,7 +261,7 @@ def _record(reply: CommandReply) -> AgentReply:
     if reply.error is not None:
         raise AgentError(reply.error)
     answer = reply.answer
-    if answer is msgspec.UNSET and reply.output is None and not reply.tool_calls:
+    if answer is msgspec.UNSET and reply.output is None and not calls:
         # A misspelt key must not count as an empty answer.
         raise AgentError('the JSON object has no "answer"', hint=_HOW_TO_ANSWER)
     if answer is msgspec.UNSET or answer is None:

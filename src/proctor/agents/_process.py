@@ -31,6 +31,7 @@ from proctor.agents.base import (
 from proctor.agents.checkpoint import linked
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
+from proctor.trace.capture import current_trace
 
 if TYPE_CHECKING:
     from proctor.agents._python import PythonAgentConfig
@@ -158,6 +159,8 @@ def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
             category=RESOURCE_LIMIT if exhausted else AGENT_ERROR,
         ) from None
     adopt_spans(result.trace)
+    if result.trace is not None and (here := current_trace()) is not None:
+        here.observe(*result.trace.observed)
     if result.reply is None:
         raise AgentError(
             f"{result.error_type}: {result.error_message}",

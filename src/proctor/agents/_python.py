@@ -21,6 +21,8 @@ from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, Agen
 from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.imports import load_object
+from proctor.trace.capture import records_tools
+from proctor.trace.model import Observable
 
 # Hex digits of a file's digest: enough to make a collision by chance practically impossible.
 DIGEST = 16
@@ -74,6 +76,14 @@ class PythonAgentConfig(AgentConfig):
     def loaded_is_async(self) -> bool:
         """Return whether calling the target gives a coroutine."""
         return is_async(self.loaded)
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return what is declared, and tool calls where its code records them."""
+        # In a process of its own, the agent is not imported here; the child reports it.
+        if self.isolation == "process" or not records_tools(self.loaded):
+            return self.observed
+        return (*self.observed, "tool_calls", "arguments")
 
     @property
     def asynchronous(self) -> bool:

@@ -21,6 +21,7 @@ from proctor.llm.retry import ACCOUNT_REFUSED, causes, status_code, transient
 from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, Trace
+from proctor.trace.model import Observable
 
 AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
 """Categories of trials that failed by the agent's own fault, before any check."""
@@ -184,6 +185,16 @@ class AgentConfig(Strict):
     """Resources a remote worker needs to run it: cpu (default 1), gpu (default 0) and custom
     resources by name. Ignored when trials run in this process.
     """
+
+    observed: tuple[Observable, ...] = ()
+    """Work that its traces show whenever it happens, so that none in a trace means none was done:
+    model_calls, tool_calls, arguments. Only needed where no spans show it.
+    """
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return the work that is recorded whenever this agent does it."""
+        return self.observed
 
     def create(self) -> Agent:
         """Create an agent for one trial. Cheap: shared objects are cached on the config.

@@ -38,6 +38,7 @@ from proctor.llm.retry import transient
 from proctor.seeds import derive_seed
 from proctor.trace import SpanKind
 from proctor.trace.capture import span
+from proctor.trace.model import EVERYTHING, Observable
 
 # More members are probably a mistake: each one is called at every step.
 MOST_MEMBERS = 99
@@ -103,6 +104,12 @@ class EnsembleAgentConfig(AgentConfig):
 
     def _resolve(self, ref: Any) -> AgentConfig:
         return resolve_agent(ref, base_dir=self.base_dir)
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return what is declared, and what is recorded of every member."""
+        members = [set(config.observes) for config in self.configs.values()]
+        return (*self.observed, *set(EVERYTHING).intersection(*members))
 
     def create(self) -> Agent:
         """Create an ensemble with new members."""

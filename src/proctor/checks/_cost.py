@@ -1,7 +1,7 @@
 """Checks of what a trial used: MaxCost, MaxTokens, MaxLLMCalls, MaxLatency, MaxCostRatio.
 
-A check is skipped, with the reason, when the trace does not record a price or a token count, and
-still fails when the known part alone is over the limit.
+A check is not judged, with the reason, when the trace lacks model calls, a price or a token count,
+and still fails when the known part alone is over the limit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from proctor.checks.base import (
     PositiveNumber,
     failed,
     milliseconds,
+    not_judged,
     passed,
     skipped,
+    unobserved,
 )
 from proctor.formatting import at_least, dollars
 from proctor.trace import Span, Trace
+from proctor.trace.model import Observable
 
 
 class _CostCheck(Check):
@@ -58,9 +61,13 @@ class MaxTokens(_CostCheck):
         """Judge one trial."""
         limit, trace = self.tokens, ctx.trace
         total = trace.total_tokens
-        if total is None:
-            return skipped("the trace has no token counts", expected=limit)
         calls = trace.llm_calls
+        if total is None and not calls:
+            return unobserved(trace, "model_calls") or passed(
+                "no tokens: no model was called", expected=limit, actual=0
+            )
+        if total is None:
+            return not_judged("unobserved", "the trace has no token counts", expected=limit)
         # A failed call has no usage to report, so it does not make the total incomplete.
         silent = [s for s in calls if s.input_tokens is None and s.output_tokens is None]
         # Where no call at all reports tokens, the total comes from elsewhere and is complete.
@@ -74,7 +81,8 @@ class MaxTokens(_CostCheck):
                 **details,
             )
         if uncounted:
-            return skipped(
+            return not_judged(
+                "unobserved",
                 f"{len(uncounted)} of {trace.usage.calls} model calls have no token count; the "
                 f"others used {total:,} of at most {limit:,}",
                 span_ids=_ids(uncounted),
@@ -91,6 +99,11 @@ class MaxLLMCalls(_CostCheck):
 
     name: ClassVar[str] = "max_llm_calls"
     calls: Count = Field(kw_only=False)
+
+    @property
+    def needs(self) -> tuple[Observable, ...]:
+        """Model calls."""
+        return ("model_calls",)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
@@ -149,8 +162,10 @@ class MaxCostRatio(_CostCheck):
         before = ctx.baseline.usage
         # A multiple of 0 would be 0, and a partial sum would make the limit too strict.
         if not before.cost_usd or before.unpriced:
-            what = "is 0" if before.cost_usd == 0 else "is not (wholly) known"
-            return skipped(f"the cost of {ctx.baseline_name} {what}", expected=self.ratio)
+            whose = f"the cost of {ctx.baseline_name}"
+            if before.cost_usd == 0:
+                return skipped(f"{whose} is 0", expected=self.ratio)
+            return not_judged("unpriced", f"{whose} is not (wholly) known", expected=self.ratio)
         return _cost_at_most(
             ctx.trace,
             before.cost_usd * self.ratio,
@@ -162,10 +177,17 @@ def _cost_at_most(trace: Trace, limit: float, basis: str = "") -> CheckResult:
     """Judge a limit; where prices are unknown, only a known part over the limit decides."""
     usage = trace.usage
     known = usage.cost_usd
+    if known is None and not usage.calls:
+        return unobserved(trace, "model_calls") or passed(
+            "no cost: no model was called", expected=limit, actual=0.0
+        )
     if known is None:
-        calls = usage.calls
-        why_not = f"none of {calls} model calls has a known price" if calls else "no price"
-        return skipped(f"the cost is unknown: {why_not}", expected=limit)
+        why_not = f"none of {usage.calls} model calls has a known price"
+        return not_judged(
+            "unpriced",
+            f"the cost is unknown: {why_not}; add one under `prices` in proctor.yaml",
+            expected=limit,
+        )
     details: dict[str, Any] = {"expected": limit, "actual": known}
     if known > limit:
         priced = [span for span in trace.index.spans if span.cost_usd]
@@ -178,7 +200,8 @@ def _cost_at_most(trace: Trace, limit: float, basis: str = "") -> CheckResult:
         )
     # The sum may be over the limit or not: no verdict.
     if usage.unpriced:
-        return skipped(
+        return not_judged(
+            "unpriced",
             f"{usage.unpriced} of {usage.calls} model calls have no known price; the others cost "
             f"{dollars(known)} of at most {dollars(limit)}{basis}",
             **details,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
@@ -38,6 +39,7 @@ from proctor.checks.metrics.arguments import canonical
 from proctor.checks.metrics.matching import shortened
 from proctor.errors import ProctorError, did_you_mean
 from proctor.strict import Strict
+from proctor.trace.model import Observable
 
 MAX_PROBLEMS = 5
 """How many schema errors a reason lists."""
@@ -188,6 +190,16 @@ _PROBLEMS = {
 }
 
 
+# Work that was not observed is an empty list, or null, in the document.
+_FIELD_NEEDS: dict[str, Observable] = {
+    "tool_calls": "tool_calls",
+    "tool_sequence": "tool_calls",
+    "handoffs": "tool_calls",
+    "llm_calls": "model_calls",
+    "usage": "model_calls",
+}
+
+
 class JMESPath(Operators, Check):
     """The value of a JMESPath expression over the trial meets every operator.
 
@@ -196,6 +208,12 @@ class JMESPath(Operators, Check):
 
     name: ClassVar[str] = "jmespath"
     path: str = Field(min_length=1, kw_only=False)
+
+    @property
+    def needs(self) -> tuple[Observable, ...]:
+        """What the fields of the trial in the expression need."""
+        words = re.findall(r"\w+", self.path)
+        return tuple(dict.fromkeys(_FIELD_NEEDS[word] for word in words if word in _FIELD_NEEDS))
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""

@@ -32,6 +32,7 @@ from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import SpanKind, Trace
+from proctor.trace.model import Observable
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
@@ -56,8 +57,9 @@ class CheckStatus(StrEnum):
 
     `warn` is a failure that does not block. `skip` means there was nothing to judge (no baseline,
     an earlier check already failed). `unscored` means it should have been judged and could not
-    be (the judge failed): an infrastructure error, never a verdict on the agent. `metric` is a
-    number that is recorded and not judged.
+    be (the judge failed): an infrastructure error, never a verdict on the agent. `not_judged`
+    means the trace lacks what the check needs (`category` says what). `metric` is a number that
+    is recorded and not judged.
     """
 
     PASS = "pass"
@@ -66,6 +68,7 @@ class CheckStatus(StrEnum):
     SKIP = "skip"
     METRIC = "metric"
     UNSCORED = "unscored"
+    NOT_JUDGED = "not_judged"
 
 
 FAILED = (CheckStatus.WARN, CheckStatus.FAIL)
@@ -143,6 +146,8 @@ class CheckResult(
     span_ids: tuple[str, ...] = ()
     method: str | None = None
     cost_usd: float | None = None
+    category: str = ""
+    """Why it was not judged: unobserved or unpriced."""
 
     if TYPE_CHECKING:
 
@@ -163,6 +168,7 @@ class CheckResult(
             span_ids: tuple[str, ...] = (),
             method: str | None = None,
             cost_usd: float | None = None,
+            category: str = "",
         ) -> None: ...
 
     @property
@@ -206,6 +212,27 @@ def unscored(reason: str, **details: Any) -> CheckResult:
     return CheckResult(status=CheckStatus.UNSCORED, reason=reason, **details)
 
 
+def not_judged(category: str, reason: str, **details: Any) -> CheckResult:
+    """Return the result of a check that lacks what it needs: it neither passed nor failed."""
+    return CheckResult(status=CheckStatus.NOT_JUDGED, category=category, reason=reason, **details)
+
+
+_HOW_TO_OBSERVE: dict[Observable, str] = {
+    "model_calls": "model calls were not observed (instrument the model client, use"
+    " proctor.capture.llm_call, or write `observed: [model_calls]` on an agent that makes none)",
+    "tool_calls": "tool calls were not observed (record tools with @proctor.tool, instrument the"
+    " agent, or write `observed: [tool_calls]` on an agent that makes none)",
+    "arguments": "arguments of tool calls were not observed (let the instrumentation record the"
+    " input of tools)",
+}
+
+
+def unobserved(trace: Trace, *needs: Observable) -> CheckResult | None:
+    """Return the result of a check that needs what the trace does not show; None if it does."""
+    missing: list[Observable] = [need for need in needs if not trace.shows(need)]
+    return not_judged("unobserved", _HOW_TO_OBSERVE[missing[0]]) if missing else None
+
+
 class Metric(msgspec.Struct, frozen=True):
     """A number that a check records without passing or failing.
 
@@ -234,6 +261,7 @@ class Metric(msgspec.Struct, frozen=True):
 _WORST_FIRST = (
     CheckStatus.FAIL,
     CheckStatus.UNSCORED,
+    CheckStatus.NOT_JUDGED,
     CheckStatus.WARN,
     CheckStatus.PASS,
     CheckStatus.METRIC,
@@ -257,7 +285,7 @@ class CheckResults(tuple[CheckResult, ...]):
         """Sum of score times weight over sum of weights; None when nothing judged has weight."""
         total = weight = 0.0
         for result in self:
-            # Skipped, unscored and metric results have no score and take no part.
+            # Only judged results have a score; the others take no part.
             if result.score is not None:
                 weight += result.weight
                 total += result.score * result.weight
@@ -394,6 +422,11 @@ class Check(Strict):
         return False
 
     @property
+    def needs(self) -> tuple[Observable, ...]:
+        """What a trace must show for a verdict; without it the check is not judged."""
+        return ()
+
+    @property
     def check(self) -> str:
         """The kind of check in results."""
         return self.kind or self.name or type(self).__name__
@@ -433,7 +466,10 @@ class CheckGroup(Check):
         """Judge the parts one after the other."""
         parts = self.parts.items()
         if not self.judged:
-            return {name: cast("CheckResult", part.evaluate(ctx)) for name, part in parts}
+            return {
+                name: unobserved(ctx.trace, *part.needs) or cast("CheckResult", part.evaluate(ctx))
+                for name, part in parts
+            }
 
         async def judge_parts() -> Results:
             return {

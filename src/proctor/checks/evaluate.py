@@ -22,9 +22,14 @@ from proctor.checks.base import (
     CheckStatus,
     Results,
     skipped,
+    unobserved,
     unscored,
 )
 from proctor.errors import describe_error
+from proctor.sanitize import json_bytes
+
+MAX_VALUE = 1000
+"""Characters of `expected` and `actual` in a result; the answer itself is in the trial."""
 
 
 async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResults:
@@ -39,7 +44,8 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
             found = skipped(f"not judged: {blocker} already failed")
         else:
             try:
-                returned = check.evaluate(ctx)
+                lacking = unobserved(ctx.trace, *check.needs)
+                returned = check.evaluate(ctx) if lacking is None else lacking
                 # The common case first: `isawaitable` is slow for the many checks of many trials.
                 if isinstance(returned, CheckResult) or not isawaitable(returned):
                     found = returned
@@ -69,6 +75,18 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
                     status=status,
                     weight=weight,
                     blocking=blocking,
+                    expected=_bounded(result.expected),
+                    actual=_bounded(result.actual),
                 )
             )
     return CheckResults(results)
+
+
+def _bounded(value: Any) -> Any:
+    """Return a value, or the start of it if it is long: many checks hold the same answer."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else json_bytes(value).decode()
+    if len(text) <= MAX_VALUE:
+        return value
+    return f"{text[:MAX_VALUE]}… [cut after {MAX_VALUE:,} of {len(text):,} characters]"

@@ -29,6 +29,7 @@ from proctor.checks.base import (
     Texts,
     refused,
     skipped,
+    unobserved,
     unscored,
 )
 from proctor.checks.grounding import Grounding, ground
@@ -222,7 +223,7 @@ class Grounded(HallucinationOptions, Check):
             return self._ground(ctx)
         judged = replace(judged_of(ctx), context=self.sources or ())
         if judged.missing(["evidence"]):
-            return skipped(
+            return unobserved(ctx.trace, "tool_calls") or skipped(
                 "the trace has no tool output and no retrieved text, and no sources were given: "
                 "nothing to compare the answer with"
             )
@@ -234,6 +235,10 @@ class Grounded(HallucinationOptions, Check):
         found = ground_trace(ctx.trace, ctx.answer, ctx.input, self.sources or ())
         method = f"grounding ({found.method})"
         if found.score is None:
+            judged = replace(judged_of(ctx), context=self.sources or ())
+            lacking = unobserved(ctx.trace, "tool_calls")
+            if lacking is not None and judged.missing(["evidence"]):
+                return lacking
             return skipped(found.reason, method=method, expected=least)
         return CheckResult(
             score=found.score,

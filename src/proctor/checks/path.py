@@ -32,9 +32,11 @@ from proctor.checks.base import (
     checked_by,
     failed,
     handoffs_of,
+    not_judged,
     parse_bound,
     passed,
     skipped,
+    unobserved,
 )
 from proctor.checks.metrics.alignment import CallLike, PlainCall
 from proctor.checks.metrics.arguments import (
@@ -53,13 +55,14 @@ from proctor.checks.metrics.tool_usage import (
     tool_precision,
     tool_recall,
 )
-from proctor.checks.quality import DIMENSIONS, score_context
+from proctor.checks.quality import DIMENSIONS, OF_TOOLS, score_context
 from proctor.errors import hint_among
 from proctor.formatting import and_more, plural
 from proctor.sanitize import printable
 from proctor.strict import Strict
-from proctor.trace import Span, SpanQuery, Trace, TraceQuery, parse_query
+from proctor.trace import Span, SpanKind, SpanQuery, Trace, TraceQuery, parse_query
 from proctor.trace.conventions.values import structure
+from proctor.trace.model import Observable
 
 SHOWN = 5
 """How many names a reason lists; `expected`, `actual` and the span ids hold them all."""
@@ -98,10 +101,19 @@ class _PathCheck(Check):
     layer: ClassVar[Layer] = Layer.PATH
 
 
+class _ToolCheck(_PathCheck):
+    """A check of the tool calls."""
+
+    @property
+    def needs(self) -> tuple[Observable, ...]:
+        """Tool calls: without them, none in the trace does not mean that none was made."""
+        return ("tool_calls",)
+
+
 # -- tools ---------------------------------------------------------------------------------------
 
 
-class ExpectTools(_PathCheck):
+class ExpectTools(_ToolCheck):
     """The calls match the expected ones; the score is the share that does.
 
     `match` is strict, unordered, superset, subset or in_order; `arguments` says how arguments are
@@ -114,6 +126,13 @@ class ExpectTools(_PathCheck):
     tools: ToolList = Field(kw_only=False)
     match: MatchMode = "superset"
     arguments: ArgumentsRule | None = None
+
+    @property
+    def needs(self) -> tuple[Observable, ...]:
+        """Tool calls, and their arguments if some are written."""
+        calls = cast("Sequence[ExpectedCall]", self.tools)
+        written = self.arguments != "ignore" and any(call.arguments is not None for call in calls)
+        return ("tool_calls", "arguments") if written else ("tool_calls",)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
@@ -155,6 +174,10 @@ class SameArguments(_PathCheck):
                     f"the arguments of {_listed(sorted(written))} are judged by expected_tools"
                 )
             return skipped("no baseline and no arguments in expected_tools to compare with")
+        # Nothing to compare with is no lack of this trace, so it comes first.
+        for trace in (ctx.trace, ctx.baseline):
+            if lacking := unobserved(trace, "tool_calls", "arguments"):
+                return lacking
         # Without `*`, only calls of the tools named by the rules are compared.
         tools = [tool for tool in rules if tool != "*"]
 
@@ -172,7 +195,7 @@ class SameArguments(_PathCheck):
         return msgspec.structs.replace(result, reason=reason)
 
 
-class ForbidTools(_PathCheck):
+class ForbidTools(_ToolCheck):
     """None of the tools was called; `*` matches any characters. A failure always blocks.
 
     Example: `ForbidTools("delete*")`.
@@ -240,7 +263,7 @@ class CountBounds(Strict):
         return failed(reason, span_ids=ids, **details)
 
 
-class CountToolCalls(CountBounds, _PathCheck):
+class CountToolCalls(CountBounds, _ToolCheck):
     """A tool (any, when none is named) was called this often.
 
     Example: `CountToolCalls("search", min=1, max=3)`, `CountToolCalls(max=5)`.
@@ -263,7 +286,7 @@ class CountToolCalls(CountBounds, _PathCheck):
         )
 
 
-class MaxLoops(_PathCheck):
+class MaxLoops(_ToolCheck):
     """No more calls than this came directly after a call of the same tool.
 
     Example: `MaxLoops(0)`.
@@ -287,7 +310,7 @@ class MaxLoops(_PathCheck):
         return failed(f"{reason}: {each}", span_ids=_ids(repeated), **details)
 
 
-class _MinToolShare(_PathCheck):
+class _MinToolShare(_ToolCheck):
     """The expected and the used tools overlap enough."""
 
     measure: ClassVar[str]
@@ -363,6 +386,9 @@ class _MinSimilarity(_PathCheck):
             reference, source = list(self.tools), "expected_tools"
         else:
             return skipped(f"no baseline and no expected_tools to compare the {self.measure} with")
+        for trace in (ctx.trace, ctx.baseline):
+            if trace is not None and (lacking := unobserved(trace, "tool_calls")):
+                return lacking
         ours = ctx.trace.tool_sequence
         value = type(self).similarity(ours, reference)
         reason = f"{self.measure} similarity with {source} is {value:.2f}"
@@ -400,7 +426,7 @@ class MinEditSimilarity(_MinSimilarity):
     similarity = staticmethod(edit_similarity)
 
 
-class _ArgumentCheck(_PathCheck):
+class _ArgumentCheck(_ToolCheck):
     """Some call of a tool had an argument of which something holds."""
 
     tool: Name = Field(kw_only=False)
@@ -411,6 +437,9 @@ class _ArgumentCheck(_PathCheck):
         self, ctx: CheckContext[Any], holds: Callable[[Any], bool], verb: str
     ) -> CheckResult:
         calls = [call for call in ctx.trace.tool_calls if call.name == self.tool]
+        # A tool that was not called failed the check, whatever is known of arguments.
+        if calls and (lacking := unobserved(ctx.trace, "arguments")):
+            return lacking
         values = [look_up(decoded(call.arguments), self.arg) for call in calls]
         right = [
             call
@@ -482,6 +511,8 @@ class ExpectHandoffs(_PathCheck):
         """Judge one trial."""
         wanted = self.agents
         made = handoffs_of(ctx.trace)
+        if not made and (lacking := unobserved(ctx.trace, "tool_calls")):
+            return lacking
         targets = [handoff.target for handoff in made if handoff.target]
         details: dict[str, Any] = {"expected": list(wanted), "actual": targets}
         missing = [name for name in wanted if not any(same_agent(name, t) for t in targets)]
@@ -513,7 +544,8 @@ class HandoffsAvailable(_PathCheck):
         wanted = self.agents
         offered = offered_handoffs(ctx.trace)
         if offered is None:
-            return skipped(
+            return not_judged(
+                "unobserved",
                 "the trace does not record which tools or handoffs the models were offered; "
                 "have the instrumentation keep tool definitions",
                 expected=list(wanted),
@@ -538,6 +570,8 @@ class CountHandoffs(CountBounds, _PathCheck):
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         made = handoffs_of(ctx.trace)
+        if not made and (lacking := unobserved(ctx.trace, "tool_calls")):
+            return lacking
         return self.judge_count(len(made), ("handoff", "handoffs"), tuple(h.span_id for h in made))
 
 
@@ -568,11 +602,40 @@ class HasMatchingSpan(_PathCheck):
         """The query, parsed once."""
         return parse_trace_query(self.query)
 
+    @property
+    def needs(self) -> tuple[Observable, ...]:
+        """What the conditions on kinds and tool names need."""
+        return self._needs
+
+    @cached_property
+    def _needs(self) -> tuple[Observable, ...]:
+        return tuple(dict.fromkeys(_query_needs(self.query)))
+
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         result = self.parsed.evaluate(ctx.trace.index)
+        # Models may have requested calls of which there is no tool span.
+        unseen = "tool_calls" in self.needs and not ctx.trace.of_kind(SpanKind.TOOL)
+        if unseen and ctx.trace.tool_calls:
+            return not_judged(
+                "unobserved", "tool calls were requested, and no tool span is recorded"
+            )
         make = passed if result.holds else failed
         return make(result.reason, span_ids=tuple(result.span_ids))
+
+
+def _query_needs(query: Any) -> Iterator[Observable]:
+    if isinstance(query, Mapping):
+        for key, value in cast("Mapping[str, Any]", query).items():
+            kinds = cast("list[Any]", value) if isinstance(value, list) else [value]
+            if key == "tool_name" or (key == "kind" and "tool" in kinds):
+                yield "tool_calls"
+            elif key == "kind" and "llm" in kinds:
+                yield "model_calls"
+            yield from _query_needs(value)
+    elif isinstance(query, list | tuple):
+        for each in cast("Sequence[Any]", query):
+            yield from _query_needs(each)
 
 
 def _known_dimensions(bounds: dict[str, str]) -> dict[str, str]:
@@ -604,6 +667,10 @@ class QualityBounds(_PathCheck):
         results: dict[str, CheckResult] = {}
         for name, text in self.bounds.items():
             bound, found = parse_bound(text), scored.dimension(name)
+            of_tools = found.score is None and not found.failed and name in OF_TOOLS
+            if of_tools and (lacking := unobserved(ctx.trace, "tool_calls")):
+                results[name] = lacking
+                continue
             if found.score is None:
                 results[name] = CheckResult(
                     # Nothing to score is a skip; a judge that failed is an infrastructure error.

@@ -40,6 +40,9 @@ DIMENSIONS = (
 )
 """The eight dimensions, in the order they are shown."""
 
+OF_TOOLS = ("tool_selection", "sequence", "redundancy", "efficiency", "overall")
+"""Dimensions of the tool calls: a trace that does not show them has no score there."""
+
 DEFAULT_WEIGHTS: Mapping[str, float] = {
     "tool_selection": 0.25,
     "sequence": 0.15,
@@ -264,6 +267,8 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
     # The F1 score of two sets: both a missing and a needless tool cost.
     name = "tool_selection"
     expected, why = _expected(trace, config)
+    if expected is not None and not trace.shows("tool_calls"):
+        expected, why = None, "tool calls were not observed"
     if expected is None:
         return Dimension(name=name, score=None, why=why)
     used = trace.tools_used

@@ -227,6 +227,7 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
     """
     from proctor.agents.registry import resolve_agent
     from proctor.background import run_sync
+    from proctor.runs.trial import NO_CHECKS
     from proctor.spec import Case, Suite, load_configuration
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import prepare
@@ -245,7 +246,7 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
     )
     run = run_sync(run_session(context))
     _show(run)
-    if run.trials[0].error is not None:
+    if run.trials[0].error is not None and run.trials[0].category != NO_CHECKS:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
@@ -263,13 +264,15 @@ def _question(text: str) -> Any:
 
 def _show(run: Run) -> None:
     from proctor.formatting import duration_ms, money
+    from proctor.runs.trial import NO_CHECKS
 
     (trial,) = run.trials
     trace = run.trace(trial)
     if trace is not None:
         click.echo(printable(trace.tree(), keep="\n"))
         click.echo()
-    if trial.error is not None:
+    # The agent is only run here, so that there is nothing to check.
+    if trial.error is not None and trial.category != NO_CHECKS:
         click.echo(printable(f"error: {trial.error.type}: {trial.error.message}"), err=True)
     else:
         click.echo(f"answer   {printable(trial.answer or '', keep=chr(10)) or '(empty)'}")

@@ -243,10 +243,10 @@ def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
 
 
 def _unchecked_cases(contexts: Sequence[RunContext]) -> Iterator[str]:
-    """Name the cases without checks, which pass with any answer."""
+    """Name the cases without checks, which are not judged."""
     from proctor.formatting import plural, some
 
     for context in contexts:
         if names := [name for name, case in context.cases.items() if not case.checks]:
             of = f"{len(names)} of {plural(len(context.cases), 'case')}"
-            yield f"no checks in {of}, so any answer passes: {some(names)}"
+            yield f"no checks in {of}, so they are not judged: {some(names)}"

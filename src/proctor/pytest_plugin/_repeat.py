@@ -203,7 +203,8 @@ MOST_SPANS = 3
 TREE_SPANS = 30
 """Lines of a tree in a failure: about a screen."""
 
-_REPORTED = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+_DECIDING = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.NOT_JUDGED)
+_REPORTED = (*_DECIDING, CheckStatus.WARN)
 """Statuses of checks that are listed, worst first."""
 
 
@@ -231,7 +232,8 @@ def check_lines(results: Iterable[CheckResult], trace: Trace | None) -> Iterator
     for result in sorted(reported, key=lambda r: _REPORTED.index(r.status)):
         by = f" (by {line(result.method)})" if result.method else ""
         where = f"{result.layer.value}.{line(result.id)}"
-        yield f"  {result.status.value.upper():<8} {where}: {line(result.reason)}{by}"
+        status = result.status.value.replace("_", " ").upper()
+        yield f"  {status:<8} {where}: {line(result.reason)}{by}"
         for label, value in (("expected", result.expected), ("actual", result.actual)):
             if value is not None:
                 yield f"           {label:<9}{shown(value)}"
@@ -244,11 +246,16 @@ def check_lines(results: Iterable[CheckResult], trace: Trace | None) -> Iterator
 
 def reason_of(results: Sequence[CheckResult], score: float | None, threshold: float) -> str:
     """Return in one line what decided: a check that blocks or cannot be judged, or the score."""
-    for status in (CheckStatus.FAIL, CheckStatus.UNSCORED):
-        for result in results:
-            if result.status == status:
-                return f"{line(result.id)}: {line(result.reason)}"
+    # A check that only warns decides nothing by not being judged, unless it is the only one.
+    ranked = sorted(results, key=lambda result: not result.blocking)
     lost = next((r for r in results if r.failed and r.weight), None)
+    for status in _DECIDING:
+        for result in ranked:
+            soft = status is CheckStatus.NOT_JUDGED and not result.blocking
+            if result.status == status and not (soft and lost):
+                return f"{line(result.id)}: {line(result.reason)}"
+    if score is None:
+        return "no check had anything to judge"
     why = f": {line(lost.id)}: {line(lost.reason)}" if lost else ""
     return f"score {score or 0.0:.2f} is below {threshold:g}{why}"
 

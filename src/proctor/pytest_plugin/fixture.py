@@ -94,11 +94,13 @@ class Proctor:
         __tracebackhide__ = True
         if isinstance(tried, TrialResult):
             trial = tried.trial
-            if trial.status in (*UNJUDGED, TrialStatus.CANCELLED):
+            # Other checks may judge what the trial's own could not.
+            again = trial.status is TrialStatus.NOT_JUDGED and bool(checks)
+            if trial.status in (*UNJUDGED, TrialStatus.CANCELLED) and not again:
                 error = trial.error
                 why = f"{line(error.type)}: {line(error.message)}" if error else "it was stopped"
                 raise CannotJudge(f"the agent could not be judged: {why}")
-            if trial.category and trial.error is not None:
+            if trial.status is TrialStatus.FAILED and trial.category and trial.error is not None:
                 why = f"{line(trial.error.type)}: {line(trial.error.message)}"
                 raise AssertionError(f"the agent failed ({trial.category}): {why}")
             if not checks:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 
 from proctor.checks.base import CheckResult, CheckStatus
-from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
+from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, status_word
 from proctor.runs.trial import UNJUDGED, TrialStatus
 from proctor.sanitize import line, shown, xml
 
@@ -96,7 +96,7 @@ def _details(case: TrialFacts) -> str:
 
 def _check(result: CheckResult) -> list[str]:
     by = f" (by {result.method})" if result.method else ""
-    out = [f"{result.status.value.upper()} {result.id}: {line(result.reason)}{by}"]
+    out = [f"{status_word(result.status)} {result.id}: {line(result.reason)}{by}"]
     for label, value in (("expected", result.expected), ("actual", result.actual)):
         if value is not None:
             out.append(f"- {label}: {shown(value)}")

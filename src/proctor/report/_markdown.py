@@ -10,7 +10,7 @@ from pathlib import Path
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, markdown_table, money, percent, plural, points
-from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, when
+from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, status_word, when
 from proctor.report.figures import (
     cost_line,
     ends,
@@ -151,7 +151,8 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
 
 def _details(each: TrialFacts) -> Iterator[str]:
     # A trial may fail by its score alone.
-    if not each.trial.passed and not each.with_status(*_SAY_WHY):
+    own = (CheckStatus.NOT_JUDGED,) if each.trial.status == TrialStatus.NOT_JUDGED else ()
+    if not each.trial.passed and not each.with_status(*_SAY_WHY, *own):
         yield f"- {markdown(each.reason)}"
     for result in each.with_status(*REPORTED):
         yield from _check(result)
@@ -164,7 +165,7 @@ def _details(each: TrialFacts) -> Iterator[str]:
 def _check(result: CheckResult) -> Iterator[str]:
     by = f" (by {markdown(result.method)})" if result.method else ""
     text = f"**{markdown(result.id)}**: {markdown(result.reason)}{by}"
-    yield f"- {result.status.value.upper()} {text}"
+    yield f"- {status_word(result.status)} {text}"
     for label, value in (("expected", result.expected), ("actual", result.actual)):
         if value is not None:
             yield f"  - {label}: {markdown_code(shown(value))}"

@@ -21,7 +21,7 @@ import click
 from proctor.agents.base import AGENT_ERROR, RESOURCE_LIMIT, TIMEOUT
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, money, percent, plural
-from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts
+from proctor.report.facts import MOST_SPANS, NO_VERDICT, REPORTED, ReportFacts, status_word
 from proctor.report.figures import (
     cost_line,
     ends,
@@ -72,6 +72,7 @@ _CHECK_COLOURS = {
     CheckStatus.WARN: "yellow",
     CheckStatus.FAIL: "red",
     CheckStatus.UNSCORED: "magenta",
+    CheckStatus.NOT_JUDGED: "magenta",
     CheckStatus.SKIP: None,
     CheckStatus.METRIC: None,
 }
@@ -130,7 +131,7 @@ def trial_table(facts: ReportFacts) -> list[str]:
                 score(each.trial.score),
                 # A trial that failed before its checks has no status in any layer.
                 *(
-                    click.style(status.value.upper(), fg=_CHECK_COLOURS[status])
+                    click.style(status_word(status), fg=_CHECK_COLOURS[status])
                     if each.trial.checks
                     else DASH
                     for status in each.layers.values()
@@ -149,7 +150,7 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
         trial = each.trial
         details: list[str] = []
         # An unscored check reports the same error itself.
-        if each.error is not None and not each.with_status(CheckStatus.UNSCORED):
+        if each.error is not None and not each.with_status(*NO_VERDICT):
             details.append(f"    {click.style('ERROR', fg='magenta')} {line(each.error)}")
         if trial.status == TrialStatus.FAILED and not trial.category:
             label = click.style("SCORE", fg="red")
@@ -173,7 +174,7 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
 
 
 def _check(result: CheckResult) -> Iterator[str]:
-    status = click.style(result.status.value.upper(), fg=_CHECK_COLOURS[result.status])
+    status = click.style(status_word(result.status), fg=_CHECK_COLOURS[result.status])
     by = f" (by {line(result.method)})" if result.method else ""
     yield f"    {status} {line(result.id)}: {line(result.reason)}{by}"
     for label, value in (("expected", result.expected), ("actual", result.actual)):

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from proctor.results.gate import GateResult
     from proctor.results.leaderboard import Leaderboard
 
-REPORTED = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+NO_VERDICT = (CheckStatus.UNSCORED, CheckStatus.NOT_JUDGED)
+"""Statuses of checks that should have been judged and were not."""
+
+REPORTED = (CheckStatus.FAIL, *NO_VERDICT, CheckStatus.WARN)
 """Check statuses that every form reports; of the others only verdicts of judges."""
 
 MOST_SPANS = 3
@@ -477,6 +480,11 @@ def _lanes(rows: Sequence[TrialRow]) -> list[int]:
         lanes[at] = heapq.heappop(free) if free else len(running)
         heapq.heappush(running, (rows[at].start_ms + rows[at].duration_ms, lanes[at]))
     return lanes
+
+
+def status_word(status: CheckStatus) -> str:
+    """Return the status of a check as reports show it: FAIL, NOT JUDGED."""
+    return status.value.replace("_", " ").upper()
 
 
 def when(facts: ReportFacts) -> str:

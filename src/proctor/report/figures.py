@@ -201,7 +201,7 @@ def cost_line(totals: RunTotals) -> str:
     """Return the cost of the trials, or why it is unknown."""
     # No calls and no price are different: only the second is unknown.
     if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
-        agents = "cost: n/a (no model calls)"
+        agents = "cost: n/a (no model calls recorded)"
     else:
         agents = f"cost {money(totals.cost_usd, totals.unpriced_calls) or 'unknown'}"
     tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""

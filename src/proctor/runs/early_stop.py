@@ -68,7 +68,9 @@ def out_of_reach(prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
     if not scores or possible <= 0:
         return None
     best = (sum(scores) + possible - len(scores)) / possible
-    if best < plan.threshold:
+    # A cell all of whose trials passed has passed, whatever its mean.
+    lost_one = any(seen.status.judged and seen.status != TrialStatus.PASSED for seen in prefix)
+    if best < plan.threshold and lost_one:
         return f"threshold {plan.threshold:g} out of reach: at best {best:.3f}"
     return None
 

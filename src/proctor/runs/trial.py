@@ -49,6 +49,9 @@ class OnAgentError(StrEnum):
     INFRA = "infra"
 
 
+NO_CHECKS = "no_checks"
+"""Category of a trial of which no check judged anything."""
+
 COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
 """Prefixes of stop reasons that still apply when the run is resumed."""
 

@@ -259,6 +259,7 @@ async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> E
     with capture(case.input) as trace:
         reply = await config.create().run(request)
         trace.response = reply.answer
+    trace.observe(*config.observes)
     context = CheckContext[Any](case, reply.trace or trace, reply.answer)
     results = await evaluate(checks_of(case), context)
     return EpisodeOutcome(

@@ -14,12 +14,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
+from pathlib import Path
 from random import Random
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from proctor.trace import otel
@@ -323,16 +325,61 @@ def tool(*, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R
 def tool(function: Any = None, /, *, name: str | None = None) -> Any:
     """Record every call of a function as a tool call: `@tool` or `@tool(name="search")`.
 
-    Works on plain and async functions; arguments are recorded by parameter name.
+    Works on plain and async functions; arguments are recorded by parameter name. Agents of a
+    module that defines or imports such functions count as observed: no call means none was made.
     """
     if function is None:
         return functools.partial(_as_tool, name=name)
     return _as_tool(function, name=name)
 
 
+_TOOL_MODULES: set[str] = set()
+"""Modules that define tools with `tool`."""
+
+
+def records_tools(target: Any) -> bool:
+    """Return whether the module of a function or object defines or imports `tool` functions.
+
+    Imports are followed within the package, or for a single file within its folder.
+    """
+    if not _TOOL_MODULES:
+        return False
+    while isinstance(target, functools.partial):
+        target = target.func
+    start = _module_of(target)
+    if start is None:
+        return False
+    package, folder = start.__name__.partition(".")[0], _folder(start)
+    seen, waiting = {start.__name__}, [start]
+    while waiting:
+        module = waiting.pop()
+        if module.__name__ in _TOOL_MODULES:
+            return True
+        for value in list(vars(module).values()):
+            other = value if isinstance(value, ModuleType) else _module_of(value)
+            if other is None or other.__name__ in seen:
+                continue
+            seen.add(other.__name__)
+            inside = other.__name__.partition(".")[0] == package
+            if inside or (folder is not None and _folder(other) == folder):
+                waiting.append(other)
+    return False
+
+
+def _module_of(value: Any) -> ModuleType | None:
+    name = getattr(value, "__module__", None) or type(value).__module__
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+def _folder(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).parent if isinstance(file, str) else None
+
+
 def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[..., Any]:
     called = name or getattr(function, "__name__", "tool")
     signature = inspect.signature(function)
+    _TOOL_MODULES.add(function.__module__)
 
     if inspect.iscoroutinefunction(function):
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,6 +19,11 @@ from proctor.trace.query import Matcher, as_mask
 from proctor.trace.tree import SpanNode, SpanTree
 
 Number = TypeVar("Number", int, float)
+
+Observable = Literal["model_calls", "tool_calls", "arguments"]
+"""Kinds of work that a trace may or may not show; `arguments` are those of tool calls."""
+
+EVERYTHING: tuple[Observable, ...] = ("model_calls", "tool_calls", "arguments")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -179,7 +184,8 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
     """A tree of spans: the steps of an agent for one request.
 
     Spans may be in any order, parents may be missing (such a span is a root), and a parent cycle is
-    broken at its earliest span and reported in `problems`.
+    broken at its earliest span and reported in `problems`. `observed` names work that would be
+    recorded if the agent did it; without it, a trace shows what its spans show (`observes`).
     """
 
     trace_id: str
@@ -191,6 +197,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
     user_id: str | None = None
     metadata: dict[str, Any] = {}
     problems: list[str] = []
+    observed: tuple[Observable, ...] = ()
 
     # -- the tree ---------------------------------------------------------------------------
 
@@ -327,6 +334,34 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
             for message in span.output_messages
             for call in message.tool_calls
         ]
+
+    @cached_property
+    def observes(self) -> frozenset[Observable]:
+        """Return the kinds of work of which nothing is missing from this trace.
+
+        Zero tool calls mean "none was made" only if tool calls are among them.
+        """
+        found = set(self.observed)
+        for span in self.spans:
+            if span.kind == SpanKind.LLM:
+                found.add("model_calls")
+                # The reply of a model has the calls it requests, with their arguments.
+                if span.output_messages:
+                    found |= {"tool_calls", "arguments"}
+            elif span.kind == SpanKind.TOOL:
+                found.add("tool_calls")
+                if span.tool_input is not None:
+                    found.add("arguments")
+        return frozenset(found)
+
+    def shows(self, kind: Observable) -> bool:
+        """Return whether nothing of this kind of work is missing from the trace."""
+        return kind in self.observes
+
+    def observe(self, *kinds: Observable) -> None:
+        """Declare work that is recorded whenever it happens."""
+        self.observed = tuple(kind for kind in EVERYTHING if kind in (*self.observed, *kinds))
+        vars(self).pop("observes", None)
 
     @property
     def tool_sequence(self) -> list[str]:

@@ -29,7 +29,7 @@ from proctor.runs.baselines import (
     spec_hash,
 )
 from proctor.runs.diff import CaseDiff, Diff, NotCompared, Side, compare_case
-from proctor.runs.trial import Trial, TrialStatus
+from proctor.runs.trial import NO_CHECKS, Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
 from proctor.trace import Trace
 from proctor.trials.options import RunOptions
@@ -192,23 +192,27 @@ def diff_with(
 
 
 def precheck_of(trial: Trial, *, forced: bool = False) -> Precheck:
-    """Return the verdict of a trial on its own answer."""
+    """Return the verdict of a trial on its own answer.
+
+    Where no check had anything to judge, such as before the first baseline, nothing was wrong.
+    """
+    unchecked = trial.category == NO_CHECKS
     reasons = [
         f"{each.id}: {each.reason}" for each in trial.checks if each.status == CheckStatus.FAIL
     ]
-    if trial.error is not None:
+    if trial.error is not None and not unchecked:
         reasons.insert(0, f"{trial.error.type}: {trial.error.message}")
     if trial.status == TrialStatus.FAILED and trial.error is None:
         lost = [each for each in trial.checks if each.failed and each.weight]
         why = f": {lost[0].id}: {lost[0].reason}" if lost else ""
         reasons.append(f"the score {trial.score:.2f} is below the threshold{why}")
     return Precheck(
-        status=trial.status,
+        status=TrialStatus.PASSED if unchecked else trial.status,
         judged=sum(
             each.score is not None and each.layer == Layer.CORRECTNESS for each in trial.checks
         ),
         score=trial.score,
-        forced=forced and not trial.passed,
+        forced=forced and not trial.passed and not unchecked,
         reasons=tuple(reasons[:MAX_REASONS]),
     )
 
@@ -259,7 +263,7 @@ def _tried(
         if trace is None or not ran:
             reason = next(iter(precheck.reasons), str(trial.status))
             failed[key] = f"the agent could not be run: {reason}"
-        elif not trial.status.judged:
+        elif not trial.status.judged and trial.status != TrialStatus.NOT_JUDGED:
             failed[key] = f"could not be judged: {next(iter(precheck.reasons), trial.status)}"
         else:
             sides[key] = Side(trace, _answer(trial, trace), precheck)

@@ -38,7 +38,14 @@ from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
 from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
 from proctor.runs.baselines import LoadedBaseline
-from proctor.runs.trial import OnAgentError, PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.trial import (
+    NO_CHECKS,
+    OnAgentError,
+    PlannedTrial,
+    Trial,
+    TrialError,
+    TrialStatus,
+)
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
@@ -125,6 +132,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         if trial.status is TrialStatus.INFRA_ERROR:
             first = results.with_status(CheckStatus.UNSCORED)[0]
             trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
+        elif trial.status is TrialStatus.NOT_JUDGED:
+            trial.category, reason = why_not_judged(results)
+            trial.error = TrialError("NotJudged", reason, place="check")
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
@@ -180,7 +190,8 @@ async def _call_agent(
         began = time.perf_counter()
         try:
             # A fresh agent for every attempt, so that no state leaks from one to the next.
-            agent = context.agents[planned.agent].create()
+            config = context.agents[planned.agent]
+            agent = config.create()
             trace = Trace(trace_id=request.trace_id or "", query=question)
             traces.append(trace)  # before the call: a trial that fails has a trace too
             with (
@@ -200,6 +211,7 @@ async def _call_agent(
                 # What is judged is what can be stored.
                 reply.answer = valid_unicode(reply.answer)
                 trace.response = reply.answer
+            trace.observe(*config.observes)
         except (Exception, SystemExit) as raised:
             error = _sys_exit_error(raised) if isinstance(raised, SystemExit) else raised
             reason = transient(error)
@@ -318,15 +330,39 @@ def _add_usage(
 
 
 def status_of(results: CheckResults, threshold: float) -> TrialStatus:
-    """Return the status: blocking failures first, then unscored checks, then the score."""
+    """Return the status of a trial with these results.
+
+    The score is the weighted mean of the check scores. In this order: a failed blocking check is a
+    hard failure, an unscored check an infrastructure error, and a blocking check that was not
+    judged (or no judged check at all) leaves the trial not judged; otherwise the trial fails if its
+    score is below the threshold and some check with a weight did not pass.
+    """
     # A failed blocking check decides the trial, even if a judge could not be reached.
     statuses = {result.status for result in results}
     if CheckStatus.FAIL in statuses:
         return TrialStatus.HARD_FAIL
     if CheckStatus.UNSCORED in statuses:
         return TrialStatus.INFRA_ERROR
+    # A trial of which nothing was checked has not passed anything.
+    if not statuses & {CheckStatus.PASS, CheckStatus.WARN} or any(
+        result.blocking and result.status is CheckStatus.NOT_JUDGED for result in results
+    ):
+        return TrialStatus.NOT_JUDGED
     score = results.score
-    return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
+    # Checks have thresholds of their own: what passes there does not fail the case.
+    lost = any(result.weight and result.status is CheckStatus.WARN for result in results)
+    below = score is not None and score < threshold
+    return TrialStatus.FAILED if below and lost else TrialStatus.PASSED
+
+
+def why_not_judged(results: CheckResults) -> tuple[str, str]:
+    """Return the category and the reason of a trial that was not judged."""
+    found = results.with_status(CheckStatus.NOT_JUDGED)
+    for result in sorted(found, key=lambda each: not each.blocking):
+        return result.category, f"{result.id}: {result.reason}"
+    skips = results.with_status(CheckStatus.SKIP)
+    why = f"no check had anything to judge: {skips[0].id}: {skips[0].reason}" if skips else ""
+    return NO_CHECKS, why or "the case has no checks"
 
 
 def _cut(answer: str | None, most: int) -> str | None:

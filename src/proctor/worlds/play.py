@@ -107,6 +107,8 @@ async def episode(
         trace = current_trace()
         if trace is not None:
             trace.metadata["world"] = outcome.summary()
+            # In a world, actions are the tool calls.
+            trace.observe("tool_calls", "arguments")
         # The episode is over: a world that fails to close must not change its outcome.
         with suppress(Exception):
             await _call_world(world.close)

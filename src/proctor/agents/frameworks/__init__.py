@@ -22,6 +22,7 @@ from proctor.errors import ProctorError
 from proctor.imports import load_object
 from proctor.trace import Span, SpanKind, SpanStatus
 from proctor.trace.capture import current_trace, new_span_id
+from proctor.trace.model import EVERYTHING, Observable
 
 
 class FrameworkAgentConfig(AgentConfig):
@@ -61,6 +62,11 @@ class FrameworkAgentConfig(AgentConfig):
     def made_in_code(self) -> bool:
         """Return whether it wraps an existing object."""
         return self._object is not None
+
+    @property
+    def observes(self) -> tuple[Observable, ...]:
+        """Return everything: the framework's own steps are captured."""
+        return EVERYTHING
 
     def need_framework(self) -> None:
         """Raise an error with the pip command if the framework is missing."""

@@ -133,8 +133,8 @@ class TrialView {
   }
 
   checks(facts) {
-    const worse = { fail: 0, unscored: 1, warn: 2, pass: 3, metric: 4, skip: 5 };
-    const tone = { fail: "bad", warn: "soft", pass: "good", unscored: "odd", metric: "", skip: "" };
+    const worse = { fail: 0, unscored: 1, not_judged: 2, warn: 3, pass: 4, metric: 5, skip: 6 };
+    const tone = { fail: "bad", warn: "soft", pass: "good", unscored: "odd", not_judged: "odd", metric: "", skip: "" };
     const ordered = [...facts.checks].sort((a, b) => worse[a.status] - worse[b.status]);
     const lines = ordered.map((check) =>
       el(

@@ -17,10 +17,11 @@ from proctor.trace.conventions.values import (
     count,
     decode_json,
     encode_json,
+    is_list,
     is_mapping,
     number,
 )
-from proctor.trace.model import Document, Message, Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import EVERYTHING, Document, Message, Span, SpanKind, SpanStatus, Trace
 
 T = TypeVar("T")
 
@@ -89,8 +90,10 @@ TRACE_TEXT_FIELDS = {
 TRACE_FORMAT_KEY = "proctor.trace.format"
 TRACE_QUERY_KEY = "proctor.trace.query"
 TRACE_METADATA_KEY = "proctor.trace.metadata"
+TRACE_OBSERVED_KEY = "proctor.trace.observed"
 TRACE_KEYS = frozenset(
-    {TRACE_FORMAT_KEY, TRACE_QUERY_KEY, TRACE_METADATA_KEY} | TRACE_TEXT_FIELDS.keys()
+    {TRACE_FORMAT_KEY, TRACE_QUERY_KEY, TRACE_METADATA_KEY, TRACE_OBSERVED_KEY}
+    | TRACE_TEXT_FIELDS.keys()
 )
 
 _KINDS = {kind.value: kind for kind in SpanKind}
@@ -146,6 +149,8 @@ def trace_to_attributes(trace: Trace) -> dict[str, Any]:
             attributes[key] = value
     if trace.metadata:
         attributes[TRACE_METADATA_KEY] = encode_json(trace.metadata)
+    if trace.observed:
+        attributes[TRACE_OBSERVED_KEY] = encode_json(trace.observed)
     return attributes
 
 
@@ -163,4 +168,7 @@ def trace_from_attributes(trace: Trace, span: Span) -> bool:
     metadata = _json(received.get(TRACE_METADATA_KEY))
     if is_mapping(metadata):
         trace.metadata = metadata
+    observed = _json(received.get(TRACE_OBSERVED_KEY))
+    if is_list(observed):
+        trace.observe(*set(EVERYTHING).intersection(map(str, observed)))
     return TRACE_FORMAT_KEY in ours
