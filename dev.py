@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Set up Proctor and work on it. Needs Python 3.11 or newer and pip, nothing else.
 
-    python3 dev.py demo             set up, then show what Proctor does
+    python3 dev.py demo             set up, then run the demo
     python3 dev.py test             set up, then run every check and every test
     python3 dev.py test -- -k tree  the same, with arguments for pytest
-    python3 dev.py check            the linters and the type checker only
-    python3 dev.py pin [--upgrade]  write constraints/*.txt anew from pyproject.toml
+    python3 dev.py check            run only the linters and the type checker
+    python3 dev.py pin [--upgrade]  rewrite constraints/*.txt from pyproject.toml
 
-Everything lands in .venv beside this file, from the pinned and hashed constraints; a second
-start with the same pins installs nothing. Only the standard library is used here.
+Everything is installed into .venv next to this file, from the pinned and hashed constraints; a
+second start with the same pins installs nothing. Uses only the standard library.
 """
 
 import hashlib
@@ -39,18 +39,18 @@ SYSTEM_PACKAGES = {"chromium": "chromium"}
 missing; tests that lack theirs skip and say so."""
 
 PIP_WITH_PYTHON_OPTION = (22, 3)
-"""The first pip that can install into an environment which has no pip of its own."""
+"""The first pip that can install into an environment without pip."""
 
 COOLING_OFF = "7 days"
 """Releases younger than this are not pinned: malicious ones are mostly found within days."""
 
 
 class SetupError(Exception):
-    """Something the reader can put right; told in one line."""
+    """An error that the user can fix; printed as one line."""
 
 
 def say(line: str) -> None:
-    """Print a progress line at once, so that it stands before what the step itself prints."""
+    """Print a progress line and flush it, so that it precedes the output of the step."""
     print(f"== {line}", flush=True)
 
 
@@ -68,7 +68,7 @@ def run(command: "list[str | Path]") -> int:
 
 
 def answer(command: "list[str | Path]") -> "str | None":
-    """What a command prints, or None when it fails or does not exist."""
+    """Return the output of a command, or None if it fails or does not exist."""
     try:
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False
@@ -82,7 +82,7 @@ def answer(command: "list[str | Path]") -> "str | None":
 
 
 def ensure_environment(pins: str) -> None:
-    """Make .venv hold exactly what constraints/<pins>.txt says, and Proctor itself, editable."""
+    """Install exactly constraints/<pins>.txt into .venv, and Proctor itself, editable."""
     stamp = VENV / f"proctor-{pins}.stamp"
     wanted = fingerprint(pins)
     if PYTHON.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -105,7 +105,7 @@ def ensure_environment(pins: str) -> None:
 
 
 def fingerprint(pins: str) -> str:
-    """Changes whenever an environment made earlier may no longer be the right one."""
+    """Return a digest that changes when an existing environment may be out of date."""
     digest = hashlib.sha256(str(ROOT).encode())  # an editable install knows where it lives
     for path in (CONSTRAINTS / f"{pins}.txt", WEIGHTS, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
@@ -122,7 +122,7 @@ def ensure_interpreter() -> None:
 
 
 def make_environment(folder: Path) -> None:
-    """An empty environment; without pip, because Debian packs what would bring it separately."""
+    """Create an environment without pip, because Debian packages ensurepip separately."""
     if run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder]) != 0:
         raise SetupError(f"could not create {folder}")
 
@@ -156,7 +156,7 @@ def find_pip() -> "list[str | Path]":
 
 
 def install_pins(pip: "list[str | Path]", pins: Path) -> None:
-    """Install exactly what a pin file names, each file proven by its hash.
+    """Install exactly the packages of a pin file, verified by hash.
 
     pip is told to resolve nothing, since the file is whole: several versions of pip take a
     dependency with an extra, `name[extra]`, for one that the pin of `name` does not cover.
@@ -172,7 +172,7 @@ def install(pip: "list[str | Path]", what: "list[str | Path]") -> None:
 
 
 def ensure_system_packages() -> None:
-    """Bring what no Python package can, or say how, when we may not."""
+    """Install missing system packages, or print how to if we may not install them."""
     missing = sorted({p for program, p in SYSTEM_PACKAGES.items() if not shutil.which(program)})
     if not missing:
         return
@@ -191,7 +191,7 @@ def ensure_system_packages() -> None:
 
 
 def demo(rest: "list[str]") -> int:
-    """Show what Proctor does."""
+    """Run the demo."""
     ensure_environment("dev" if (VENV / "proctor-dev.stamp").exists() else "core")
     return run([PYTHON, "-m", "proctor", "demo", *rest])
 
@@ -248,7 +248,7 @@ def run_steps(steps: "dict[str, list[str | Path]]") -> int:
 
 
 def pin(rest: "list[str]") -> int:
-    """Write the constraints anew; versions already pinned stay unless `--upgrade` is given."""
+    """Rewrite the constraints; pinned versions are kept unless `--upgrade` is given."""
     if rest not in ([], ["--upgrade"]):
         raise SetupError("`pin` takes only --upgrade")
     ensure_interpreter()
@@ -291,7 +291,7 @@ COMMANDS = {"demo": demo, "test": test, "check": check, "pin": pin}
 
 
 def main(args: "list[str]") -> int:
-    """Run one command; what follows it, with or without `--` between, is the command's own."""
+    """Run one command; arguments after it, with or without `--`, are passed to the command."""
     if not args or args[0] in {"-h", "--help"}:
         print(__doc__)
         return 0 if args else 2

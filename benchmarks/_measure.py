@@ -48,7 +48,7 @@ class Timing:
 
 
 Contestant = Callable[[], Sample]
-"""Does the work once and says what it took."""
+"""Do the work once and return its timing."""
 
 
 def calls(work: Callable[[], object]) -> Contestant:
@@ -131,7 +131,7 @@ def table(timings: Sequence[Timing], baseline: str, clock: str = "cpu") -> str:
 
 
 def verdict(good: bool) -> str:
-    """What a table says of a goal."""
+    """Return the goal cell of a table."""
     return "met" if good else "missed"
 
 
@@ -144,7 +144,7 @@ def machine() -> str:
 
 
 def peer(name: str, requirements: Sequence[str]) -> Path:
-    """The Python of an environment that holds a peer from the package index, made when absent.
+    """Return the Python of a peer's environment; create it from the package index if missing.
 
     Layout: `.cache/bench-envs/<name>/` is a virtual environment; `requirements.txt` in it is
     written last and says what it holds, so a half-made one is made anew.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def make(folder: Path, logs: int, samples: int) -> None:
-    """Real logs: one evaluation, told again under other ids, as the package itself writes them."""
+    """Write real logs: copies of one evaluation under other ids, written by the package."""
     from inspect_ai import Task
     from inspect_ai import eval as evaluate
     from inspect_ai.dataset import Sample
@@ -44,7 +44,7 @@ def make(folder: Path, logs: int, samples: int) -> None:
 
 
 def time_frames(folder: Path) -> None:
-    """Mean score by task, through `samples_df`: what a user of Inspect would write."""
+    """Return the mean score by task with `samples_df`, as a user of Inspect would."""
     from inspect_ai.analysis import samples_df
 
     wall, cpu = time.perf_counter(), time.process_time()

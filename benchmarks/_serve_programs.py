@@ -1,4 +1,4 @@
-"""The servers that `serve.py` compares, each a process of its own with an empty store."""
+"""The servers that `serve.py` compares, each in its own process with an empty store."""
 
 import contextlib
 import http.client
@@ -21,7 +21,7 @@ from _measure import peer
 PHOENIX = ["arize-phoenix==20.26.1"]
 HERE = Path(__file__).parent
 PATIENCE = 120.0
-"""Seconds a server may take to be ready, or to store what it was sent."""
+"""Timeout in seconds for a server to start, or to store the received data."""
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Server:
     folder: Path
 
     def cpu(self) -> float:
-        """CPU seconds so far, of its children too; PostgreSQL's own are not in it."""
+        """Return the CPU seconds so far, including children but not PostgreSQL."""
         used = [each.cpu_times() for each in self._processes()]
         return sum(each.user + each.system for each in used)
 
     def memory(self) -> float:
-        """Resident megabytes, of its children too."""
+        """Return the resident megabytes, including children."""
         return sum(each.memory_info().rss for each in self._processes()) / 1e6
 
     def _processes(self) -> list[psutil.Process]:
@@ -132,7 +132,7 @@ def proctor(*flags: str) -> Iterator[Server]:
 
 @contextmanager
 def proctor_postgres() -> Iterator[Server]:
-    """`proctor serve` with a PostgreSQL server of its own."""
+    """`proctor serve` with its own PostgreSQL server."""
     import pgserver
 
     with _folder() as folder:
@@ -154,7 +154,7 @@ def bare_spans() -> Iterator[Server]:
 
 @contextmanager
 def bare_requests() -> Iterator[Server]:
-    """The receiver of `_serve_bare.py`, which keeps requests as they came."""
+    """The receiver of `_serve_bare.py`, which stores requests unchanged."""
     with _bare("_serve_bare.py", "SELECT sum(spans) FROM requests") as server:
         yield server
 

@@ -76,7 +76,7 @@ def _step(number: int, rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def trail(copies: int, seed: int = 0, files: int = 30) -> Load | None:
-    """TRAIL's traces as they would have been sent, each copy under ids of its own."""
+    """Return TRAIL's traces as export requests, each copy with its own ids."""
     paths = sorted((ROOT.parent / "shared" / "trail" / "data").rglob("*.json"))
     chosen = paths[:: max(1, len(paths) // files)]
     traces = load_traces(chosen) if chosen else ()

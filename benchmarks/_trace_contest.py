@@ -1,4 +1,4 @@
-"""One contestant of `traces.py`, in a process of its own: `python _trace_contest.py NAME`.
+"""One contestant of `traces.py`, in its own process: `python _trace_contest.py NAME`.
 
 It reads one command a line and answers with what the work took and how many spans it found, so
 that three contestants, in environments of their own, take turns on the same spans.
@@ -140,7 +140,7 @@ class PydanticEvals:
 
 
 class Arrays:
-    """What one would write by hand for exactly these queries: lists, and one loop each."""
+    """Hand-written code for exactly these queries: lists, and one loop each."""
 
     def spans(self, data: list[Row]) -> Any:
         return [row._replace(attributes=dict(row.attributes)) for row in data]

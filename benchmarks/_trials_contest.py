@@ -1,4 +1,4 @@
-"""One contestant of `trials.py`, in a process of its own: `python _trials_contest.py NAME N MS`.
+"""One contestant of `trials.py`, in its own process: `python _trials_contest.py NAME N MS`.
 
 It imports everything and does a few trials first, so that what is timed is trials and not
 start-up; then it runs N trials of an agent that waits MS milliseconds, 100 at a time, with one
@@ -21,11 +21,11 @@ ANSWER = "The answer is 42, as everybody knows."
 WANTED = "42"
 AT_ONCE = 100
 WARM_UP = 10
-"""Trials before the clock starts: enough to import what is imported late."""
+"""Warm-up trials: enough to trigger late imports."""
 
 Agent = Callable[[Any], Awaitable[str]]
 Work = Callable[[int], int]
-"""Runs so many trials and says how many of them passed."""
+"""Run this many trials and return the number that passed."""
 
 
 class Clocks:
@@ -80,7 +80,7 @@ def cpu_seconds() -> float:
 
 
 def bare(agent: Agent, folder: Path, _clocks: Clocks, flush: bool = False) -> Work:
-    """What one would write by hand: a semaphore, and one JSON line a trial."""
+    """A hand-written loop: a semaphore, and one JSON line per trial."""
 
     async def run(n: int) -> int:
         slots = asyncio.Semaphore(AT_ONCE)

@@ -115,7 +115,7 @@ def match_all(pairs: list[Any]) -> float:
 
 
 def work(who: str, source: Path) -> None:
-    """One contestant in its own process: what it took, as JSON."""
+    """Run one contestant in its own process and print its timing as JSON."""
     pairs = json.loads(source.read_text())
     began = time.perf_counter()
     checks, cpu = judge_all(pairs) if who == "proctor" else (len(MODES), match_all(pairs))

@@ -1,4 +1,4 @@
-"""How long a diagnosis takes, what loading the model costs, and whether memory stays flat.
+"""Measure the time of a diagnosis, the time to load the model, and memory growth.
 
     python benchmarks/diagnosis.py [--trail ../shared/trail] [--rounds N]
 

@@ -1,4 +1,4 @@
-"""Trials on workers of Ray: what a trial costs there, and what a second worker brings.
+"""Measure the cost of a trial on Ray workers, and the speed-up of a second worker.
 
     python benchmarks/executors.py [--trials 10000] [--busy 200] [--rounds 3]
 
@@ -27,7 +27,7 @@ from proctor.trials._ray.cluster import connect, ray_package
 GOAL_TASK = 1.5
 """A trial on Ray over a bare Ray task, wall time."""
 GOAL_SCALING = 1.7
-"""Two workers over one, for work that keeps a processor busy, on two processors."""
+"""Goal for two workers against one, for CPU-bound work on two processors."""
 
 WORKERS = 2
 
@@ -52,7 +52,7 @@ cases:
 
 @dataclass
 class Cost:
-    """What so many of something cost."""
+    """Measured cost of a number of units."""
 
     name: str
     count: int

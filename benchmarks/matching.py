@@ -121,7 +121,7 @@ MATCHERS = {"proctor": proctor_matcher, "agentevals": agentevals_matcher, "bare"
 
 
 def work(who: str, mode: str, source: Path, *, verdicts: bool) -> None:
-    """Match every pair of a file once and print what it took; only the matching is timed."""
+    """Match every pair of a file once and print the time; only the matching is timed."""
     pairs: Pairs = json.loads(source.read_text(encoding="utf-8"))
     matches = MATCHERS[who](mode)
     matches(*pairs[0])
@@ -158,7 +158,7 @@ def contest(mode: str, source: Path, rounds: int) -> dict[str, Timing]:
 
 
 def per_mode(folder: Path, pairs: int, rounds: int) -> list[str]:
-    """The four modes on trajectories of 50 steps; what missed its goal."""
+    """Time the four modes on trajectories of 50 steps; return the missed goals."""
     source = write(folder, pairs, STEPS[0])
     missed: list[str] = []
     for mode in MODES:
@@ -174,7 +174,7 @@ def per_mode(folder: Path, pairs: int, rounds: int) -> list[str]:
 
 
 def growth(folder: Path, pairs: int, rounds: int) -> list[str]:
-    """Microseconds per step as trajectories get longer; what missed its goal."""
+    """Time a step of trajectories of growing length; return the missed goals."""
     missed: list[str] = []
     sources = {
         steps: write(folder, max(pairs * STEPS[0] // steps // 4, 10), steps) for steps in STEPS

@@ -1,4 +1,4 @@
-"""What the pytest plugin adds to a project that does not use it.
+"""Measure the overhead of the pytest plugin in a project that does not use it.
 
     python benchmarks/pytest_start.py [--rounds N]
 

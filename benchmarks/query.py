@@ -104,7 +104,7 @@ BY_CELL = """
 
 
 def raw(root: Path, sql: str) -> list[tuple]:
-    """What somebody who knows DuckDB would write over the same files."""
+    """Return the same result with hand-written DuckDB queries over the same files."""
     with duckdb.connect() as connection:
         source = f"read_parquet('{root}/*/*/results.parquet')"
         return connection.execute(sql.format(source=source)).fetchall()

@@ -100,7 +100,7 @@ def proctor(folder: Path, *arguments: str, expect: int = 0) -> None:
 
 
 def opening(browser: Browser, page: Path) -> float:
-    """Seconds until a page stands, in a tab that has seen nothing."""
+    """Return the seconds until a page is rendered in a new tab."""
     context = browser.new_context()
     tab = context.new_page()
     began = time.perf_counter()

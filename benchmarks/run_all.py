@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Benchmark(NamedTuple):
-    """A program here: which issue it belongs to, and what makes it short."""
+    """A benchmark program, its issue, and the arguments for a quick run."""
 
     issue: int
     about: str
@@ -105,11 +105,11 @@ def main() -> int:
 
 
 REMARK = re.compile(r"(missed|left out|skipped|all goals met)\b", re.IGNORECASE)
-"""What a benchmark says of goals, and of what it did without."""
+"""Matches the lines of a benchmark about goals and missing peers."""
 
 
 def played(name: str, *, quick: bool, fetch: bool) -> tuple[str, int]:
-    """What a benchmark printed, and its exit code."""
+    """Output of a benchmark, and its exit code."""
     began = time.monotonic()
     print(f"{name} …", end=" ", file=sys.stderr, flush=True)
     done = subprocess.run(
@@ -131,7 +131,7 @@ def missed(row: Row) -> str:
 
 
 def reason(said: str) -> str:
-    """The last line of what a benchmark that did not end well had to say."""
+    """Return the last output line of a failed benchmark."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
@@ -154,7 +154,7 @@ def tables(name: str, said: str) -> Iterator[Row]:
 
 
 def markdown(told: dict[str, Any], rows: Sequence[Row]) -> str:
-    """All of it as one table, then what was missed or left out."""
+    """Return all results as one table, then the missed goals and skipped peers."""
     load = ", ".join(f"{figure:.1f}" for figure in told["load"])
     size = "quick" if told["quick"] else "full"
     lines = [

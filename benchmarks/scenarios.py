@@ -1,4 +1,4 @@
-"""What building a scenario again costs: a look-up in the cache against a build, and a bare reading.
+"""Compare a cached build of a scenario with a full build, and with only reading the files.
 
     python benchmarks/scenarios.py [--rounds N] [--builds N]
 
@@ -55,7 +55,7 @@ def look_ups_with_cases(catalog: Catalog, builds: int) -> None:
 
 
 def files_of(built: Built) -> list[Path]:
-    """Every file that a look-up has to see: the template, what it includes, the built folder."""
+    """Return every file that a look-up reads: the template, its includes, the built folder."""
     assert built.template is not None
     return [*built.template.files, *built.path.iterdir(), built.path.parent / "digests.json"]
 

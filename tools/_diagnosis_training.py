@@ -1,4 +1,4 @@
-"""Training of the learned detector: ridge machines, then a judge over what they say.
+"""Train the learned detector: ridge models, then a regression over their scores.
 
 Nothing is drawn at random. Whatever is chosen (weights, calibration, threshold) is chosen on
 traces held out from the machines: `held_out` leaves each trace out in turn, in closed form.
@@ -49,23 +49,24 @@ if TYPE_CHECKING:
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
 
 SEEN = 2
-"""Spans a fact must show in to be kept: one that shows once teaches nothing about others."""
+"""Minimum number of spans with a feature: one seen once says nothing about other spans."""
 
 FINDINGS_PER_ERROR = {True: 1.45, False: 1.65}
-"""How many findings the threshold allows for each error in gold, with a plan and without one.
-Pair F1 is level up to there, while the share of errors found still grows; beyond, precision falls
-away: without a plan somewhat later."""
+"""Findings that the threshold allows per gold error, with and without a plan.
+
+Up to this value pair F1 is constant while recall still grows; beyond it precision falls, without a
+plan somewhat later."""
 
 SCORE_PENALTY = 0.2
-"""Of the scores' regression: half or twice of it changes nothing."""
+"""Penalty of the score regression; half or twice the value changes nothing."""
 
 JUDGE_PENALTY = 800.0
-"""Of a judge's weights, on standardised inputs, divided by the traces it learns from: the fewer
-they are the more it is held back. Half or twice of it changes nothing."""
+"""Penalty on the regression's weights, for standardised inputs, divided by the number of training
+traces: fewer traces give a stronger penalty. Half or twice the value changes nothing."""
 
 
 class Example(NamedTuple):
-    """A trace with its gold, ready to learn from or to be judged."""
+    """A trace with its gold annotation, for training or evaluation."""
 
     split: str
     name: str
@@ -79,7 +80,7 @@ class Example(NamedTuple):
 
 
 def read(folder: Path) -> tuple[list[Example], list[str]]:
-    """Every trace of both splits, and what was wrong with the files."""
+    """Return every trace of both splits, and the problems of the files."""
     examples: list[Example] = []
     problems: list[str] = []
     for split, suffix in SPLITS.items():
@@ -149,7 +150,7 @@ class _Kernels:
 
 
 def train(examples: Sequence[Example]) -> Detectors:
-    """Machines on all spans; judges on what the machines say of each trace without knowing it."""
+    """Train ridge models on all spans, and regressions on their out-of-fold scores."""
     kernels = _Kernels(examples)
     base = kernels.truth.mean(axis=0)
     alphas: list[Array] = []
@@ -203,7 +204,7 @@ def scorer(examples: Sequence[Example], chances: Sequence[Array], names: Sequenc
 
 
 def held_out(inverse: Array, alpha: Array, kernels: _Kernels) -> Array:
-    """What a machine would say of each trace had it not been trained on it.
+    """Return the out-of-fold scores of a model for each trace.
 
     For ridge regression this needs no second training: the residuals of a group left out are
     the group's part of the inverse, solved for the group's alphas.
@@ -235,7 +236,7 @@ def _detector(kernels: _Kernels, alphas: Sequence[Array], base: Array) -> Traine
 
 
 class Heard(NamedTuple):
-    """What a judge hears of one trace, and the truth."""
+    """Return the inputs of the regression for one trace, and the truth."""
 
     scores: Array
     rules: Array

@@ -49,14 +49,14 @@ FACTS = (
 FIELDS = ("output", "input", "failed", "shown")
 
 STRENGTH = 10.0
-"""How freely it may fit. With a third of it weighted F1 is 0.01 less, pair F1 too."""
+"""Inverse regularisation. With a third of it, weighted F1 and pair F1 are 0.01 lower."""
 
 SEEN = 2
 """Spans a bucket of words must show in to count."""
 
 
 def yardstick(folds: Folds, findings: Mapping[str, float]) -> dict[str, Scorecard]:
-    """Its scorecard for each split, at so many findings a trace."""
+    """Return its scorecard for each split, at the given number of findings per trace."""
     chances: dict[str, Array] = {}
     examples = [example for _, test in folds for example in test]
     for learn, test in folds:
@@ -122,7 +122,7 @@ def _words(rows: Sequence[FeatureRow], field: str, rarity: Array) -> sparse.csr_
 
 
 def _logistic(inputs: sparse.csr_array, wanted: Array) -> Array:
-    """The weights of a logistic regression, held back a little; the last input is always 1."""
+    """Return the weights of a regularised logistic regression; the last input is always 1."""
 
     def loss(weights: Array) -> tuple[float, Array]:
         sums = inputs @ weights

@@ -1,4 +1,4 @@
-"""The page of commands: what `--help` says of each, on one page that can be searched.
+"""Generate the page of commands from the `--help` of each.
 
 Everything comes from the commands themselves. Examples are shown in lists, because what they speak
 of (suites, runs, buckets) is not there on the page; tests/cli/test_help_examples.py runs them.

@@ -99,7 +99,7 @@ def _find(sources: Path, module: str, name: str) -> Found | None:
 
 
 def _class_of(sources: Path, module: str, node: ast.stmt) -> Found | None:
-    """The class of a name that is an instance made here: `capture = Capture()`."""
+    """Return the class of a name that is an instance: `capture = Capture()`."""
     made = node.value if isinstance(node, ast.Assign) else None
     if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and not made.args:
         found = _find(sources, module, made.func.id)
@@ -220,7 +220,7 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _kind(annotation: ast.expr) -> str:
-    """A type without what pydantic is told beside it."""
+    """Return a type without its pydantic annotations."""
     return ast.unparse(_Bare().visit(ast.parse(ast.unparse(annotation), mode="eval")))
 
 
@@ -234,14 +234,14 @@ class _Bare(ast.NodeTransformer):
 
 
 def _short(node: Function) -> str:
-    """A method with the names of its arguments: types are in `help()`."""
+    """Return a method with its argument names; types are in `help()`."""
     names = [re.split(r"[:=]", each)[0].strip() for each in _arguments(node.args)]
     head = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
     return f"{head}{node.name}({', '.join(names)})"
 
 
 def _field(node: ast.AnnAssign, after: ast.stmt | None) -> str:
-    """What a field says of itself: a docstring below it, or `description=` of pydantic."""
+    """Return the description of a field: the docstring below it, or pydantic `description=`."""
     if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
         return _prose(str(after.value.value))
     for word in node.value.keywords if isinstance(node.value, ast.Call) else []:

@@ -1,7 +1,7 @@
-"""What one trial costs the driver, the disk, the store and the query: measured here, now.
+"""Measure the cost of one trial for the driver, the disk, the store and queries.
 
-CPU seconds, not wall seconds, wherever the work is ours, so that a busy machine measures the same;
-wall seconds where waiting is the cost (uploads). Nothing here is assumed.
+CPU seconds for our own work, so that other load does not count; wall seconds where waiting is the
+cost (uploads). Nothing is assumed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from proctor.runs.trial import PlannedTrial, Trial
 from proctor.seeds import derive_seeds
 
 SMALL = 1_000
-"""Trials that are run to see what one costs: some seconds of work."""
+"""Trials run to measure one: several seconds of work."""
 
 SPANS = 12
 """Spans of the trace of a trial: six calls of tools between seven thoughts is an ordinary one."""
@@ -53,7 +53,7 @@ async def instant(input): return input
 
 
 Points = dict[str, list[tuple[int, float]]]
-"""What something cost at several sizes."""
+"""Measured costs at several sizes."""
 
 
 class Line(NamedTuple):
@@ -62,10 +62,10 @@ class Line(NamedTuple):
     fixed: float
     each: float
     off: float = 0.0
-    """By how much the point furthest from the line is off it, as a share of the line."""
+    """Maximum relative deviation of a point from the line."""
 
     def at(self, count: float) -> float:
-        """What it comes to for so many."""
+        """Return the cost for this count."""
         return self.fixed + self.each * count
 
 
@@ -77,9 +77,9 @@ class Costs(NamedTuple):
     bare_s: float
     """The same for an agent that answers at once and leaves one span."""
     ray_s: float | None
-    """What the driver does for a trial that runs on a worker of Ray; None without Ray."""
+    """Driver time for a trial on a Ray worker; None without Ray."""
     write_s: float
-    """Of it: encoding and writing one line of the journal."""
+    """Part of it: encoding and writing one journal line."""
     permit_s: float
     """Handing out one permit of a rate limit."""
     plan_s: float
@@ -89,7 +89,7 @@ class Costs(NamedTuple):
     trace_bytes: float
     parquet_bytes: float
     resume: Line
-    """Reading a journal back, of so many trials."""
+    """Reading a journal, by number of trials."""
     resume_bytes: float
     """Memory that each finished trial of a resumed run takes."""
     finalise_bytes: float
@@ -97,7 +97,7 @@ class Costs(NamedTuple):
     finalise: Line
     """Writing the columns, the summaries and the facts of a run that has ended."""
     query: Line
-    """Pass rates by agent and case, over one run of so many trials."""
+    """Pass rates by agent and case over one run, by number of trials."""
     upload_small_s: float | None
     """Wall seconds of one small request to the store; None without one."""
     upload_byte_s: float | None
@@ -154,7 +154,7 @@ def _run(folder: Path, agent: str) -> tuple[float, Run]:
 
 
 def _suite(folder: Path, agent: str) -> Path:
-    """Ten cases with ordinary checks, and the agent beside them."""
+    """Write ten cases with ordinary checks, and their agent."""
     folder.mkdir()
     (folder / f"bots_{agent}.py").write_text(AGENT)
     case = {
@@ -216,7 +216,7 @@ def _large(
     size: int,
     points: dict[str, list[tuple[int, float]]],
 ) -> None:
-    """A run folder of so many trials like the model's: what it takes to read, end and ask it."""
+    """Measure reading, finalizing and querying a run folder with copies of the model's trials."""
     path = root / "scale" / "2026-01-01_001"
     path.mkdir(parents=True)
     folder = RunFolder(path)
@@ -274,7 +274,7 @@ def _on_ray(folder: Path) -> float | None:
 
 
 def _multiply(folder: RunFolder, trials: list[Trial], size: int) -> None:
-    """Write a journal of trials like these, each with a place and a seed of its own."""
+    """Write a journal of copies of these trials, each with its own index and seed."""
     seeds = derive_seeds(size, 0, "scale")
     journal = folder.journal(Sync.NEVER)
     for start in range(0, size, 1_000):

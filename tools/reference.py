@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a script that reports to its terminal
-"""Write the reference pages that are made from the code: the commands and the Python names.
+"""Write the reference pages generated from the code: commands and Python names.
 
     python tools/reference.py            writes docs/reference/cli.md and docs/reference/python.md
     python tools/reference.py --check    exit code 1 where a page is not what the code says
@@ -16,7 +16,7 @@ from _reference_names import names_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {"cli.md": commands_page, "python.md": names_page}
-"""Page of docs/reference → what writes it, from the folder of the sources."""
+"""Page of docs/reference → the function that generates it from the source folder."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,5 +1,5 @@
 # ruff: noqa: T201, S603 - a script that reports to its terminal and runs our own command
-"""Make the screenshots of the documentation anew, from a real run of `proctor demo`.
+"""Create the screenshots of the documentation from a real run of `proctor demo`.
 
     python tools/screenshots.py            writes docs/images/*.png
 
@@ -90,14 +90,14 @@ def top(_shown: Page) -> None:
 
 
 def charts(shown: Page) -> None:
-    """The cases and what follows, once their charts are drawn."""
+    """Show the cases and the following sections, once their charts are drawn."""
     shown.locator("#cells").evaluate("it => it.scrollIntoView({behavior: 'instant'})")
     for name in ("heatmap", "histogram", "timeline"):
         shown.wait_for_selector(f"[data-chart={name}] canvas", state="attached")
 
 
 def trial(shown: Page) -> None:
-    """A trial that did what it must not, and the step in which it did."""
+    """Show a trial with a forbidden action, at the step of that action."""
     shown.get_by_role("link", name="unknown-order").first.click()
     shown.wait_for_selector("dialog[open] .spans")
     shown.get_by_role("treeitem").last.click()
@@ -108,7 +108,7 @@ PICTURES = {
     "report-cases": ("dark", 1100, charts),
     "report-trial": ("light", 860, trial),
 }
-"""Name → theme, height, and what to do before the picture is taken."""
+"""Name → theme, height, and the action before the screenshot."""
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ METHODS = ("rules", "learned", "offline")
 
 
 class HeldOut(NamedTuple):
-    """What one cut of the folds gave: scorecards by split and method, chances with their truth."""
+    """Results of one split into folds: scorecards, probabilities and the truth."""
 
     cards: dict[tuple[str, str], Scorecard]
     chances: list[np.ndarray]
@@ -63,7 +63,7 @@ def folds(examples: list[Example], cut: int) -> list[tuple[list[Example], list[E
 def predicted(
     known: Detectors, example: Example, method: str, *, forced: bool = False
 ) -> Annotation:
-    """What a method finds in a trace; `forced`, also where the detector would keep silent."""
+    """Return the findings of a method; `forced`: also for unknown kinds of traces."""
     found, values = example.findings, None
     if forced:
         reading = known.detector.read_rows(example.rows)
@@ -126,7 +126,7 @@ def write(known: Detectors, path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, and write when asked to."""
+    """Measure, and write the model and page if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trail", type=Path, help="the folder with data/ and the annotations")
     parser.add_argument("--cuts", type=int, default=CUTS, help="ways to cut the folds; 0: none")

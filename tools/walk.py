@@ -71,7 +71,7 @@ class Walk:
         self.active = True
 
     def add_other_threads(self) -> None:
-        """Count what the other threads are in the middle of, such as the loop of a server."""
+        """Count the functions running in other threads, such as a server loop."""
         mine = threading.get_ident()
         for thread, top in sys._current_frames().items():
             frame: FrameType | None = None if thread == mine else top
@@ -291,7 +291,7 @@ def walked(job: str) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print what one job executes."""
+    """Print the files and functions that a job executes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
