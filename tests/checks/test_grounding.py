@@ -16,7 +16,7 @@ HOTEL = (
     'said "we renovated every room last year". Revenue grew 12.4 percent to 3.2 million kroner.'
 )
 GOOD = """I found a flight for you. **British Airways** flight BA245 departs London on \
-March 15, 2024 at 9:30 am and costs $1,234.50; it takes 90 minutes.
+March 15, 2024 at 9:30 am and costs $1,234.50; it takes 1.5 hours.
 1. The Grand Hotel Aurora has four stars and is in the centre of Oslo, with breakfast included.
 2. Guests rated it 87% positive [1], and revenue grew about 12% to 3.2M kroner.
 Smith said "we renovated every room". Let me know if you need anything else!"""
@@ -46,8 +46,8 @@ def test_a_faithful_answer_is_supported_claim_by_claim():
         assert claim.evidence
         assert claim.source in (0, 1)
     texts = {claim.text: claim for claim in result.claims}
-    assert "duration_minutes" in f"{texts['90'].evidence}"
-    assert texts["90"].source == 0
+    assert "duration_minutes" in f"{texts['1.5 hours'].evidence}"
+    assert texts["1.5 hours"].source == 0
 
 
 def test_an_invented_answer_shows_what_was_invented():
@@ -57,8 +57,8 @@ def test_an_invented_answer_shows_what_was_invented():
     assert {
         "Flight LH901 of Lufthansa",
         "April 2, 2024",
-        "1,850",
-        "3",
+        "$1,850",
+        "3 hours",
         "Radisson Plaza Hotel",
         "we will close next summer",
     } <= wrong
@@ -91,7 +91,10 @@ def test_one_changed_figure_in_a_good_answer_is_found():
         ("45%", "45 percent"),
         ("45%", "0.45"),
         ("45 percent", '{"share": 0.449}'),
+        ("1.5 hours", "90 minutes"),
+        ("2 km", "2000 m"),
         ("350 ms", '{"latency_ms": 350}'),
+        ("350 ms", "0.35 seconds"),
         ("21.6 °C", "21.6°C"),
         ("about 1,200", "1,234"),
         ("22", "21.6"),
@@ -107,7 +110,7 @@ def test_one_changed_figure_in_a_good_answer_is_found():
     ],
 )
 def test_a_figure_is_the_same_however_it_is_written(said, evidence):
-    """R-C8: grouping, magnitudes, percent, times and days are normalised."""
+    """R-C8: grouping, magnitudes, percent, units, times and days are normalised."""
     result = ground(f"it is {said}.", [f"noise {evidence} noise"])
     assert [c.detail for c in result.claims if not c.supported] == []
     assert result.score == 1.0
@@ -120,9 +123,12 @@ def test_a_figure_is_the_same_however_it_is_written(said, evidence):
         ("1,234", "1.2k"),
         ("1,200", "1,234"),
         ("4", "3.7"),
+        ("45%", "45 km"),
         ("45%", "4.5%"),
+        ("90 hours", '{"duration_minutes": 90}'),
         ("3 hours", "2024-03-15"),
         ("3", "2024-03-15T03:00"),
+        ("$5", "€5"),
         ("2:30 PM", "02:30"),
         ("March 15, 2024", "2023-03-15"),
         ("March 16", "2024-03-15"),
@@ -130,9 +136,15 @@ def test_a_figure_is_the_same_however_it_is_written(said, evidence):
     ],
 )
 def test_a_figure_that_is_not_there_is_not_found(said, evidence):
-    """R-C8: near misses and parts of identifiers are no support."""
+    """R-C8: near misses, other units and parts of identifiers are no support."""
     result = ground(f"it is {said}.", [f"noise {evidence} noise"])
     assert result.score == 0.0
+
+
+def test_another_unit_is_told():
+    """R-C8: the unsupported piece says what the evidence has instead."""
+    (claim,) = ground("it is 90 hours.", ['{"duration_minutes": 90}']).claims
+    assert claim.detail == "the evidence has this figure only as '90'"
 
 
 @given(st.integers(0, 10**12), st.integers(0, 99))

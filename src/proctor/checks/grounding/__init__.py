@@ -153,6 +153,11 @@ def _place(claim: Candidate, texts: Evidence) -> EvidencePosition | None:
 
 
 def _lacking(claim: Candidate, texts: Evidence) -> str:
+    if claim.quantity is not None and claim.quantity.dimension:
+        other = texts.other_unit(claim.quantity)
+        if other is not None:
+            text = snippet(texts.texts[other.source], other, margin=0)
+            return f"the evidence has this figure only as {text!r}"
     if claim.kind == "name" and len(claim.words) > 1:
         known = [word for word in claim.words if texts.phrase([word]) is not None]
         if known:
@@ -182,9 +187,10 @@ def _judge_sentence(
     return CheckedClaim(*said, False, detail=detail + ", ".join(missing[:8]))
 
 
-def snippet(text: str, place: EvidencePosition) -> str:
+def snippet(text: str, place: EvidencePosition, margin: int = _SNIPPET_MARGIN) -> str:
     """Return the text around a place, on one line, with ellipses where it was cut."""
-    start = max(0, place.start - _SNIPPET_MARGIN)
-    end = min(len(text), place.end + _SNIPPET_MARGIN)
+    start, end = max(0, place.start - margin), min(len(text), place.end + margin)
     inner = " ".join(text[start:end].split())
+    if not margin:
+        return inner
     return f"{'…' if start else ''}{inner}{'…' if end < len(text) else ''}"

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from proctor.checks.grounding._claims import (
+    CLOCK,
+    COUNTABLE,
+    DAY,
     NUMBER,
     NUMBER_WORDS,
     WORD,
     Candidate,
-    NumberKind,
     Quantity,
     dates,
     folded,
+    label_before,
     read_quantities,
     stem,
 )
@@ -60,7 +63,7 @@ class Evidence:
         self._exact: dict[str, list[int]] = {word: [] for word in exact}
         self._stems: dict[str, list[int]] = {word: [] for word in stems}
         self._places: dict[int, EvidencePosition] = {}
-        self._numbers: list[tuple[Quantity, int]] = []
+        self._numbers: list[tuple[float, Quantity, int]] = []
         self._dates: dict[tuple[int | None, int, int], EvidencePosition] = {}
         kinds = {claim.kind for claim in claims}
         self._read_words(counting="number" in kinds)
@@ -73,7 +76,9 @@ class Evidence:
                     self._dates.setdefault((day.year, day.month, day.day), place)
                     self._dates.setdefault((None, day.month, day.day), place)
         self._exact_sets: dict[str, set[int]] = {}
-        self._numbers.sort(key=lambda entry: entry[0].value)
+        self._by_raw = sorted(self._numbers, key=lambda entry: entry[0])
+        by_value = ((entry[1].value, *entry[1:]) for entry in self._numbers)
+        self._by_value = sorted(by_value, key=lambda entry: entry[0])
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -90,8 +95,10 @@ class Evidence:
                     wanted = (self._exact.get(plain), self._stems.get(stem(plain)))
                     lists = known[word] = tuple(each for each in wanted if each is not None)
                     if counting and plain in NUMBER_WORDS:
-                        spelt = Quantity(*found.span(), NUMBER_WORDS[plain])
-                        self._numbers.append((spelt, source))
+                        value = NUMBER_WORDS[plain]
+                        start, end = found.span()
+                        spelt = Quantity(start, end, value, value, "", 1.0)
+                        self._numbers.append((value, spelt, source))
                 for places in lists:
                     places.append(ordinal)
                 if lists:
@@ -99,13 +106,16 @@ class Evidence:
             ordinal += _BETWEEN_TEXTS
 
     def _read_numbers(self) -> None:
-        # Data repeats itself: a figure is parsed once.
-        seen: set[str] = set()
+        # Data repeats itself: a figure with the same unit and label is parsed once.
+        seen: set[tuple[str, str, str]] = set()
         for source, text in enumerate(self.texts):
             for found in NUMBER.finditer(text):
-                if found.group() not in seen:
-                    seen.add(found.group())
-                    self._numbers += [(quantity, source) for quantity in read_quantities(found)]
+                start = found.start()
+                written = (found.group(), text[start - 1 : start], label_before(text, start))
+                if written not in seen:
+                    seen.add(written)
+                    for quantity in read_quantities(text, found):
+                        self._numbers.append((quantity.raw, quantity, source))
 
     # -- looking up -------------------------------------------------------------------------
 
@@ -165,24 +175,44 @@ class Evidence:
         return self._dates.get((year, month, day))
 
     def number(self, wanted: Quantity, slack: float) -> EvidencePosition | None:
-        """Find a number that, rounded as the wanted one is, equals the wanted one."""
-        value = wanted.value
-        if wanted.kind == "clock":
+        """Find a number that, rounded as the wanted one is, equals the wanted one.
+
+        Units must not contradict each other: a figure without one agrees with any.
+        """
+        raw, dimension = wanted.raw, wanted.dimension
+        if not dimension:
+            return self._near(self._by_raw, raw, slack, COUNTABLE)
+        if dimension == CLOCK:
             # "2:30" may mean the afternoon.
-            return self._near(value, 0.0, {"clock"}) or self._near(value + 12 * 60, 0.0, {"clock"})
-        near = self._near(value, slack, {"number", "percent"})
-        if near is None and wanted.kind == "percent":
+            same = self._near(self._by_raw, raw, 0.0, {CLOCK})
+            return same or self._near(self._by_raw, raw + 12 * 60, 0.0, {CLOCK})
+        size = wanted.value / raw if raw else 1.0
+        near = self._near(self._by_value, wanted.value, slack * size, {dimension})
+        if near is None:
+            # Evidence without a unit, such as a cell of a table, agrees with any unit.
+            near = self._near(self._by_raw, raw, slack, {"", DAY if dimension == "ordinal" else ""})
+        if near is None and dimension == "percent":
             # Data often holds 0.15 where an answer says 15 %.
-            near = self._near(value / 100, slack / 100, {"number"})
+            near = self._near(self._by_raw, raw / 100, slack / 100, {""})
         return near
 
-    def _near(self, value: float, slack: float, kinds: set[NumberKind]) -> EvidencePosition | None:
+    def other_unit(self, wanted: Quantity) -> EvidencePosition | None:
+        """Find the same figure with another unit."""
+        return self._near(self._by_raw, wanted.raw, 0.0, COUNTABLE)
+
+    def _near(
+        self,
+        numbers: Sequence[tuple[float, Quantity, int]],
+        value: float,
+        slack: float,
+        dimensions: frozenset[str] | set[str],
+    ) -> EvidencePosition | None:
         slack += abs(value) * _EQUAL
-        low = bisect_left(self._numbers, value - slack, key=lambda entry: entry[0].value)
-        for place in range(low, len(self._numbers)):
-            quantity, source = self._numbers[place]
-            if quantity.value > value + slack:
+        low = bisect_left(numbers, value - slack, key=lambda entry: entry[0])
+        for place in range(low, len(numbers)):
+            found, quantity, source = numbers[place]
+            if found > value + slack:
                 return None
-            if quantity.kind in kinds:
+            if quantity.dimension in dimensions:
                 return EvidencePosition(source, quantity.start, quantity.end)
         return None
