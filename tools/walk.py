@@ -105,11 +105,12 @@ class Walk:
 
 def proctor(*args: str) -> None:
     """Run the command in this process; its output is dropped."""
-    from proctor.cli.main import main
+    # Not `main`, which runs it in a child: the profiler is in this process.
+    from proctor.cli.main import run
 
     sys.argv = ["proctor", *args]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        main()
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(args)
 
 
 def twice(walk: Walk, command: Callable[[], None]) -> None:

@@ -5,8 +5,10 @@ and exit code 2 (never 1, which means that a gate failed) for everything that co
 An unexpected error is written to a report file; with `--debug` its traceback is printed.
 """
 
+import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +23,7 @@ from proctor.sanitize import printable
 if TYPE_CHECKING:
     import logging
     from pathlib import Path
+    from types import FrameType
 
 EXIT_INTERRUPTED = 128 + 2
 """The exit code that shells report for a process ended by SIGINT."""
@@ -70,7 +73,7 @@ COMMANDS = {
         "proctor.cli.report", "report", "Report on a run (HTML, Markdown, charts, terminal)."
     ),
     "view": Entry("proctor.cli.serve", "view", "Browse runs in the browser."),
-    "compare": Entry("proctor.cli.compare", "compare", "Compare two runs or two agents."),
+    "compare": Entry("proctor.cli.compare", "compare", "Compare two or more runs or agents."),
     "leaderboard": Entry("proctor.cli.compare", "leaderboard", "Rank agents, with rank ranges."),
     "gate": Entry("proctor.cli.gate", "gate", "Test whether a run is worse than another."),
     "power": Entry("proctor.cli.gate", "power", "Compute how many cases and trials are needed."),
@@ -160,12 +163,107 @@ def cli(debug: bool) -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    code = run(sys.argv[1:] if args is None else args)
+    given = list(sys.argv[1:] if args is None else args)
+    name = next((each for each in given if not each.startswith("-")), "")
+    # Windows has no fork: there, the code of an agent can end the command with its own exit code.
+    forks = name in EXECUTES_CODE and hasattr(os, "fork") and COMPLETE_VARIABLE not in os.environ
+    code = supervised(given) if forks else run(given)
     if "obstore" in sys.modules:
         # Its threads may still call into an interpreter that is shutting down, which aborts.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+# -- supervision -----------------------------------------------------------------------------------
+# Agents and checks in Python run in the process of the command. `os._exit(0)` in one of them, or a
+# crash of the interpreter, would decide the exit code of the gate. So these commands run in a
+# child, and the parent, which executes no code of users, reports how the child ended.
+
+EXECUTES_CODE = frozenset(("test", "run", "rerun", "gate", "baseline", "agent", "schedule"))
+"""Commands that execute the code of users in their process."""
+
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+_PR_SET_PDEATHSIG = 1
+"""Linux: the signal a process gets when its parent dies."""
+
+
+def supervised(args: Sequence[str]) -> int:
+    """Run the command line in a child process and return the exit code that it reports.
+
+    A child that ends without a report did not finish its work: exit code 2, and a message that says
+    how it ended. Signals to this process are passed on; those of the terminal reach both anyway.
+    Terminal, standard input and process group are shared. Trade-off: a signal that a process sends
+    to the whole group reaches the child twice, which ends it at once, as a second Ctrl-C does.
+    """
+    forwarded = {getattr(signal, name) for name in _FORWARDED}
+    reading, writing = os.pipe()
+    # With a handler, so that the signal is kept for `sigwait` instead of being discarded.
+    earlier = signal.signal(signal.SIGCHLD, _noted)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        os.close(reading)
+        signal.signal(signal.SIGCHLD, earlier or signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _die_with(parent)
+        code = run(args)
+        os.write(writing, bytes([code]))
+        return code
+    os.close(writing)
+    while True:
+        number, sent = _next_signal({*forwarded, signal.SIGCHLD})
+        if number == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+        elif sent:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # The child may have left processes behind that hold the other end open.
+    os.set_blocking(reading, False)
+    with contextlib.suppress(BlockingIOError):
+        if report := os.read(reading, 1):
+            return report[0]
+    code = os.waitstatus_to_exitcode(status)
+    code = 128 - code if code < 0 else code
+    # Ended at once by a second signal, or by one before it was handled.
+    if code in (128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+        return code
+    how = f"with exit code {code}" if code < 128 else f"by {signal.Signals(code - 128).name}"
+    _print_error(
+        f"error: the process ended {how} before the command was done: code of an agent or a check"
+        " called os._exit or crashed the interpreter",
+        "finished trials are saved, see `proctor runs status`; `isolation: process` of an agent"
+        " keeps it from ending the command",
+    )
+    return EXIT_CANNOT_JUDGE
+
+
+def _next_signal(expected: "set[signal.Signals]") -> tuple[int, bool]:
+    """Wait for a signal; return it, and whether a process sent it to this one."""
+    if sys.platform == "linux":
+        found = signal.sigwaitinfo(expected)
+        return found.si_signo, found.si_code <= 0  # the kernel's own, as of Ctrl-C, are above 0
+    number = signal.sigwait(expected)
+    # Elsewhere a signal has no sender: Ctrl-C goes to both, anything else is passed on.
+    return number, not (number == signal.SIGINT and os.isatty(0))
+
+
+def _noted(_number: int, _frame: "FrameType | None") -> None:
+    """Do nothing at a signal that `sigwait` reports."""
+
+
+def _die_with(parent: int) -> None:
+    """Let `kill -9` of the parent end this process as well, where the system can do that."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has died already
+            os._exit(EXIT_CANNOT_JUDGE)
 
 
 def run(args: Sequence[str]) -> int:

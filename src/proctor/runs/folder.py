@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
@@ -115,6 +116,9 @@ def safe_name(text: str) -> str:
     name = _UNSAFE.sub("-", text).strip("-. ")[:MAX_NAME].rstrip(". ") or "run"
     return f"_{name}" if _RESERVED.fullmatch(name) else name
 
+
+LOCK_TRIES, LOCK_WAIT = 10, 0.05
+"""How often and how many seconds apart the writer lock is tried."""
 
 FORMAT = 1
 """Version of the layout below; a reader refuses a newer one."""
@@ -260,7 +264,11 @@ class RunFolder:
                 f"cannot write here: {error.strerror}", where=str(self.path)
             ) from None
         with file:
-            if not lock_file(file, wait=False):
+            # A process that was killed may need a moment to end and release it.
+            tries = LOCK_TRIES
+            while not (locked := lock_file(file, wait=False)) and (tries := tries - 1):
+                time.sleep(LOCK_WAIT)
+            if not locked:
                 raise RunFolderError(
                     "another process is writing this run",
                     where=str(self.path),

@@ -139,9 +139,13 @@ def look_at(run: Path, now: datetime | None = None) -> Sign:
 
 
 def _exists(pid: int) -> bool:
-    """Return whether the process exists here; assume so where that cannot be checked."""
+    """Return whether the process runs here; assume so where that cannot be checked."""
     if os.name == "nt":  # on Windows, signal 0 would end it
         return True
+    # A zombie has ended, though nobody has waited for it.
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]:
+            return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
