@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping
+from typing import IO
 
 import msgspec
 
@@ -28,13 +29,10 @@ from proctor.trace.conventions.values import decode_json
 from proctor.trace.formats import otlp
 from proctor.trace.redact import Redactor
 
-# Lengths of the header (content type and what the body holds, a NUL between them) and of the body.
-REQUEST = struct.Struct("<II")
-
-# The length of a reply, or of the settings.
+# Messages between the server and a child: a length and that many bytes. A child sends READY, is
+# sent the settings as JSON, and then for each request a header (content type and what the body
+# holds, a NUL between them) and the body; it answers with rows.
 LENGTH = struct.Struct("<I")
-
-# The first bytes of a child; the parent then sends the settings as JSON, their length first.
 READY = b"ready"
 
 # One writer cannot keep up with more readers.
@@ -131,6 +129,22 @@ def received(body: bytes, content_type: str, what: str = SPANS) -> tuple[Collect
     return collected, sum(lost), message
 
 
+def send(pipe: IO[bytes], *messages: bytes) -> None:
+    """Write messages to the other side."""
+    for message in messages:
+        pipe.write(LENGTH.pack(len(message)))
+        pipe.write(message)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> bytes | None:
+    """Return the next message; None when the other side has ended."""
+    head = pipe.read(LENGTH.size)
+    size = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
+    message = pipe.read(size)
+    return message if len(head) == LENGTH.size and len(message) == size else None
+
+
 # -- the server's side -----------------------------------------------------------------------------
 
 
@@ -188,12 +202,11 @@ class Child:
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
-        if not self._ready and process.stdout.read(len(READY)) == READY:
+        if not self._ready and receive(process.stdout) == READY:
             prices = self.prices.to_dict() if self.prices else {}
             settings = json.dumps({"prices": prices, "patterns": dict(self.patterns)}).encode()
             with contextlib.suppress(OSError):  # it ended already: the first request notices
-                process.stdin.write(LENGTH.pack(len(settings)) + settings)
-                process.stdin.flush()
+                send(process.stdin, settings)
                 self._ready = True
         return self._ready
 
@@ -205,12 +218,8 @@ class Child:
         self.wait()
         header = f"{content_type}\0{what}".encode("utf-8", "replace")
         with contextlib.suppress(OSError, ValueError, struct.error, msgspec.MsgspecError):
-            process.stdin.write(REQUEST.pack(len(header), len(body)) + header)
-            process.stdin.write(body)
-            process.stdin.flush()
-            (size,) = LENGTH.unpack(process.stdout.read(LENGTH.size))
-            reply = process.stdout.read(size)
-            if len(reply) == size:
+            send(process.stdin, header, body)
+            if (reply := receive(process.stdout)) is not None:
                 return decode(reply)
         self.close()
         return DecodedRows(message="a reader process ended and is restarted", refused=503)
@@ -247,27 +256,19 @@ def main() -> None:
     threading.Thread(target=warm_up, daemon=True).start()
     gc.freeze()  # what is loaded now stays
     gc.set_threshold(COLLECT_AFTER)
-    outgoing.write(READY)
-    outgoing.flush()
-    head = incoming.read(LENGTH.size)
-    if len(head) < LENGTH.size:
+    send(outgoing, READY)
+    if (written := receive(incoming)) is None:
         return  # the server ended before it sent anything
-    settings = json.loads(incoming.read(LENGTH.unpack(head)[0]))
+    settings = json.loads(written)
     prices, redactor = PriceTable(settings["prices"]), Redactor(settings["patterns"])
-    while len(head := incoming.read(REQUEST.size)) == REQUEST.size:
-        header_size, size = REQUEST.unpack(head)
-        kind, _, what = incoming.read(header_size).decode().partition("\0")
-        body = incoming.read(size)
-        if len(body) < size:
-            return
+    while (header := receive(incoming)) is not None and (body := receive(incoming)) is not None:
+        kind, _, what = header.decode().partition("\0")
         try:
             encoded = encode(make(body, kind, what, redactor, prices))
         except (UnicodeError, OverflowError, TypeError, ValueError):
             problem = "cannot be stored: text that is not valid Unicode"
             encoded = encode(DecodedRows(message=problem, refused=400))
-        outgoing.write(LENGTH.pack(len(encoded)))
-        outgoing.write(encoded)
-        outgoing.flush()
+        send(outgoing, encoded)
 
 
 if __name__ == "__main__":
