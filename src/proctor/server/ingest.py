@@ -2,8 +2,8 @@
 
 Guarantees: a request is answered only when its spans are on disk, or refused with a reason. The
 bytes being read and waiting are bounded; beyond that, requests are refused with a time to retry.
-One thread writes. Rows are made by another thread, or by reader processes while it writes. A
-request that cannot be written is refused alone, and nothing ends the threads but `stop`.
+One thread writes. Rows are made by that thread, or by reader processes while it writes. A request
+that cannot be written is refused alone, and nothing ends the threads but `stop`.
 """
 
 from __future__ import annotations
@@ -59,13 +59,20 @@ class _PendingRequest(NamedTuple):
 
 class _DecodedRequest(NamedTuple):
     request: _PendingRequest
+    rows: DecodedRows | None
+    """None: the writing thread makes them."""
+
+
+class _AcceptedRequest(NamedTuple):
+    request: _PendingRequest
     rows: DecodedRows
 
 
 class Ingest:
     """Store request bodies: call `start`, then `await take(...)`.
 
-    `readers` are processes that make rows; `stop` ends them. Without any, a thread makes the rows.
+    `readers` are processes that make rows; `stop` ends them. Without any, the writing thread makes
+    the rows.
     """
 
     def __init__(
@@ -150,7 +157,7 @@ class Ingest:
     # -- the threads that make rows ---------------------------------------------------------------
 
     def _decode(self, reader: Child | None) -> None:
-        """Make rows of one request after another: here, or in a reader once it is ready."""
+        """Make rows of one request after another in a reader, once it is ready."""
         ready = threading.Event()
         if reader is None:
             warm_up()
@@ -159,12 +166,10 @@ class Ingest:
             starting = threading.Thread(target=_start, args=[reader, ready], daemon=True)
             starting.start()
         while (request := self._requests.get()) is not None:
-            body, content_type, what, _ = request
+            rows: DecodedRows | None = None
             try:
                 if reader is not None and ready.is_set():
-                    rows = reader.read(body, content_type, what)
-                else:
-                    rows = make(body, content_type, what, self._redactor, self._store.prices)
+                    rows = reader.read(request.body, request.content_type, request.what)
             except Exception as error:  # noqa: BLE001 (a thread that ended would read nothing more)
                 reason = f"cannot be read: {type(error).__name__}"
                 rows = DecodedRows(message=reason, refused=503)
@@ -186,17 +191,22 @@ class Ingest:
                     else:
                         together.append(decoded)
                         size += len(decoded.request.body)
-            accepted: list[_DecodedRequest] = []
-            for each in together:
-                if each.rows.refused:
-                    each.request.settle(Refused(each.rows.refused, each.rows.message))
+            accepted: list[_AcceptedRequest] = []
+            for request, decoded_rows in together:
+                # Made by this thread: two busy threads of one process slow each other down.
+                body, content_type, what, _ = request
+                rows = decoded_rows or make(
+                    body, content_type, what, self._redactor, self._store.prices
+                )
+                if rows.refused:
+                    request.settle(Refused(rows.refused, rows.message))
                 else:
-                    accepted.append(each)
+                    accepted.append(_AcceptedRequest(request, rows))
             self._write(accepted)
             with self._lock:
                 self._bytes -= size
 
-    def _write(self, together: list[_DecodedRequest]) -> None:
+    def _write(self, together: list[_AcceptedRequest]) -> None:
         if not together:
             return
         batch = Batch()
