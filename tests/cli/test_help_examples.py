@@ -135,8 +135,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         do("run suite.yaml --quiet --trials 1")
         do("baseline save suite.yaml --version v2")
         do("trace convert results/suite --to jsonl -o traces/all.jsonl")
-        do("run suite.yaml --quiet --agents fast,careful --name shop")
-        do("run suite.yaml --quiet --agents fast,careful --name shop")
+        do("run suite.yaml --quiet --agents fast,careful,cheap --name shop")
+        do("run suite.yaml --quiet --agents fast,careful,cheap --name shop")
         for run in sorted((folder / "results").glob("*/*_00*")):
             run.rename(run.with_name(re.sub(r"^.*_", "2026-01-31_", run.name)))
         for name in ("main",):
@@ -158,7 +158,8 @@ def write_files(folder: Path) -> None:
 
     (folder / "agent.py").write_text(AGENT)
     agents = {
-        name: {"kind": "python", "target": "agent:answer"} for name in ("fast", "careful", "a", "b")
+        name: {"kind": "python", "target": "agent:answer"}
+        for name in ("fast", "careful", "cheap", "a", "b")
     }
     (folder / "proctor.yaml").write_text(yaml.safe_dump({"agents": agents}))
     suite = yaml.safe_dump(SUITE, sort_keys=False)
