@@ -159,6 +159,17 @@ def test_identical_instances_pass_the_gate(tmp_path, capsys, estimand):
         assert (gate["verdict"], gate["arms"][0]["gate"]["estimand"]) == (verdict, estimand)
 
 
+def test_every_agent_must_be_without_regression(tmp_path, capsys):
+    """R-Q2: NO REGRESSION is a claim about all agents together, so each is bounded at 95 %: 59
+    identical instances are enough for two agents as well."""
+    arms = {name: grid(1, 59, lambda case, seed: seed % 5) for name in "xy"}
+    runs = [made(tmp_path, name, arms) for name in ("one", "two")]
+    text = told(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
+    assert text.startswith("NO REGRESSION")
+    assert "each test at 0.025 (Bonferroni)" in text
+    assert "at most 5 points (one-sided 95 %)" in text
+
+
 def test_the_interval_agrees_with_the_test(tmp_path, capsys):
     """R-Q1: 15 against 1 changed of 100: the interval uses the pairing, as the p-value does."""
     before = {(f"c{at:03}", None): [float(at >= 15)] for at in range(100)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +210,7 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
         yield f"  and {len(tested) - MAX_PAIRS} more pairs (--json has all)"
     yield from (f"  {note}" for note in sequence_note(row.value for row in board.rows))
     if board.left_out:
-        yield f"Not ranked on: {plural(len(board.left_out), 'case')}"
+        yield f"Not ranked on: {_left_out(board.left_out)}"
         yield from named(board.left_out)
     for row in board.rows:
         name = line(row.name, MAX_CELL)
@@ -318,13 +318,19 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     if any(case.notable for case in pair.cases):
         yield f"  * p after Benjamini–Hochberg at most {NOTABLE_FDR:g}: look here first"
     if pair.left_out:
-        yield f"Left out: {plural(len(pair.left_out), 'case')}"
+        yield f"Left out: {_left_out(pair.left_out)}"
         yield from named(pair.left_out)
     for name, parts in pair.not_counted.items():
         if parts:
             yield f"Not counted in {line(name, 120)}: {line('; '.join(parts))}"
     for note in pair.notes:
         yield f"note: {line(note)}"
+
+
+def _left_out(reasons: Mapping[str, str]) -> str:
+    """Return how many cases are left out; `a (2 instances: …)` is a part of one."""
+    cases = plural(len(reasons), "case")
+    return f"instances of {cases}" if any("instance" in name for name in reasons) else cases
 
 
 def _methods(pair: ArmComparison) -> Iterator[str]:
@@ -404,7 +410,7 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     yield click.style(f"{line(arm.name + renamed, 160)}: {gate.verdict}", bold=True)
     yield (
         f"  drop {in_points(gate.drop)}, at most {in_points(gate.drop_at_most)}"
-        f" (one-sided {level_of(1 - gate.rule.alpha)}), p {p_text(gate.p_value)}"
+        f" (one-sided {level_of(gate.rule.bound_level)}), p {p_text(gate.p_value)}"
     )
     if gate.score is not None:
         score = gate.score
@@ -447,7 +453,7 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
         flaky = ", ".join(line(case, MAX_CELL) for case in gate.flaky)
         yield f"  flaky already in the reference: {flaky}"
     if gate.left_out:
-        yield f"  left out: {plural(len(gate.left_out), 'case')}"
+        yield f"  left out: {_left_out(gate.left_out)}"
         yield from (f"  {text}" for text in named(gate.left_out))
 
 

@@ -260,7 +260,12 @@ def judge_runs(
             )
     incomparable = changed_cases(baseline.spec, candidate.spec)
     # Bonferroni: a single false alarm, of any agent at any look, fails the whole gate.
-    each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
+    # NO REGRESSION must hold for every agent at once, so its bounds need no share of agents.
+    each = replace(
+        rule,
+        alpha=rule.alpha / (max(1, len(arms.pairs)) * looks),
+        bound_alpha=rule.alpha / looks,
+    )
     judged = tuple(
         judge_arm(before, after, each, incomparable, must_pass) for before, after in arms.pairs
     )

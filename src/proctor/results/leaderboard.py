@@ -278,8 +278,9 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         intervals[name] = replace(interval, left_out=len(found) - len(values))
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
     rate = rate_over(seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped)
-    if len(seen.cases) == 1 and len(seen.instances) > 1:
-        rate = replace(rate, method="wilson at effective n, clustered by instance of one case")
+    if len(seen.instances) > 1 and not seen.stopped and not any(c.cluster for c in seen.cases):
+        unit = "case" if len(seen.cases) > 1 else "instance of one case"
+        rate = replace(rate, method=f"wilson at effective n, clustered by {unit}")
     intervals["pass_rate"] = rate
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     costs = [cost for case in seen.cases for cost in case.costs_usd]

@@ -130,6 +130,13 @@ class GateRule:
     power: float = 0.8
     max_error_rate: float = MAX_ERROR_RATE
     estimand: Estimand = "suite"
+    bound_alpha: float | None = None
+    """The error rate of the bound on the drop; by default alpha."""
+
+    @property
+    def bound_level(self) -> float:
+        """The one-sided level of the bound on the drop."""
+        return 1 - (self.alpha if self.bound_alpha is None else self.bound_alpha)
 
     def __post_init__(self) -> None:
         share(self.margin, "margin")
@@ -234,7 +241,7 @@ def judge_gate(
     moves = _moves(rows, keys, before, after)
     first, second = [before[name] for name in rows], [after[name] for name in rows]
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
-    level = 1 - 2 * rule.alpha
+    level = 2 * rule.bound_level - 1
     if rule.estimand == "suite":
         found = on_suite(first, second, cases=keys, alternative="less", level=level)
     else:
@@ -324,7 +331,7 @@ def _score_drop(
     scored = [at for at, name in enumerate(rows) if scores[0].get(name) and scores[1].get(name)]
     values = [[arm[rows[at]] for at in scored] for arm in scores]
     means = [[mean(row) or 0.0 for row in arm] for arm in values]
-    level, named = 1 - 2 * rule.alpha, [keys[at] for at in scored]
+    level, named = 2 * rule.bound_level - 1, [keys[at] for at in scored]
     if rule.estimand == "suite":
         found = scores_on_suite(*values, cases=named, alternative="less", level=level)
     else:
