@@ -92,8 +92,10 @@ def percent(share: float | None) -> str:
 
 
 def level_of(share: float) -> str:
-    """Return a share that a user chose, with all its digits: `95 %`, `99.99 %`."""
-    return f"{100 * share:g} %"
+    """Return a share that was chosen, not measured: `95 %`, `99.99 %`, `98.33 %`."""
+    text = f"{100 * share:.2f}".rstrip("0").rstrip(".")
+    # Two decimals are enough, unless they would make 100 % of less or 0 % of more.
+    return f"{100 * share:g} %" if text in ("0", "100") else f"{text} %"
 
 
 def points(difference: float | None) -> str:

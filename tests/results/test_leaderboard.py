@@ -56,23 +56,32 @@ def test_intervals_are_clustered_by_case():
 
 def test_less_cost_is_better():
     """R-Q3: by cost the cheapest is first, and differences keep the sign of the cost itself."""
-    dear, cheap = (
+    dear, cheap, unknown = (
         AgentOutcomes(
             agent=name,
             params="",
             cases=tuple(
-                case(f"c{at}", 1, 1, costs_usd=(cost + 0.01 * at,), unpriced_calls=at == 0)
+                case(f"c{at}", 1, 1, costs_usd=(cost + 0.01 * at,), unpriced_calls=unpriced)
                 for at in range(8)
             ),
         )
-        for name, cost in (("dear", 1.0), ("cheap", 0.1))
+        for name, cost, unpriced in (("dear", 1.0, 0), ("cheap", 0.1, 0), ("unknown", 0.01, 1))
     )
-    found = leaderboard([Entrant("dear", dear), Entrant("cheap", cheap)], metric="cost_usd")
-    assert [(row.name, row.best) for row in found.rows] == [("cheap", 1), ("dear", 2)]
+    found = leaderboard(
+        [Entrant(arm.name, arm) for arm in (dear, cheap, unknown)], metric="cost_usd"
+    )
+    # A lower bound does not win: the agent is listed last, without a rank, a test or an interval.
+    assert [(row.name, row.best) for row in found.rows] == [
+        ("cheap", 1),
+        ("dear", 2),
+        ("unknown", None),
+    ]
+    assert len(found.pairs) == 1
     assert found.pairs[0].test.difference == pytest.approx(-0.9)
     assert found.rows[1].value.value == pytest.approx(1.035)
     assert found.rows[1].ranked == pytest.approx(1.035)
-    assert any("lower bound" in note for note in found.notes)
+    assert found.rows[2].value.reason == "8 calls unpriced: a lower bound"
+    assert any("it is not ranked by cost" in note for note in found.notes)
 
 
 def test_an_agent_without_a_value_takes_no_place_and_no_case():

@@ -189,19 +189,19 @@ def test_compare_is_paired_by_case(tmp_path: Path) -> None:
 
 def test_scores_are_correlated_with_properties_of_cases(tmp_path: Path) -> None:
     """R-Q1: one pair a case; text that is not a number is left out with a reason."""
-    cases = {f"c{i}": {"properties": {"length": i, "word": "x"}} for i in range(8)}
+    cases = {f"c{i}": {"properties": {"length": i, "word": "x"}} for i in range(10)}
     trials = [
-        trial(case, index=j, score=1 - int(case[1:]) / 10) for case in cases for j in range(2)
+        trial(case, index=j, score=1 - int(case[1:]) / 12) for case in cases for j in range(2)
     ]
     write_run(tmp_path, trials, cases=cases)
     found = query(results=tmp_path).correlate("properties.length")
     assert found.coefficient == pytest.approx(-1)
-    assert (found.n, found.reason) == (8, None)
+    assert (found.n, found.reason) == (10, None)
     assert found.p_value is not None
     assert found.p_value < 0.01
     words = query(results=tmp_path).correlate("properties.word")
     assert words.coefficient is None
-    assert "8 of 8 cases left out" in str(words.reason)
+    assert "10 of 10 cases left out" in str(words.reason)
 
 
 def test_frames_hold_the_same_rows(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from proctor.errors import ProctorError
-from proctor.stats.intervals import bootstrap_over_cases, case_rate, population_rate
+from proctor.stats.intervals import (
+    bootstrap_over_cases,
+    bounded_mean,
+    case_rate,
+    population_rate,
+    suite_rate,
+)
 
 METHODS = ["wilson", "clopper-pearson", "jeffreys"]
 counts = st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -131,46 +137,74 @@ def test_a_coarser_cluster_widens_the_interval():
         population_rate(rows, clusters=["x", "y", "z"])
 
 
-def bca_by_hand(values, resamples, seed):
-    """BCa written from Efron's definition, on resamples of its own."""
-    values = np.asarray(values)
-    rng = np.random.default_rng(seed)
-    draws = values[rng.integers(0, len(values), (resamples, len(values)))].mean(axis=1)
-    mean = values.mean()
-    below = (np.sum(draws < mean) + np.sum(draws <= mean)) / (2 * resamples)
-    left_one_out = np.array([np.delete(values, i).mean() for i in range(len(values))])
-    gaps = left_one_out.mean() - left_one_out
-    acceleration = np.sum(gaps**3) / (6 * np.sum(gaps**2) ** 1.5)
-    z0 = stats.norm.ppf(below)
-    ends = []
-    for q in (0.025, 0.975):
-        z = z0 + stats.norm.ppf(q)
-        ends.append(np.quantile(draws, stats.norm.cdf(z0 + z / (1 - acceleration * z))))
-    return ends
+def studentised_by_hand(values, per, resamples, seed):
+    """The bootstrap-t of a ratio, written as a loop over resamples."""
+    values, per = np.asarray(values), np.asarray(per)
+    rng, n = np.random.default_rng(seed), len(values)
+
+    def ratio_and_error(x, m):
+        ratio = x.sum() / m.sum()
+        return ratio, np.std(x - ratio * m, ddof=1) / np.sqrt(n) / m.mean()
+
+    ratio, error = ratio_and_error(values, per)
+    steps = []
+    for _ in range(resamples):
+        at = rng.integers(0, n, n)
+        found, own = ratio_and_error(values[at], per[at])
+        steps.append((found - ratio) / own)
+    low, high = np.quantile(steps, [0.025, 0.975])
+    return ratio - high * error, ratio - low * error
 
 
-def test_bootstrap_is_bca_and_seeded():
-    """R-Q1: the bootstrap over cases is BCa, repeats with its seed, and shows its method."""
-    values = np.random.default_rng(3).exponential(2.0, 25)
+def test_bootstrap_over_cases_is_studentised():
+    """R-Q1: the bootstrap over cases is studentised, repeats with its seed, names its method."""
+    rng = np.random.default_rng(3)
+    values, passes = rng.exponential(2.0, 80), rng.integers(0, 6, 80)
     found = bootstrap_over_cases(values, seed=7)
     assert found == bootstrap_over_cases(values, seed=7)
     assert found != bootstrap_over_cases(values, seed=8)
-    low, high = bca_by_hand(values, 40_000, 1)
     assert found.value == pytest.approx(values.mean())
-    assert found.low == pytest.approx(low, rel=0.03)
-    assert found.high == pytest.approx(high, rel=0.03)
     assert "seed 7" in found.method
-    median = bootstrap_over_cases(values, quantile=0.5)
-    assert median.value == pytest.approx(np.median(values))
-    assert median.low < median.value < median.high
+    ratio = bootstrap_over_cases(values, per=passes.tolist())
+    assert ratio.value == pytest.approx(values.sum() / passes.sum())
+    for ours, per in ((found, np.ones(80)), (ratio, passes)):
+        low, high = studentised_by_hand(values, per, 8_000, 1)
+        assert ours.low == pytest.approx(low, rel=0.03)
+        assert ours.high == pytest.approx(high, rel=0.03)
 
 
-@pytest.mark.parametrize(("values", "value"), [([], None), ([2.0], 2.0), ([3.0] * 4, 3.0)])
-def test_bootstrap_without_spread_has_no_interval(values, value):
-    """R-Q1: nothing to resample gives a null interval and says why."""
+@pytest.mark.parametrize(
+    ("values", "value"), [([], None), ([2.0], 2.0), ([3.0] * 60, 3.0), (range(59), 29.0)]
+)
+def test_bootstrap_without_spread_or_cases_has_no_interval(values, value):
+    """R-Q1: nothing to resample, or too few cases to cover, gives no interval and says why."""
     found = bootstrap_over_cases(values)
     assert (found.value, found.low, found.high) == (value, None, None)
     assert found.reason
+
+
+def test_bounded_means_are_those_of_rates():
+    """R-Q1: scores of 0 and 1 get the interval of the pass rate; differences map to it."""
+    rows = [(5, 5), (3, 5), (0, 5), (4, 5)]
+    rate = population_rate(rows)
+    means = [passes / trials for passes, trials in rows]
+    found = bounded_mean(means, n=20)
+    assert (found.low, found.high) == (pytest.approx(rate.low), pytest.approx(rate.high))
+    wide = bounded_mean([2 * value - 1 for value in means], n=20, bounds=(-1.0, 1.0))
+    assert wide.low == pytest.approx(2 * found.low - 1)
+    assert bounded_mean([0.7]).low is None
+    with pytest.raises(ProctorError, match="outside"):
+        bounded_mean([1.2, 0.1])
+
+
+def test_suite_rate_counts_only_the_noise_of_trials():
+    """R-Q1: equal cases give Wilson's interval of the pooled trials, unlike ones a closer one."""
+    equal = suite_rate([(4, 5)] * 8)
+    pooled = case_rate(32, 40)
+    assert (equal.low, equal.high) == (pytest.approx(pooled.low), pytest.approx(pooled.high))
+    unlike = suite_rate([(10, 10)] * 4 + [(0, 10)] * 4)
+    assert unlike.high - unlike.low < case_rate(40, 80).high - case_rate(40, 80).low
+    assert suite_rate([(0, 0)]).reason == "no judged trial"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -16,6 +16,7 @@ from proctor.formatting import plural, some
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
+    from proctor.stats.types import Estimand
 
 LISTED = (
     *("run", "case", "agent", "params", "axis_seed", "index"),  # which trial
@@ -90,6 +91,12 @@ def echo_problems(found: ResultSet) -> None:
 @click.option(
     "--group-by", metavar="COLUMNS", help="Columns separated by commas.  [default: run,agent]"
 )
+@click.option(
+    "--estimand",
+    type=click.Choice(["suite", "population"]),
+    default="population",
+    help="Intervals for cases like these, or for exactly these cases.",
+)
 @click.option("--trials", is_flag=True, help="List single trials.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="List at most N trials.")
 @_format_options
@@ -100,6 +107,7 @@ def results(
     group_by: str | None,
     trials: bool,
     limit: int | None,
+    estimand: Estimand,
     form: str,
     results: Path | None,
     **filters: Any,
@@ -108,7 +116,8 @@ def results(
 
     PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder.
     Runs may be finished or in progress. Rates are over judged trials, with intervals clustered by
-    case; trials that could not be judged are counted separately.
+    case; trials that could not be judged are counted separately. Trials that an outcome selects or
+    groups (--status, --min-score, …) have counts and no rate.
 
     Examples:
       # all runs, by agent
@@ -129,16 +138,16 @@ def results(
     if trials or limit is not None:
         _echo_trials(found, form, limit)
     else:
-        _echo_groups(found, form, group_by or "run,agent")
+        _echo_groups(found, form, group_by or "run,agent", estimand)
     echo_problems(found)
 
 
-def _echo_groups(found: ResultSet, form: str, group_by: str) -> None:
+def _echo_groups(found: ResultSet, form: str, group_by: str, estimand: Estimand) -> None:
     from proctor.report.console_results import as_csv, groups_json, render_groups
     from proctor.results.aggregate import FLAT
 
     names = [name.strip() for name in group_by.split(",") if name.strip()]
-    groups = found.group_by(*names)
+    groups = found.group_by(*names, estimand=estimand)
     if form == "json":
         click.echo(groups_json(groups.rows, found.problems))
     elif form == "csv":

@@ -19,9 +19,11 @@ from proctor.report.figures import (
     leading,
     moved_cases,
     not_judged,
+    per_pass,
     places,
     ranked_by,
     score,
+    with_deviation,
 )
 from proctor.results.gate import ArmGate, GateResult
 from proctor.runs.folder import run_name
@@ -177,19 +179,24 @@ def _check(result: CheckResult) -> Iterator[str]:
 
 
 def _leaderboard(facts: ReportFacts) -> list[str]:
-    head = ("agent", "rank", "pass rate", "95 %", "score", "cells", "trials", "p50", "p95", "cost")
+    head = (
+        *("agent", "rank", "pass rate", "95 %", "score ± SD", "cells", "trials"),
+        *("p50", "p90", "p99", "cost", "per pass"),
+    )
     rows = (
         (
             markdown(row.name),
             places(row.best, row.worst),
             percent(row.pass_rate.value),
             ends("pass_rate", row.pass_rate),
-            score(row.score.value),
+            with_deviation(row.score.value, row.score_std),
             f"{facts.arms[row.name].passed}/{facts.arms[row.name].cells}",
             f"{row.passes}/{row.trials}",
             duration_ms(row.latency_p50_ms) or DASH,
-            duration_ms(row.latency_p95_ms) or DASH,
+            duration_ms(row.latency_p90_ms) or DASH,
+            duration_ms(row.latency_p99_ms) or DASH,
             money(row.cost_usd, row.unpriced_calls) or DASH,
+            per_pass(row),
         )
         for row in facts.board.rows
     )

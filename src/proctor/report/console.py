@@ -29,8 +29,10 @@ from proctor.report.figures import (
     gate_line,
     leading,
     not_judged,
+    per_pass,
     places,
     score,
+    with_deviation,
 )
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
@@ -252,14 +254,18 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
             places(row.best, row.worst),
             percent(row.pass_rate.value),
             ends("pass_rate", row.pass_rate),
-            score(row.score.value),
+            with_deviation(row.score.value, row.score_std),
             f"{facts.arms[row.name].passed}/{facts.arms[row.name].cells}",
             f"{row.passes}/{row.trials}",
             money(row.cost_usd, row.unpriced_calls) or DASH,
+            per_pass(row),
         )
         for row in facts.board.rows
     ]
-    titles = ("agent", "rank", "pass rate", "95 %", "score", "cells", "trials", "cost")
+    titles = (
+        *("agent", "rank", "pass rate", "95 %", "score ± SD"),
+        *("cells", "trials", "cost", "per pass"),
+    )
     head, *lines = table(titles, rows)
     yield click.style(head, dim=True)
     yield from lines

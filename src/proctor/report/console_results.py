@@ -31,10 +31,15 @@ from proctor.report.figures import (
     change,
     document,
     ends,
+    estimand_note,
     figure,
     named,
+    per_pass,
+    per_pass_note,
     places,
     sequence_note,
+    weight_note,
+    with_deviation,
 )
 from proctor.results.compare import NOTABLE_FDR
 from proctor.sanitize import line
@@ -79,8 +84,11 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
     # A column of zeros is noise; one trial that no rate counts must be visible.
     not_counted = [name for name in NOT_COUNTED if any(getattr(row, name) for row in rows)]
     costs = any(row.cost_usd is not None or row.unpriced_calls for row in rows)
-    head = [*names, "cases", "trials", "passed", "pass rate", "95 %", "score"]
-    head += [name.replace("_", " ") for name in not_counted] + (["cost"] if costs else [])
+    timed = any(row.spread.latency_p50_ms is not None for row in rows)
+    head = [*names, "cases", "trials", "passed", "pass rate", "95 %", "score ± SD"]
+    head += [name.replace("_", " ") for name in not_counted]
+    head += ["p50", "p90", "p99"] if timed else []
+    head += ["cost", "per pass"] if costs else []
     body = [
         [
             *(_cell(row.key[name]) for name in names),
@@ -89,20 +97,28 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
             f"{row.passed}/{row.judged}",
             percent(row.pass_rate.value),
             ends("pass_rate", row.pass_rate),
-            figure("score", row.score.value),
+            with_deviation(row.score.value, row.spread.score_std),
             *(str(getattr(row, name)) for name in not_counted),
-            *([money(row.cost_usd, row.unpriced_calls) or DASH] if costs else []),
+            *(
+                duration_ms(getattr(row.spread, f"latency_{p}_ms")) or DASH
+                for p in (("p50", "p90", "p99") if timed else ())
+            ),
+            *((money(row.cost_usd, row.unpriced_calls) or DASH, per_pass(row)) if costs else ()),
         ]
         for row in rows
     ]
     # A dash in the table is explained once below it.
     reasons = sorted({row.pass_rate.reason for row in rows if row.pass_rate.reason})
+    several = [row.pass_rate for row in rows if row.pass_rate.low is not None]
     total = sum(row.trials for row in rows)
     return "\n".join(
         [
             *table(head, body, indent=""),
             *(f"  {DASH} {line(reason)}" for reason in reasons),
             *(f"  {note}" for note in sequence_note(row.pass_rate for row in rows)),
+            *(f"  {note}" for note in estimand_note(several)),
+            *(f"  {note}" for note in weight_note(rows)),
+            *(f"  {note}" for note in per_pass_note(rows)),
             f"{plural(total, 'trial')} in {plural(len(rows), 'group')}",
         ]
     )
@@ -166,7 +182,10 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
     metric = METRIC_WORDS[board.metric]
     yield click.style(f"Agents by {metric}", bold=True)
     yield from table(
-        ("rank", "agent", metric, level_of(board.level), "passed", "score", "cost", "p50", "p95"),
+        (
+            *("rank", "agent", metric, level_of(board.level), "passed", "score ± SD", "cost"),
+            *("per pass", "p50", "p90", "p99"),
+        ),
         [
             (
                 places(row.best, row.worst),
@@ -177,10 +196,12 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
                 f"{row.passes}/{row.trials}"
                 if board.metric == "pass_rate"
                 else percent(row.pass_rate.value),
-                figure("score", row.score.value),
+                with_deviation(row.score.value, row.score_std),
                 money(row.cost_usd, row.unpriced_calls) or DASH,
+                per_pass(row),
                 duration_ms(row.latency_p50_ms) or DASH,
-                duration_ms(row.latency_p95_ms) or DASH,
+                duration_ms(row.latency_p90_ms) or DASH,
+                duration_ms(row.latency_p99_ms) or DASH,
             )
             for row in board.rows
         ],
@@ -209,6 +230,7 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
     if len(tested) > MAX_PAIRS:
         yield f"  and {len(tested) - MAX_PAIRS} more pairs (--json has all)"
     yield from (f"  {note}" for note in sequence_note(row.value for row in board.rows))
+    yield from (f"  {note}" for note in per_pass_note(board.rows))
     if board.left_out:
         yield f"Not ranked on: {_left_out(board.left_out)}"
         yield from named(board.left_out)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from proctor.formatting import (
     DASH,
     MINUS,
     and_more,
+    at_least,
     duration_ms,
     in_points,
     level_of,
@@ -30,6 +31,7 @@ from proctor.sanitize import json_value, line
 from proctor.stats.intervals import SEQUENCE
 
 if TYPE_CHECKING:
+    from proctor.results.aggregate import GroupRow
     from proctor.results.leaderboard import Leaderboard
     from proctor.stats.gate import CaseChange, Gate
     from proctor.stats.types import Interval
@@ -82,6 +84,64 @@ def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
     # The unit once is enough: "points" is in the column next to it.
     low, high = (show(metric, end).removesuffix(" points") for end in (interval.low, interval.high))
     return f"[{low}, {high}]{' CS' if interval.method.startswith(SEQUENCE) else ''}"
+
+
+def with_deviation(mean: float | None, deviation: float | None) -> str:
+    """Return a mean score with the standard deviation of the trials: `0.830 ± 0.120`."""
+    shown = figure("score", mean)
+    return shown if deviation is None else f"{shown} ± {deviation:.3f}"
+
+
+class Priced(Protocol):
+    """A row with a cost per passed trial."""
+
+    @property
+    def cost_per_pass_usd(self) -> Interval:
+        """The cost of all trials over the number that passed."""
+        ...
+
+    @property
+    def unpriced_calls(self) -> int:
+        """Calls whose price is not known."""
+        ...
+
+
+def per_pass(row: Priced) -> str:
+    """Return the cost per passed trial with its interval, or as a lower bound."""
+    found = row.cost_per_pass_usd
+    shown = at_least(found.value, row.unpriced_calls) or DASH
+    bounds = ends("cost_usd", found)
+    return shown if bounds == DASH else f"{shown} {bounds}"
+
+
+def per_pass_note(rows: Iterable[Priced]) -> Iterator[str]:
+    """Yield why costs per passed trial have no interval."""
+    found = [row.cost_per_pass_usd for row in rows]
+    for reason in sorted({each.reason for each in found if each.value is not None and each.reason}):
+        yield f"per pass: no interval: {line(reason)}"
+
+
+ESTIMANDS = {
+    "population": "population: intervals are for cases like these (the default of single rates,"
+    " which are usually read as the agent's); --estimand suite: for exactly these",
+    "suite": "suite: intervals are for exactly these cases; only the noise of trials counts",
+}
+"""What an interval is about, in one line."""
+
+
+def estimand_note(intervals: Sequence[Interval]) -> Iterator[str]:
+    """Yield what the intervals of rates over several cases are about."""
+    for estimand in dict.fromkeys(each.estimand for each in intervals if each.cases > 1):
+        yield ESTIMANDS[estimand]
+
+
+def weight_note(rows: Iterable[GroupRow]) -> Iterator[str]:
+    """Yield why a rate differs from its counts: every case has the same weight."""
+    for row in rows:
+        value = row.pass_rate.value
+        if value is not None and percent(value) != percent(row.passed / row.judged):
+            yield "a rate is the mean of the rates of its cases, whatever their number of trials"
+            return
 
 
 def sequence_note(intervals: Iterable[Interval]) -> Iterator[str]:

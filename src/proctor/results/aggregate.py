@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
+from proctor.formatting import plural
 from proctor.results.outcomes import Excluded
 from proctor.runs.trial import CellKey, params_key
-from proctor.stats.intervals import case_rate, population_rate, stopped_rate
-from proctor.stats.types import LEVEL, STOPPED, CaseCounts, Interval
+from proctor.stats.intervals import (
+    bootstrap_over_cases,
+    case_rate,
+    population_rate,
+    stopped_rate,
+    suite_rate,
+)
+from proctor.stats.types import LEVEL, STOPPED, CaseCounts, Estimand, Interval
 
 Over = Literal["cases", "trials"]
 """Unit of a figure: one value per cell (its mean), or one value per trial."""
@@ -77,6 +84,11 @@ class TrialTally(msgspec.Struct):
     """Trials of cells that stopped early: their rates depend on when."""
 
     @property
+    def known_cost_usd(self) -> float | None:
+        """The known cost; None where no trial has one, which is not 0."""
+        return self.cost_usd if self.costed else None
+
+    @property
     def judged(self) -> int:
         """The denominator of the pass rate."""
         return self.passed + self.failed
@@ -129,6 +141,27 @@ def cell_of(agent: str, params: str | None, case: str) -> CellKey:
     return CellKey(case, agent, params_key(decoded))
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """How much the counted, judged trials of a group differ; None where undefined."""
+
+    score_std: float | None = None
+    latency_p50_ms: float | None = None
+    latency_p90_ms: float | None = None
+    latency_p95_ms: float | None = None
+    latency_p99_ms: float | None = None
+
+
+_LATENCIES = ", ".join(
+    f"quantile_cont(latency_ms, {share}) FILTER (counted AND judged)"
+    for share in (0.5, 0.9, 0.95, 0.99)
+)
+
+SPREAD = f"stddev_samp(score) FILTER (counted AND judged), {_LATENCIES}"
+"""A `Spread` in SQL, field by field."""
+
+SPREAD_COLUMNS = frozenset({"score", "latency_ms", "counted", "judged"})
+
+
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one group of trials. `key` holds the values they share."""
 
@@ -143,9 +176,11 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     stopped: int
     pass_rate: Interval
     score: Figure
+    spread: Spread
     cost_usd: float | None
     cost_of: int
     unpriced_calls: int
+    cost_per_pass_usd: Interval
 
     def flat(self) -> dict[str, Any]:
         """Flatten the row to one level of names and values, for tables."""
@@ -155,9 +190,14 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
             "pass_rate_low": self.pass_rate.low,
             "pass_rate_high": self.pass_rate.high,
             "pass_rate_reason": self.pass_rate.reason,
+            **msgspec.structs.asdict(self.spread),
             "score_mean": self.score.value,
             "score_n": self.score.trials,
             "score_reason": self.score.reason,
+            "cost_per_pass_usd": self.cost_per_pass_usd.value,
+            "cost_per_pass_low": self.cost_per_pass_usd.low,
+            "cost_per_pass_high": self.cost_per_pass_usd.high,
+            "cost_per_pass_reason": self.cost_per_pass_usd.reason,
         }
         return {**self.key, **{name: values[name] for name in FLAT}}
 
@@ -165,7 +205,9 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
 FLAT = (
     *("cases", "trials", "judged", "passed", "infra_error", "cancelled", "after_stop"),
     *("pass_rate", "pass_rate_low", "pass_rate_high", "pass_rate_reason"),
-    *("score_mean", "score_n", "score_reason", "cost_usd", "cost_of", "unpriced_calls"),
+    *("score_mean", "score_n", "score_reason", *Spread.__struct_fields__),
+    *("cost_usd", "cost_of", "unpriced_calls"),
+    *("cost_per_pass_usd", "cost_per_pass_low", "cost_per_pass_high", "cost_per_pass_reason"),
 )
 """Columns of a group except its key, for a table without rows."""
 
@@ -175,8 +217,12 @@ def group_row(
     cells: Mapping[CellKey, TrialTally],
     clusters: Mapping[str, str],
     level: float = LEVEL,
+    *,
+    spread: Spread,
+    estimand: Estimand = "population",
+    selected_by: str | None = None,
 ) -> GroupRow:
-    """Build the row of a group from its cells."""
+    """Build the row of a group from its cells; `selected_by` is an outcome that selected them."""
     total = TrialTally()
     for one in cells.values():
         total.add(one)
@@ -190,27 +236,96 @@ def group_row(
         cancelled=total.cancelled,
         after_stop=total.after_stop,
         stopped=total.stopped,
-        pass_rate=rate_of(cells, level, clusters),
+        pass_rate=rate_of(cells, level, clusters, estimand=estimand, selected_by=selected_by),
         score=mean_score(cells, total),
-        # Unknown is None, never 0: an unpriced run is not free.
-        cost_usd=total.cost_usd if total.costed else None,
+        spread=spread,
+        cost_usd=total.known_cost_usd,
         cost_of=total.costed,
         unpriced_calls=total.unpriced_calls,
+        cost_per_pass_usd=cost_per_pass(cells.values(), level, selected_by),
     )
+
+
+class Costs(Protocol):
+    """Cost and passes of a cell."""
+
+    @property
+    def passed(self) -> int:
+        """Trials that passed."""
+        ...
+
+    @property
+    def known_cost_usd(self) -> float | None:
+        """The known cost of all its trials, also of those that failed; None where unknown."""
+        ...
+
+    @property
+    def unpriced_calls(self) -> int:
+        """Calls whose price is not known."""
+        ...
+
+    @property
+    def stopped(self) -> str | int | None:
+        """Whether the cell stopped early."""
+        ...
+
+
+def cost_per_pass(
+    cells: Iterable[Costs], level: float = LEVEL, selected_by: str | None = None
+) -> Interval:
+    """Return the cost of all trials over the number that passed, with an interval over cases.
+
+    A cell without a known cost adds its passes and no cost: a lower bound if calls are unpriced.
+    """
+    every = list(cells)
+    known = any(cell.known_cost_usd is not None for cell in every)
+    costs = [cell.known_cost_usd or 0.0 for cell in every] if known else []
+    passes = [float(cell.passed) for cell in every] if known else []
+    found = bootstrap_over_cases(costs, per=passes, level=level)
+    if selected_by is not None:
+        return replace(without_bounds(found, by_outcome(selected_by)), value=None)
+    if found.value is None:
+        why = "no trial passed" if known else "no known cost"
+        return replace(found, reason=why)
+    if unpriced := sum(cell.unpriced_calls for cell in every):
+        return without_bounds(found, f"{plural(unpriced, 'call')} unpriced: a lower bound")
+    if any(cell.stopped for cell in every):
+        return without_bounds(found, STOPPED)
+    return found
+
+
+def without_bounds(figure: Interval, reason: str) -> Interval:
+    """Return an estimate without its interval, and the reason."""
+    return replace(figure, low=None, high=None, reason=reason)
+
+
+def by_outcome(column: str | None) -> str:
+    """Return why trials selected by an outcome have no rate."""
+    return f"selected by {column}, an outcome of the trials: their rate says nothing of the agent"
 
 
 def rate_of(
     cells: Mapping[CellKey, TrialTally],
     level: float = LEVEL,
     clusters: Mapping[str, str] | None = None,
+    *,
+    estimand: Estimand = "population",
+    selected_by: str | None = None,
 ) -> Interval:
     """Return the mean of the cells' pass rates, with an interval clustered by case.
+
+    Of trials selected by an outcome (`selected_by`) there is none: the selection made it.
 
     `clusters` maps a case to the cluster it shares with other cases, where it has one.
     """
     counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in cells.values()]
     stopped = any(t.stopped for t in cells.values())
     cases = [cell.case for cell in cells]
+    if selected_by is not None:
+        found = suite_rate(counts, level=level)
+        return replace(without_bounds(found, by_outcome(selected_by)), value=None)
+    if estimand == "suite":
+        return rate_over(counts, level=level, stopped=stopped, estimand="suite")
     if not clusters and len(set(cases)) == len(cases):
         return rate_over(counts, level=level, stopped=stopped)
     # The prefix keeps a lone case from sharing a cluster of the same name.
@@ -224,6 +339,7 @@ def rate_over(
     clusters: Sequence[Hashable] | None = None,
     level: float = LEVEL,
     stopped: bool = False,
+    estimand: Estimand = "population",
 ) -> Interval:
     """Return the pass rate over cells; a single cell has its own rate and Wilson interval.
 
@@ -234,8 +350,11 @@ def rate_over(
     if len(counts) == 1:
         of_cell = stopped_rate if stopped else case_rate
         return of_cell(counts[0].passes, counts[0].trials, level=level)
-    rate = population_rate(counts, clusters=clusters, level=level)
-    return replace(rate, low=None, high=None, reason=STOPPED) if stopped else rate
+    if estimand == "suite":
+        rate = suite_rate(counts, level=level)
+    else:
+        rate = population_rate(counts, clusters=clusters, level=level)
+    return without_bounds(rate, STOPPED) if stopped else rate
 
 
 def mean_score(cells: Mapping[CellKey, TrialTally], total: TrialTally) -> Figure:

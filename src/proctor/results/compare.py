@@ -364,6 +364,14 @@ def _measured(
             compare_draws(draws, seed=seed), bootstrap_over_cases(gaps, level=level, seed=seed)
         )
     population = _unless_stopped(population.counting(**counted), outcomes)
+    unpriced = sum(outcome.unpriced_calls for row in every for outcome in row)
+    if metric == "cost_usd" and unpriced:
+        # A lower bound on one side is neither cheaper nor dearer than the other.
+        why = f"{plural(unpriced, 'call')} unpriced: the cost is a lower bound"
+        population = Compared(
+            replace(population.test, p_value=None, reason=why),
+            replace(population.interval, low=None, high=None, reason=why),
+        )
     chosen = suite if suite is not None and estimand == "suite" else population
     # The mean of the instances for a suite, of the draws for a population.
     shown = means if chosen is suite else (draws.first, draws.second)
@@ -665,6 +673,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:
     """Compare the trials with one value of a column to those with another."""
+    _of_agents(of, by)
     a, b = _arm(of, by, first), _arm(of, by, second)
     both = [key for key in a if key in b]
     rows = [(a[key], b[key]) for key in both if a[key].trials and b[key].trials]
@@ -700,6 +709,15 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
         only_second=tuple(sorted(names[1] - names[0])),
         left_out=tuple(part for part in left_out if part.count),
     )
+
+
+def _of_agents(of: ResultSet, *names: str) -> None:
+    """Refuse trials that an outcome selected: the selection made their rates."""
+    if column := of.selected_by(names):
+        raise ProctorError(
+            f"the trials are selected by {column}, an outcome: nothing follows for the agents",
+            hint="select by what is known before a trial: case, agent, tags, date",
+        )
 
 
 def _arm(of: ResultSet, by: str, value: Any) -> dict[tuple[str, int | None], CaseOutcome]:
@@ -752,6 +770,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
 
     Unlike a run's own outcomes these contain only the selection: a case without a trial is absent.
     """
+    _of_agents(of)
     judged = "counted AND judged"
     # Plan order, as in the outcomes of a run.
     order = 'ORDER BY run, "index"'

@@ -165,6 +165,16 @@ CASE_KEY = """experiment || '/' || "case\""""
 # Columns read unchanged from results.parquet.
 _STORED = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
 
+OUTCOMES = frozenset(
+    name
+    for name, column in COLUMNS.items()
+    if column.source is ColumnSource.TRIAL
+    # Known before the trial; or, for the last four, exactly what a rate counts anyway.
+    and name not in ("case", "agent", "params", "axis_seed", "index", "seed")
+    and name not in ("started", "started_ns", "trace_id", "trace", "counted", "judged")
+)
+"""Columns that a trial decides: a rate of trials selected by one says nothing about the agent."""
+
 _READ = re.compile(r'\bt\."?(\w+)"?')
 
 # The stored columns that each column is computed from.

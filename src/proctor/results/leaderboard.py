@@ -19,7 +19,7 @@ import msgspec
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
 from proctor.results._comparability import case_hashes
-from proctor.results.aggregate import rate_over
+from proctor.results.aggregate import cost_per_pass, rate_over, without_bounds
 from proctor.results.compare import compare_metric, stopped_note
 from proctor.results.outcomes import (
     AgentOutcomes,
@@ -30,8 +30,14 @@ from proctor.results.outcomes import (
     unless_stopped,
 )
 from proctor.runs.folder import place_of, run_name
-from proctor.stats.describe import percentile
-from proctor.stats.intervals import PassK, bootstrap_over_cases, pass_at_k, pass_hat_k
+from proctor.stats.describe import describe, percentile
+from proctor.stats.intervals import (
+    PassK,
+    bootstrap_over_cases,
+    bounded_mean,
+    pass_at_k,
+    pass_hat_k,
+)
 from proctor.stats.ranking import PairedTest, rank_sets
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
 
@@ -76,11 +82,15 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     ranked: float | None
     pass_rate: Interval
     score: Interval
+    score_std: float | None
     cost_mean_usd: Interval
+    cost_per_pass_usd: Interval
     cost_usd: float | None
     unpriced_calls: int
     latency_p50_ms: float | None
+    latency_p90_ms: float | None
     latency_p95_ms: float | None
+    latency_p99_ms: float | None
     pass_at_k: PassK
     pass_hat_k: PassK
     cases: int
@@ -176,6 +186,11 @@ def leaderboard(
         }
         for name, by_key in instances.items()
     }
+    if metric == "cost_usd":
+        # A lower bound of a cost would win over a price that is known.
+        for entrant in entrants:
+            if entrant.outcomes.unpriced_calls:
+                values[entrant.name] = {}
     ranked = {name: by_key for name, by_key in values.items() if by_key}
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
 
@@ -211,9 +226,10 @@ def leaderboard(
             )
         rows.append(row)
 
-    def order(row: LeaderboardRow) -> tuple[bool, float, str]:
+    def order(row: LeaderboardRow) -> tuple[bool, bool, float, str]:
         value = row.value.value if row.ranked is None else row.ranked
-        return (value is None, -sign * (value or 0.0), row.name)
+        # An agent without a value that can be ranked comes last, whatever its known part is.
+        return (not values[row.name], value is None, -sign * (value or 0.0), row.name)
 
     return Leaderboard(
         metric=metric,
@@ -257,12 +273,14 @@ def _why_not(
 
 
 def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    for name, by_key in values.items():
-        if not by_key:
-            yield f"{name} has no value and no rank"
     for entrant in entrants:
-        if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
-            yield f"{entrant.name}: {plural(unpriced, 'call')} unpriced, its cost is a lower bound"
+        unpriced, none = entrant.outcomes.unpriced_calls, not values[entrant.name]
+        if unpriced:
+            calls = plural(unpriced, "call")
+            rest = ": it is not ranked by cost" if none else ""
+            yield f"{entrant.name}: {calls} unpriced, its cost is a lower bound{rest}"
+        elif none:
+            yield f"{entrant.name} has no value and no rank"
     yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
 
 
@@ -272,10 +290,19 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
     for name in ("score", "cost_usd", "latency_ms"):
         # With a single case its instances are the draws, as for the pass rate.
         draws = seen.cases if len(seen.cases) > 1 else seen.instances
-        found = [METRICS[name](draw) for draw in draws]
-        values = [value for value in found if value is not None]
-        interval = bootstrap_over_cases(values, level=level, seed=seed)
-        intervals[name] = replace(interval, left_out=len(found) - len(values))
+        rows = [(draw, value) for draw in draws if (value := METRICS[name](draw)) is not None]
+        values = [value for _, value in rows]
+        if name == "score":
+            scored = sum(len(draw.scores) for draw, _ in rows)
+            groups = [draw.cluster or f"draw {at}" for at, (draw, _) in enumerate(rows)]
+            clusters = groups if any(draw.cluster for draw, _ in rows) else None
+            interval = bounded_mean(values, n=scored, clusters=clusters, level=level)
+        else:
+            interval = bootstrap_over_cases(values, level=level, seed=seed)
+        intervals[name] = replace(interval, left_out=len(draws) - len(values))
+    if seen.unpriced_calls:
+        why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
+        intervals["cost_usd"] = without_bounds(intervals["cost_usd"], why)
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
     rate = rate_over(seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped)
     if len(seen.instances) > 1 and not seen.stopped and not any(c.cluster for c in seen.cases):
@@ -297,11 +324,15 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         ranked=None,
         pass_rate=intervals["pass_rate"],
         score=intervals["score"],
+        score_std=describe(v for case in seen.cases for v in case.scores).deviation,
         cost_mean_usd=intervals["cost_usd"],
+        cost_per_pass_usd=cost_per_pass(seen.cases, level),
         cost_usd=math.fsum(costs) if costs else None,
-        unpriced_calls=sum(case.unpriced_calls for case in seen.cases),
+        unpriced_calls=seen.unpriced_calls,
         latency_p50_ms=percentile(latencies, 50),
+        latency_p90_ms=percentile(latencies, 90),
         latency_p95_ms=percentile(latencies, 95),
+        latency_p99_ms=percentile(latencies, 99),
         pass_at_k=pass_at_k(seen.counts, k),
         pass_hat_k=pass_hat_k(seen.counts, k),
         cases=sum(bool(case.trials) for case in seen.cases),

@@ -10,6 +10,7 @@ case without any trial is included with zeros: absent does not mean passed.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -97,6 +98,16 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.passes / self.trials if self.trials else None
 
     @property
+    def passed(self) -> int:
+        """Number of judged trials that passed."""
+        return self.passes
+
+    @property
+    def known_cost_usd(self) -> float | None:
+        """The known cost of all counted trials; None where none has one."""
+        return math.fsum(self.costs_usd) if self.costs_usd else None
+
+    @property
     def mean_score(self) -> float | None:
         """The mean of the scores; None without scores."""
         return mean(self.scores)
@@ -179,6 +190,11 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     def stopped(self) -> bool:
         """Whether a cell stopped early: then no interval or test at a fixed n is valid."""
         return any(case.stopped for case in self.cases)
+
+    @property
+    def unpriced_calls(self) -> int:
+        """Calls whose price is not known: the cost is a lower bound."""
+        return sum(case.unpriced_calls for case in self.cases)
 
     @property
     def infra(self) -> int:

@@ -8,6 +8,7 @@ set is a snapshot: query again to see trials that a running run has added.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
@@ -17,23 +18,36 @@ from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.results.aggregate import (
     OF_JUDGED,
+    SPREAD,
+    SPREAD_COLUMNS,
     TALLY,
     TALLY_COLUMNS,
     Figure,
     GroupRow,
     Over,
     Percentiles,
+    Spread,
     TrialTally,
+    by_outcome,
     group_row,
     rate_of,
     tallies_by_group,
 )
-from proctor.results.database import CASE_KEY, COLUMNS, Named, View, literal, named, quoted
+from proctor.results.database import (
+    CASE_KEY,
+    COLUMNS,
+    OUTCOMES,
+    Named,
+    View,
+    literal,
+    named,
+    quoted,
+)
 from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
 from proctor.runs.trial import CellKey
 from proctor.stats.describe import PERCENTILES
-from proctor.stats.types import LEVEL, Interval
+from proctor.stats.types import LEVEL, Estimand, Interval
 
 if TYPE_CHECKING:
     import polars as pl
@@ -132,25 +146,42 @@ class ResultSet:
             reason=None if row[0] else "no value",
         )
 
-    def pass_rate(self, *, level: float = LEVEL) -> Interval:
+    def pass_rate(self, *, level: float = LEVEL, estimand: Estimand = "population") -> Interval:
         """Return the share of judged trials that passed, with its interval.
 
         The mean of the cells' rates, clustered by case, or by the `cluster` property of the cases
-        (Wilson at the effective n); a single cell has Wilson's interval.
+        (Wilson at the effective n); a single cell has Wilson's interval. With estimand "suite" the
+        interval is for exactly these cases. Trials selected by an outcome have no rate.
         """
-        return rate_of(self._cells(), level, self._view.clusters)
+        return rate_of(
+            self._cells(),
+            level,
+            self._view.clusters,
+            estimand=estimand,
+            selected_by=self.selected_by(),
+        )
+
+    def selected_by(self, names: Sequence[str] = ()) -> str | None:
+        """Return an outcome column that selects these trials, or is among `names`; else None."""
+        used = {*self._condition().columns, *(named(name).base for name in names)}
+        return min(used & OUTCOMES, default=None)
 
     def pass_at_k(self, k: int) -> PassK:
         """Return the unbiased probability that one or more of k trials pass; mean of instances."""
         from proctor.stats.intervals import pass_at_k
 
-        return pass_at_k(self._instances(), k)
+        return self._of_agent(pass_at_k(self._instances(), k))
 
     def pass_hat_k(self, k: int) -> PassK:
         """Return the unbiased probability that all of k trials pass; mean of instances."""
         from proctor.stats.intervals import pass_hat_k
 
-        return pass_hat_k(self._instances(), k)
+        return self._of_agent(pass_hat_k(self._instances(), k))
+
+    def _of_agent(self, figure: PassK) -> PassK:
+        """Return the figure, undefined where an outcome selected the trials."""
+        by = self.selected_by()
+        return figure if by is None else replace(figure, value=None, reason=by_outcome(by))
 
     def tally(self) -> TrialTally:
         """Count the trials by status."""
@@ -170,26 +201,46 @@ class ResultSet:
         columns = [named(name) for name in names]
         keys = "".join(f"{column.sql}, " for column in columns)
         sql = f"SELECT {keys}agent, params::VARCHAR, {CASE_KEY}, {TALLY} FROM trials GROUP BY ALL"  # noqa: S608 (from the table of columns)
-        needed = {column.base for column in columns} | {"agent", "params", "case", "experiment"}
-        needed |= TALLY_COLUMNS
-        rows = self.fetch(sql, needed)
-        if any(column.kind.endswith("[]") for column in columns):
-            # A list cannot be the key of a group.
-            rows = [
-                tuple(tuple(cast("list[Any]", v)) if isinstance(v, list) else v for v in row)
-                for row in rows
-            ]
-        return tallies_by_group(rows, len(columns))
+        needed = {"agent", "params", "case", "experiment"} | TALLY_COLUMNS
+        return tallies_by_group(self._keyed(sql, columns, needed), len(columns))
+
+    def _keyed(
+        self, sql: str, columns: Sequence[Named], needed: set[str] | frozenset[str]
+    ) -> list[tuple[Any, ...]]:
+        """Return rows that begin with the values of these columns, which can be keys."""
+        rows = self.fetch(sql, needed | {column.base for column in columns})
+        if not any(column.kind.endswith("[]") for column in columns):
+            return rows
+        # A list cannot be the key of a group.
+        return [
+            tuple(tuple(cast("list[Any]", v)) if isinstance(v, list) else v for v in row)
+            for row in rows
+        ]
 
     # -- groups -----------------------------------------------------------------------------------
 
-    def group_by(self, *names: str, level: float = LEVEL) -> Groups:
+    def group_by(
+        self, *names: str, level: float = LEVEL, estimand: Estimand = "population"
+    ) -> Groups:
         """Group the trials by columns (`agent`, `difficulty`, `properties.lang`, …)."""
         if not names:
             raise ProctorError("no column to group by", hint="name one or more columns")
-        groups = self._grouped(names)
+        groups, by = self._grouped(names), self.selected_by(names)
+        columns = [named(name) for name in names]
+        keys = "".join(f"{column.sql}, " for column in columns)
+        sql = f"SELECT {keys}{SPREAD} FROM trials GROUP BY ALL"  # noqa: S608 (from the table of columns)
+        found = self._keyed(sql, columns, SPREAD_COLUMNS)
+        spreads = {row[: len(names)]: Spread(*row[len(names) :]) for row in found}
         rows = [
-            group_row(dict(zip(names, key, strict=True)), cells, self._view.clusters, level)
+            group_row(
+                dict(zip(names, key, strict=True)),
+                cells,
+                self._view.clusters,
+                level,
+                spread=spreads[key],
+                estimand=estimand,
+                selected_by=by,
+            )
             for key, cells in sorted(groups.items(), key=lambda item: tuple(map(_order, item[0])))
         ]
         return Groups(self, names, rows)

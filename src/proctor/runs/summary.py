@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop, stopped_early
 from proctor.runs.trial import JUDGED, UNJUDGED, CellKey, Spending, Trial, TrialError, TrialStatus
-from proctor.stats.describe import percentile
+from proctor.stats.describe import describe, percentile
 
 MAX_NOT_JUDGED = 0.05
 """Share of planned trials that may end without a verdict: a provider's usual trouble stays below
@@ -105,6 +105,9 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     trials_with_retries: int
     early_stop: str | None
     failures: tuple[RankedFailure, ...]
+    score_std: float | None = None
+    latency_p90_ms: float | None = None
+    latency_p99_ms: float | None = None
 
     @property
     def cell(self) -> CellKey:
@@ -212,11 +215,14 @@ def summarise_cell(
         pass_rate=of[TrialStatus.PASSED] / len(judged) if judged else None,
         score_mean=sum(scores) / len(scores) if scores else None,
         score_min=min(scores, default=None),
+        score_std=describe(scores, ()).deviation,
         score_p50=percentile(scores, 50),
         score_p95=percentile(scores, 95),
         threshold=threshold,
         latency_p50_ms=percentile(latencies, 50),
+        latency_p90_ms=percentile(latencies, 90),
         latency_p95_ms=percentile(latencies, 95),
+        latency_p99_ms=percentile(latencies, 99),
         cost_usd=spent.cost_usd,
         cost_mean_usd=sum(costs) / len(costs) if costs else None,
         unpriced_calls=spent.unpriced_calls,

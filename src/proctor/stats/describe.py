@@ -6,7 +6,6 @@ error assumes independent values: pass one value per case, not trials of several
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -127,8 +126,8 @@ def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
 # independent. A permutation makes no assumption on the distribution and handles ties.
 
 
-# Up to 7 values all 7! = 5,040 orders are enumerated; beyond it they are sampled.
-_ENUMERATE_UP_TO = 7
+LEAST_PAIRS = 10
+"""Cases a correlation needs: with fewer, values of ±0.6 are common by chance alone."""
 
 # Permuted values held in memory at a time: about 32 MB.
 _CELLS_AT_ONCE = 4_000_000
@@ -136,7 +135,7 @@ _CELLS_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A coefficient over `n` cases; `resamples` is None where every order was enumerated."""
+    """A coefficient over `n` cases, with the p-value of a permutation test."""
 
     coefficient: float | None
     p_value: float | None
@@ -164,10 +163,9 @@ def correlate(
     x = np.asarray(finite(values, "property"), dtype=np.float64)
     y = np.asarray(finite(scores, "scores"), dtype=np.float64)
     n = len(x)
-    exact = n <= _ENUMERATE_UP_TO
-    label = f"{method}, permutation p, " + ("exact" if exact else f"seed {seed}")
-    if n < 3:
-        why = "a correlation needs three cases"
+    label = f"{method}, permutation p, seed {seed}"
+    if n < LEAST_PAIRS:
+        why = f"a correlation needs {LEAST_PAIRS} cases, there are {n}"
         return Correlation(None, None, n, label, alternative, reason=why)
     # A constant has no correlation with anything: its deviation would be a division by zero.
     for what, row in (("the property", x), ("the score", y)):
@@ -178,12 +176,11 @@ def correlate(
         x, y = ranks(x), ranks(y)
     x, y = _standard(x), _standard(y)
     observed = float(x @ y)
-    drawn = _permuted(x, y, None if exact else resamples, seed)
-    p_value = permutation_p(drawn, observed, alternative, exact=exact)
+    drawn = _permuted(x, y, resamples, seed)
+    p_value = permutation_p(drawn, observed, alternative, exact=False)
     # The product of two unit vectors may exceed 1 by rounding.
     coefficient = min(1.0, max(-1.0, observed))
-    counted = None if exact else resamples
-    return Correlation(coefficient, p_value, n, label, alternative, counted)
+    return Correlation(coefficient, p_value, n, label, alternative, resamples)
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -204,13 +201,11 @@ def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _permuted(
-    x: NDArray[np.float64], y: NDArray[np.float64], resamples: int | None, seed: int
+    x: NDArray[np.float64], y: NDArray[np.float64], resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Return the correlation for every order of `y`, or for `resamples` of them."""
+    """Return the correlation for `resamples` orders of `y`."""
     import numpy as np
 
-    if resamples is None:
-        return np.asarray([float(x @ np.asarray(order)) for order in itertools.permutations(y)])
     rng = np.random.default_rng(seed)
     parts: list[NDArray[np.float64]] = []
     left, at_once = resamples, max(1, _CELLS_AT_ONCE // len(y))

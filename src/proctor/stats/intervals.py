@@ -1,20 +1,21 @@
 """Compute intervals for pass rates and means of trials nested in cases.
 
 One case: Wilson (default), Clopper–Pearson for safety claims, Jeffreys. A suite as a sample of a
-population: Wilson at the effective n, which kept its level where pooling covered 53–86 %. Means and
-quantiles of scores, cost and latency: BCa bootstrap over cases, seeded.
+population: Wilson at the effective n, which kept its level where pooling covered 53–86 %; the same
+for every mean of bounded scores. Cost and latency, whose tails have no bound: a studentised
+bootstrap over cases, seeded, and only from the number of cases at which it covers.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.stats._distributions import beta_quantile, normal_quantile, scipy_module, t_quantile
+from proctor.formatting import plural
+from proctor.stats._distributions import beta_quantile, normal_quantile, t_quantile
 from proctor.stats.types import (
     LEVEL,
     RESAMPLES,
@@ -24,6 +25,7 @@ from proctor.stats.types import (
     checked,
     finite,
     judged,
+    same_length,
     share,
 )
 
@@ -170,57 +172,148 @@ def population_rate(
 
     if not rows:
         return undefined(None, "no judged trial")
-    rate = math.fsum(row.rate for row in rows) / cases
-    drawn = len(set(groups))
-    if drawn < 2:
-        return undefined(
-            rate, "one cluster gives no information about the variation between clusters"
-        )
-    n_eff = effective_n(rows, groups, level)
-    low, high = wilson(rate, n_eff, level)
+    rates = [row.rate for row in rows]
+    if len(set(groups)) < 2:
+        return undefined(math.fsum(rates) / cases, ONE_CLUSTER.format("cluster"))
+    rate, low, high, n_eff = _wilson_at_effective_n(rates, groups, n, level, float(n))
     return Interval(rate, low, high, level, method, "population", n, cases, left_out, n_eff)
 
 
-def effective_n(rows: Sequence[CaseCounts], groups: Sequence[Hashable], level: float) -> float:
-    """Return the number of independent trials with the same information about the population."""
-    cases, n = len(rows), sum(row.trials for row in rows)
-    rates = [row.rate for row in rows]
-    rate = math.fsum(rates) / cases
+def suite_rate(counts: Sequence[tuple[int, ...]], *, level: float = LEVEL) -> Interval:
+    """Return the pass rate of exactly these cases: Wilson, with the trials stratified by case.
+
+    Only the noise of trials counts, and cases of unlike difficulty make less of it than pooled
+    trials would. The variance within a case is taken at (passes + 1) / (trials + 2): a case that
+    never varied is not certain. Simulated coverage is 94 % or more at 2 to 100 cases.
+    """
+    share(level, "level")
+    rows = judged(counts)
+    n, cases, left_out = sum(row.trials for row in rows), len(rows), len(counts) - len(rows)
+    method = "wilson at effective n, trials stratified by case"
+    if not rows:
+        why = "no judged trial"
+        return Interval(None, None, None, level, method, "suite", 0, 0, left_out, reason=why)
+    rate = math.fsum(row.rate for row in rows) / cases
+    smooth = [(row.passes + 1) / (row.trials + 2) for row in rows]
+    variance = math.fsum(p * (1 - p) / row.trials for p, row in zip(smooth, rows, strict=True))
+    mean = math.fsum(smooth) / cases
+    # Never below the pooled trials (of equal weight by case), which bound the noise from above.
+    pooled = cases**2 / math.fsum(1 / row.trials for row in rows)
+    n_eff = max(mean * (1 - mean) * cases**2 / variance, pooled)
+    low, high = wilson(rate, n_eff, level)
+    return Interval(rate, low, high, level, method, "suite", n, cases, left_out, n_eff)
+
+
+ONE_CLUSTER = "one {0} gives no information about the variation between {0}s"
+
+
+def bounded_mean(
+    values: Sequence[float],
+    *,
+    n: int | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """Return the mean of one bounded value per case (its mean score): Wilson at the effective n.
+
+    `n` is the number of trials behind the values. The effective n is then at most twice the number
+    of cases: a few values that agree by chance near an end of the range are no certainty (with as
+    much as the trials, 5 cases of Beta(.5, .125) cover only 84 %). Differences have bounds (−1, 1),
+    are far from the ends, and need no cap: leave `n` out.
+    """
+    share(level, "level")
+    least, most = finite(bounds, "bounds")
+    sample = finite(values, "values")
+    if least >= most or any(not least <= value <= most for value in sample):
+        raise ProctorError(
+            f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
+        )
+    cases, trials = len(sample), max(len(sample), n or 0)
+    method = "wilson at effective n, clustered by " + ("case" if clusters is None else "cluster")
+    groups = range(cases) if clusters is None else clusters
+    if len(set(groups)) < 2:
+        mean = math.fsum(sample) / cases if cases else None
+        why = ONE_CLUSTER.format("case" if cases == 1 else "cluster") if cases else "no value"
+        return Interval(mean, None, None, level, method, "population", trials, cases, reason=why)
+    span = most - least
+    shares = [(value - least) / span for value in sample]
+    cap = None if n is None else float(min(trials, 2 * len(set(groups))))
+    found = _wilson_at_effective_n(shares, groups, n, level, cap)
+    mean, low, high = (least + span * part for part in found[:3])
+    return Interval(mean, low, high, level, method, "population", trials, cases, n_eff=found.n_eff)
+
+
+class _Clustered(NamedTuple):
+    mean: float
+    low: float
+    high: float
+    n_eff: float
+
+
+def _wilson_at_effective_n(
+    values: Sequence[float],
+    groups: Iterable[Hashable],
+    n: int | None,
+    level: float,
+    cap: float | None,
+) -> _Clustered:
+    """Return Wilson's interval for the mean of values in [0, 1] at their effective n.
+
+    That is the number of independent pass/fail trials with as much information about the
+    population as these cases.
+    """
+    cases, mean = len(values), math.fsum(values) / len(values)
     totals: dict[Hashable, float] = {}
-    for key, value in zip(groups, rates, strict=True):
-        totals[key] = totals.get(key, 0.0) + (value - rate)
+    for key, value in zip(groups, values, strict=True):
+        totals[key] = totals.get(key, 0.0) + (value - mean)
     drawn = len(totals)
     # With one case to a cluster this is sd²/S.
     variance = drawn / (drawn - 1) * math.fsum(gap * gap for gap in totals.values()) / cases**2
-    # All cases have the same rate (up to rounding), yet each is one draw from the population.
     if variance < 1e-18:
-        return float(drawn)
-    tail = 0.5 + level / 2
-    # Wilson takes a normal quantile, but the variance is estimated from few clusters: t is wider.
-    scale = (t_quantile(tail, n - 1) / t_quantile(tail, drawn - 1)) ** 2
-    return min(max(rate * (1 - rate) / variance * scale, 1.0), float(n))
+        # All cases have the same value (up to rounding), yet each is one draw.
+        n_eff = float(drawn)
+    else:
+        tail = 0.5 + level / 2
+        # Wilson takes a normal quantile, but the variance comes from few clusters: t is wider.
+        usual = normal_quantile(tail) if n is None else t_quantile(tail, n - 1)
+        scale = (usual / t_quantile(tail, drawn - 1)) ** 2
+        n_eff = max(mean * (1 - mean) / variance * scale, 1.0)
+        n_eff = n_eff if cap is None else min(n_eff, cap)
+    # Rounding of a mean may leave [0, 1] by the last digit.
+    mean = min(1.0, max(0.0, mean))
+    return _Clustered(mean, *wilson(mean, n_eff, level), n_eff)
+
+
+LEAST_CASES = 60
+"""Cases from which the bootstrap over cases gives an interval.
+
+Simulated on log-normal values (sigma = 1), 20,000 samples each: the studentised bootstrap of a mean
+covers 89 % at 10 cases, 92 % at 20, 93.0 % at 50, 93.2 % at 60 and 93.5 % at 80. BCa covers 82, 88,
+90.9, 91.1 and 91.9 %, and reaches 93 % at 200. Below, a nominal 95 % would be a false claim.
+"""
 
 
 def bootstrap_over_cases(
     values: Sequence[float],
     *,
-    quantile: float | None = None,
+    per: Sequence[float] | None = None,
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """Return the mean of one value per case, or a quantile, with a BCa bootstrap interval.
+    """Return the mean of one unbounded value per case, with a studentised bootstrap interval.
 
-    Quantiles interpolate linearly between order statistics, as everywhere in reports.
+    With `per` it is the sum of the values over the sum of `per`: cost per passed trial.
     """
     import numpy as np
 
     share(level, "level")
-    if quantile is not None:
-        share(quantile, "quantile")
     sample = np.asarray(finite(values, "values"), dtype=np.float64)
     n = len(sample)
-    method = f"BCa bootstrap over cases, {resamples} resamples, seed {seed}"
+    size = np.ones(n) if per is None else np.asarray(finite(per, "per"), dtype=np.float64)
+    same_length(values, size.tolist())
+    method = f"studentised bootstrap over cases, {resamples} resamples, seed {seed}"
 
     def result(
         value: float | None, low: float | None, high: float | None, why: str | None
@@ -229,35 +322,40 @@ def bootstrap_over_cases(
 
     if n == 0:
         return result(None, None, None, "no value")
-
-    def statistic(rows: NDArray[np.float64], axis: int) -> Any:
-        return (
-            np.mean(rows, axis=axis) if quantile is None else np.quantile(rows, quantile, axis=axis)
-        )
-
-    value = float(statistic(sample, axis=-1))
-    if n == 1:
-        return result(
-            value, None, None, "one case gives no information about the variation between cases"
-        )
-    # Equal values are no proof of certainty, and BCa is not defined for them.
-    if float(np.ptp(sample)) == 0:
+    if float(size.sum()) <= 0:
+        return result(None, None, None, "nothing to divide by")
+    value = math.fsum(sample) / math.fsum(size)
+    if n < LEAST_CASES:
+        why = f"{plural(n, 'case')}: for cost and latency an interval needs {LEAST_CASES}"
+        return result(value, None, None, f"{why}, below it would cover less than it says")
+    # Equal values are no proof of certainty.
+    if float(np.ptp(sample - value * size)) == 0:
         return result(value, None, None, "all values are equal: resampling shows no spread")
-    with warnings.catch_warnings():
-        # Degenerate data warn and give NaN, which is turned into a reason below.
-        warnings.simplefilter("ignore")
-        found = scipy_module("stats").bootstrap(
-            (sample,),
-            statistic,
-            n_resamples=resamples,
-            batch=max(1, _CELLS_AT_ONCE // n),
-            confidence_level=level,
-            method="BCa",
-            rng=np.random.default_rng(seed),
-        )
-    low, high = (float(end) for end in found.confidence_interval)
+    # The error of a ratio is that of the residuals; every sum it needs is a product of the weights.
+    terms = np.stack([sample, size, sample**2, sample * size, size**2], axis=1) / n
+    rng, left = np.random.default_rng(seed), resamples
+    parts: list[NDArray[np.float64]] = []
+    while left:
+        now = min(left, max(1, _CELLS_AT_ONCE // n))
+        parts.append(rng.multinomial(n, np.full(n, 1 / n), now) @ terms)
+        left -= now
+
+    def ratio_and_error(sums: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+        top, bottom, tops, both, bottoms = sums.T
+        ratio = top / bottom
+        residuals = np.maximum(tops - 2 * ratio * both + ratio**2 * bottoms, 0.0)
+        return ratio, np.sqrt(residuals / (n - 1)) / bottom
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn, errors = ratio_and_error(np.concatenate(parts))
+        steps = (drawn - value) / errors
+    # A resample without spread is as extreme as one can be.
+    steps = np.nan_to_num(steps, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    lower, upper = (float(q) for q in np.quantile(steps, [(1 - level) / 2, (1 + level) / 2]))
+    error = float(ratio_and_error(terms.sum(axis=0)[None])[1][0])
+    low, high = value - upper * error, value - lower * error
     if not (math.isfinite(low) and math.isfinite(high)):
-        return result(value, None, None, "the acceleration of BCa is not defined for these values")
+        return result(value, None, None, "too many equal values: resampling shows no spread")
     return result(value, low, high, None)
 
 

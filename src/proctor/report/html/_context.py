@@ -22,9 +22,12 @@ from proctor.report.figures import (
     leading,
     moved_cases,
     not_judged,
+    per_pass,
+    per_pass_note,
     places,
     ranked_by,
     score,
+    with_deviation,
 )
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary
@@ -324,7 +327,10 @@ FUNCTIONS: dict[str, Any] = {
             not_judged,
             per,
             percent,
+            per_pass,
+            per_pass_note,
             places,
+            with_deviation,
             plural,
             points,
             ranked_by,

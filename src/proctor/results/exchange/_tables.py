@@ -310,7 +310,16 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "error": _error,
     **dict.fromkeys(("score", "threshold", "duration_ms", "latency_ms", "cost_usd"), _number),
     **dict.fromkeys(
-        ("axis_seed", "index", "seed", "input_tokens", "output_tokens", "llm_calls", "tool_calls"),
+        (
+            "axis_seed",
+            "index",
+            "seed",
+            "input_tokens",
+            "output_tokens",
+            "llm_calls",
+            "unpriced_calls",
+            "tool_calls",
+        ),
         lambda value: int(_number(value)),
     ),
     "started_ns": int,

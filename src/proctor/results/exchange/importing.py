@@ -64,6 +64,7 @@ class Record(msgspec.Struct, kw_only=True):
     output_tokens: int | None = None
     cost_usd: float | None = None
     llm_calls: int = 0
+    unpriced_calls: int | None = None
     tool_calls: int = 0
     retries: int = 0
     trace_id: str | None = None
@@ -105,6 +106,7 @@ def write_import(
     if not found.records:
         raise ProctorError("the file contains no results", where=str(file))
     _number_trials(found.records)
+    _mark_unpriced(found.records)
     trials = [_trial(record, threshold, scale) for record in found.records]
     spec = _spec(found, file, threshold)
     folder = RunFolder.create(root, found.name)
@@ -161,6 +163,16 @@ def _number_trials(records: Sequence[Record]) -> None:
         first_seen[key] = record.where
 
 
+def _mark_unpriced(records: Sequence[Record]) -> None:
+    """Mark trials without a cost among trials with one: their sum is a lower bound."""
+    if all(record.cost_usd is None for record in records):
+        return
+    for record in records:
+        if record.cost_usd is None and record.unpriced_calls is None:
+            # At least one call has no price; how many is not in the file.
+            record.unpriced_calls = record.llm_calls or 1
+
+
 def _trial(record: Record, threshold: float, scale: float) -> Trial:
     score = _score(record, scale)
     status = _status(record, score, record.threshold or threshold)
@@ -182,6 +194,7 @@ def _trial(record: Record, threshold: float, scale: float) -> Trial:
         "answer": None if record.answer is None else clean.text(record.answer),
         "checks": _checks(record, status, score),
         "error": error,
+        "unpriced_calls": record.unpriced_calls or 0,
         "duration_ms": record.duration_ms or record.latency_ms or 0.0,
     }
     return Trial(**values)

@@ -14,7 +14,7 @@ from typing import Any
 
 from proctor.runs.trial import Trial, params_key
 from proctor.stats.compare import paired_means
-from proctor.stats.intervals import bootstrap_over_cases
+from proctor.stats.intervals import bounded_mean
 from proctor.stats.ranking import holm
 from proctor.trials._research.rounds import Course, CourseResult, Round, Setup, Variant
 from proctor.trials.plan import plan_trials
@@ -66,7 +66,7 @@ def _found(
         first, second = [whole[pair] for pair in both], [own[pair] for pair in both]
         test = paired_means(first, second)
         gaps = [b - a for a, b in zip(first, second, strict=True)]
-        interval = bootstrap_over_cases(gaps, level=level, seed=0)
+        interval = bounded_mean(gaps, bounds=(-1.0, 1.0), level=level)
         rows.append({
             "without": group.without,
             "agent": group.agent,

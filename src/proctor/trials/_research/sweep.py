@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from proctor.errors import ProctorError
 from proctor.runs.trial import Trial, params_key
 from proctor.spec.research import Sweep
-from proctor.stats.intervals import bootstrap_over_cases
+from proctor.stats.intervals import bounded_mean
 from proctor.trials._research.rounds import Course, CourseResult, Round, Setup, side_by_side
 from proctor.trials.plan import plan_trials
 
@@ -139,7 +139,7 @@ def _tried(params: Mapping[str, Any], results: Iterable[Trial], rules: Sweep) ->
         judged += 1
         values[trial.case, trial.axis_seed].append(value)
     means = [fmean(each) for each in values.values()]
-    interval = bootstrap_over_cases(means, level=rules.confidence, seed=0)
+    interval = bounded_mean(means, n=judged, level=rules.confidence)
     mean = fmean(means) if means else None
     return SweepPoint(dict(params), mean, interval.low, interval.high, judged, unjudged)
 

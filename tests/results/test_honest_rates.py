@@ -1,0 +1,173 @@
+"""Rates, costs and tables of `results`, `leaderboard` and imports, through the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import proctor
+from result_parts import trial, write_run
+
+from proctor.errors import ProctorError
+from proctor.results import query
+from proctor.results.database import OUTCOMES
+
+CASES: dict[str, dict[str, Any]] = {f"c{at}": {} for at in range(5)}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two agents of equal passes; a call of `b` has no known price."""
+    trials = [
+        trial(
+            case,
+            agent,
+            index,
+            # c0 has 3 of 10, the others 1 of 2: rate and counts differ.
+            "passed" if index < 3 and (at == 0 or index == 0) else "failed",
+            cost_usd=None if agent == "b" and at == 2 else 0.01 * (at + 1),
+            unpriced_calls=int(agent == "b" and at == 2),
+            llm_calls=1,
+        )
+        for at, case in enumerate(CASES)
+        for agent in ("a", "b")
+        for index in range(2 if at else 10)
+    ]
+    folder = tmp_path_factory.mktemp("results")
+    write_run(folder, trials, cases=CASES)
+    return folder
+
+
+def groups(root: Path, *options: str) -> list[dict[str, Any]]:
+    done = proctor("results", "--results", root, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["groups"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--status", "passed"),
+        ("--min-score", "0.9"),
+        ("--where", "score>0.5"),
+        ("--where", "latency_ms<15"),
+        ("--where", "answer=answer 0"),
+        ("--group-by", "status"),
+        ("--group-by", "agent,passed"),
+    ],
+)
+def test_selection_by_an_outcome_has_no_rate(root: Path, options: tuple[str, ...]) -> None:
+    """Q1: trials that an outcome selects or groups have counts, and no pass rate."""
+    for row in groups(root, *options):
+        assert row["judged"] > 0
+        assert [row["pass_rate"][part] for part in ("value", "low", "high")] == [None] * 3
+        assert "an outcome of the trials" in row["pass_rate"]["reason"]
+        assert row["cost_per_pass_usd"]["value"] is None
+    shown = proctor("results", "--results", root, *options).stdout
+    assert "an outcome of the trials" in shown
+    assert "100 %" not in shown
+
+
+def test_every_outcome_column_is_known(root: Path) -> None:
+    """Q1: what a trial decides is an outcome; what is planned, and its start, is not."""
+    assert {"status", "passed", "score", "latency_ms", "cost_usd", "answer", "checks"} <= OUTCOMES
+    assert {"error", "error_type", "tool_calls", "retries", "attempt", "early_stop"} <= OUTCOMES
+    assert not OUTCOMES & {"case", "agent", "params", "axis_seed", "index", "seed", "started"}
+    selected = query(results=root, status="passed")
+    assert selected.pass_rate().value is None
+    assert selected.pass_at_k(1).value is None
+    for refused in (lambda: selected.compare("a", "b"), selected.outcomes):
+        with pytest.raises(ProctorError, match="selected by status, an outcome"):
+            refused()
+    # `judged` and `counted` select exactly what a rate is about.
+    assert query(results=root, where=["judged=true"]).pass_rate().value is not None
+
+
+def test_a_rate_says_that_cases_weigh_the_same(root: Path) -> None:
+    """Q1: a mean of case rates beside counts that give another share is explained."""
+    shown = proctor("results", "--results", root, "--agent", "a").stdout
+    assert "7/18" in shown
+    assert "46 %" in shown
+    assert "the mean of the rates of its cases" in shown
+    one = proctor("results", "--results", root, "--agent", "a", "--group-by", "case").stdout
+    assert "the mean of the rates of its cases" not in one
+
+
+def test_the_estimand_is_named(root: Path) -> None:
+    """Q1: `--estimand` chooses whom an interval is about, and the output says which and why."""
+    population, suite = (
+        groups(root, "--estimand", name)[0]["pass_rate"] for name in ("population", "suite")
+    )
+    assert (population["estimand"], suite["estimand"]) == ("population", "suite")
+    assert population["value"] == suite["value"]
+    assert "cases like these" in proctor("results", "--results", root).stdout
+    named = proctor("results", "--results", root, "--estimand", "suite").stdout
+    assert "exactly these cases; only the noise of trials" in named
+
+
+def test_tables_have_deviation_and_tails(root: Path) -> None:
+    """Q1, Q3: mean ± SD, p90, p99 and cost per passed trial are in tables, CSV and JSON."""
+    shown = proctor("results", "--results", root).stdout
+    for column in ("score ± SD", "p50", "p90", "p99", "per pass"):
+        assert column in shown
+    assert "per pass: no interval: 5 cases: for cost and latency an interval needs 60" in shown
+    (row,) = groups(root, "--agent", "a")
+    assert row["spread"]["score_std"] == pytest.approx(0.3010, abs=1e-4)
+    assert row["cost_per_pass_usd"]["value"] == pytest.approx((0.1 + 2 * 0.14) / 7)
+    csv = proctor("results", "--results", root, "--format", "csv").stdout.splitlines()[0]
+    assert {"score_std", "latency_p90_ms", "latency_p99_ms", "cost_per_pass_usd"} <= set(
+        csv.split(",")
+    )
+    board = proctor("leaderboard", "latest", "--results", root).stdout
+    for column in ("score ± SD", "p90", "p99", "per pass"):
+        assert column in board
+    summary = next(root.rglob("summary.csv")).read_text("utf-8").splitlines()[0].split(",")
+    assert {"score_std", "latency_p90_ms", "latency_p99_ms"} <= set(summary)
+
+
+def test_unknown_prices_do_not_win(root: Path) -> None:
+    """Q3: an agent with unpriced calls has no rank by cost, no p-value, and the reason."""
+    done = proctor("leaderboard", "latest", "--metric", "cost_usd", "--results", root, "--json")
+    board = json.loads(done.stdout)
+    assert [(row["name"], row["best"]) for row in board["rows"]] == [("a", 1), ("b", None)]
+    assert board["pairs"] == []
+    assert any("it is not ranked by cost" in note for note in board["notes"])
+    assert "≥ " in proctor("leaderboard", "latest", "--results", root).stdout
+
+
+def test_imported_rows_without_cost_are_a_lower_bound(tmp_path: Path) -> None:
+    """Q3: the sum over imported rows of which some have no cost is `≥`."""
+    table = tmp_path / "other.csv"
+    table.write_text("case,passed,cost_usd\nq1,true,20\nq2,true,1.19\nq3,false,\n", "utf-8")
+    results = tmp_path / "results"
+    assert proctor("runs", "import", table, "--results", results).returncode == 0
+    assert "≥ $21.19" in proctor("results", "--results", results).stdout
+
+
+def test_cost_per_pass_has_an_interval_from_sixty_cases(tmp_path: Path) -> None:
+    """Q1, Q3: with enough cases the cost per passed trial has an interval, in every table."""
+    cases: dict[str, dict[str, Any]] = {f"c{at}": {} for at in range(60)}
+    trials = [
+        trial(
+            case, "a", index, "passed" if (at + index) % 3 else "failed", cost_usd=0.01 + at / 1e3
+        )
+        for at, case in enumerate(cases)
+        for index in range(2)
+    ]
+    write_run(tmp_path, trials, cases=cases)
+    (row,) = groups(tmp_path)
+    found = row["cost_per_pass_usd"]
+    assert found["low"] < found["value"] < found["high"]
+    assert found["value"] == pytest.approx(sum(t.cost_usd or 0.0 for t in trials) / 80)
+    shown = proctor("leaderboard", "latest", "--results", tmp_path).stdout
+    assert "per pass: no interval" not in shown
+
+
+def test_unpriced_costs_are_not_tested(root: Path) -> None:
+    """Q1: `compare` gives no p-value and no interval for a cost that is a lower bound."""
+    done = proctor("compare", "latest", "--agents", "a,b", "--results", root, "--json")
+    (pair,) = json.loads(done.stdout)["pairs"]
+    (cost,) = [each for each in pair["metrics"] if each["metric"] == "cost_usd"]
+    assert cost["population"]["p_value"] is None
+    assert "2 calls unpriced" in cost["population"]["reason"]
+    assert (cost["interval"]["low"], cost["adjusted"]) == (None, None)
