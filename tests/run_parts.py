@@ -33,7 +33,10 @@ async def stubborn(input):
         except asyncio.CancelledError: pass
 '''
 
-CLOCKS_AND_IDS = ("started_ns", "duration_ms", "latency_ms", "trace_id", "trace")
+CLOCKS_AND_IDS = (
+    *("started_ns", "duration_ms", "latency_ms", "queue_ms", "startup_ms", "check_ms"),
+    *("trace_id", "trace"),
+)
 
 
 def write_suite(

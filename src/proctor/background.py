@@ -124,6 +124,22 @@ class DaemonThreads:
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the function's result, computed in a thread that has the caller's context."""
+        return await self._submit(function, *args, **kwargs)
+
+    async def finish(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Do as `run`, and return the result also to a caller that is cancelled, if it is soon."""
+        done = self._submit(function, *args)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait({done}, timeout=CANCEL_GRACE)
+            if not done.done():
+                raise
+            return done.result()
+
+    def _submit(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         context = copy_context()
         job = _Job(lambda: context.run(function, *args, **kwargs), loop, loop.create_future())
@@ -133,7 +149,7 @@ class DaemonThreads:
             queue = SimpleQueue[_Job]()
             threading.Thread(target=self._serve, args=(queue,), daemon=True).start()
         queue.put(job)
-        return await job.done
+        return job.done
 
     def _serve(self, queue: SimpleQueue[_Job]) -> None:
         while True:

@@ -47,7 +47,12 @@ async def _run(job: ChildJob) -> ChildResult:
     try:
         with capture(job.input, name="process", trace_id=request.trace_id) as trace:
             result.trace = trace
-            result.reply = await config.create().run(request)
+            agent = config.create()
+            _tell(job.calls)
+            try:
+                result.reply = await agent.run(request)
+            finally:
+                _tell(job.calls)
             trace.observe(*config.observes)
     except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)
         result.error_type = type(error).__name__
@@ -57,6 +62,12 @@ async def _run(job: ChildJob) -> ChildResult:
             result.transient = True
             result.status_code, result.retry_after = passing
     return result
+
+
+def _tell(pipe: int | None) -> None:
+    """Tell the parent that the agent is called, or has ended: its clock runs in between."""
+    if pipe is not None:
+        os.write(pipe, b".")
 
 
 def _limit_memory(megabytes: int | None) -> None:

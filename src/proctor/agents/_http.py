@@ -10,8 +10,11 @@ carries the trial's trace: spans that the service exports to the receiver at `ot
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import cache
+from ssl import SSLContext
 from typing import Annotated, Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -97,6 +100,11 @@ class HttpAgentConfig(AgentConfig):
             raise ValueError(f"not a JMESPath expression: {reason}") from None
         return value
 
+    def check(self) -> None:
+        """Load what the first request needs."""
+        importlib.import_module("jmespath")
+        _tls()
+
     def version(self) -> dict[str, Any]:
         """Return the host only: the full URL may contain a key."""
         return {"host": urlsplit(self.url).hostname}
@@ -115,7 +123,7 @@ class HttpAgentConfig(AgentConfig):
         parent = otel.traceparent()
         headers = {**self.headers, **({"traceparent": parent} if parent else {})}
         # A client of its own, so that cookies are not shared between trials.
-        async with httpx.AsyncClient(timeout=self.request_timeout) as client:
+        async with httpx.AsyncClient(timeout=self.request_timeout, verify=_tls()) as client:
             while True:
                 reply = await self._request(client, self._body(request, state), headers)
                 if not isinstance(reply, _Unfinished):
@@ -214,6 +222,14 @@ class HttpAgentConfig(AgentConfig):
         reply = as_reply(_first_value(document, ANSWER_PATHS if path is None else (path,)))
         reply.output = document
         return reply
+
+
+@cache
+def _tls() -> SSLContext:
+    """Return the TLS settings of all clients: reading the certificates takes milliseconds."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 class _Unfinished(NamedTuple):

@@ -30,6 +30,7 @@ from proctor.agents.base import (
 )
 from proctor.agents.checkpoint import linked
 from proctor.llm.cassette import HandedOver, hand_over
+from proctor.llm.rate_limits import Waits
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
@@ -69,6 +70,8 @@ class ChildJob(msgspec.Struct, frozen=True):
     cassette: HandedOver | None = None
     checkpoint: int | None = None
     """Number of the checkpoint socket."""
+    calls: int | None = None
+    """Number of the pipe that tells when the agent is called and when it has ended."""
 
 
 class ChildResult(msgspec.Struct, omit_defaults=True):
@@ -96,7 +99,7 @@ class ProcessAgent:
             # Files, not pipes: a process left behind by the agent would hold a pipe open forever.
             result, stderr_file = Path(folder, "result.json"), Path(folder, "stderr.txt")
             async with linked(request.checkpoint) as link:
-                with stderr_file.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
+                with _Calls(request.startup or Waits()) as calls, stderr_file.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
                     child = await asyncio.create_subprocess_exec(
                         sys.executable,
                         "-m",
@@ -108,16 +111,16 @@ class ProcessAgent:
                         # Makes it a group leader, so that `end_group` reaches its descendants too.
                         start_new_session=True,
                         cwd=request.workdir,
-                        pass_fds=() if link is None else (link,),
+                        pass_fds=[end for end in (link, calls) if end is not None],
                     )
-                try:
-                    await _send(child, self._job(request, link))
-                    code = await child.wait()
-                finally:
-                    await end_group(child)
+                    try:
+                        await _send(child, self._job(request, link, calls))
+                        code = await child.wait()
+                    finally:
+                        await end_group(child)
             return _parse_result(result, code, stderr_file)
 
-    def _job(self, request: AgentRequest, link: int | None) -> bytes:
+    def _job(self, request: AgentRequest, link: int | None, calls: int | None) -> bytes:
         config = self._config
         job = ChildJob(
             agent=config.model_dump(include={"target", "factory", "memory_mb"}),
@@ -127,8 +130,53 @@ class ProcessAgent:
             workdir=str(request.workdir),
             cassette=hand_over(),
             checkpoint=link,
+            calls=calls,
         )
         return msgspec.json.encode(job, enc_hook=str)
+
+
+class _Calls:
+    """Counts as start-up what a child process does before and after it calls the agent.
+
+    Entered, it is the end of a pipe to which the child writes a byte at either moment; None where
+    the system has no such pipes, and the start counts as the agent's.
+    """
+
+    def __init__(self, startup: Waits) -> None:
+        self._startup = startup
+        self._ends: tuple[int, int] | None = None
+        self._waiting = False
+
+    def __enter__(self) -> int | None:
+        if not hasattr(os, "killpg"):  # Windows
+            return None
+        self._ends = os.pipe()
+        os.set_blocking(self._ends[0], False)
+        asyncio.get_running_loop().add_reader(self._ends[0], self._read)
+        self._toggle()
+        return self._ends[1]
+
+    def __exit__(self, *_error: object) -> None:
+        if self._ends is None:
+            return
+        self._read()
+        asyncio.get_running_loop().remove_reader(self._ends[0])
+        for end in self._ends:
+            os.close(end)
+        if self._waiting:
+            self._toggle()
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in os.read(self._ends[0] if self._ends else -1, 2):
+                self._toggle()
+
+    def _toggle(self) -> None:
+        self._waiting = not self._waiting
+        if self._waiting:
+            self._startup.__enter__()
+        else:
+            self._startup.__exit__()
 
 
 async def _send(child: asyncio.subprocess.Process, job: bytes) -> None:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
+from proctor.llm.rate_limits import Waits
 from proctor.llm.retry import ACCOUNT_REFUSED, causes, status_code, transient
 from proctor.sanitize import json_value
 from proctor.strict import Strict
@@ -90,6 +91,7 @@ class AgentRequest:
         "input",
         "params",
         "seed",
+        "startup",
         "timeout",
         "trace_id",
         "trial",
@@ -116,6 +118,8 @@ class AgentRequest:
         self.params = params or {}
         self.trace_id = trace_id
         self.timeout = timeout
+        self.startup: Waits | None = None
+        """Where an agent adds up what its own start takes: that is not part of its latency."""
         self._workdir: Path | None = None
         self._checkpoint: Checkpoint | None = None
         self._states = states

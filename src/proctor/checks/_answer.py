@@ -57,6 +57,7 @@ else:
 class _TextsCheck(Check):
     """A check of which texts the answer contains."""
 
+    quick: ClassVar[bool] = True
     texts: OneOrMoreTexts = Field(kw_only=False)
     case_sensitive: bool = False
 
@@ -129,6 +130,7 @@ class Equals(Check):
     """
 
     name: ClassVar[str] = "exact_match"
+    quick: ClassVar[bool] = True
     text: Text = Field(kw_only=False)
     case_sensitive: bool = False
 

@@ -32,6 +32,7 @@ from proctor.trace.model import Observable
 
 class _CostCheck(Check):
     layer: ClassVar[Layer] = Layer.COST
+    quick: ClassVar[bool] = True
 
 
 class MaxCost(_CostCheck):

@@ -378,6 +378,9 @@ class Check(Strict):
     name: ClassVar[str] = ""
     """The kind of check in results, and its id where none is given; the class name when empty."""
     layer: ClassVar[Layer] = Layer.CORRECTNESS
+    quick: ClassVar[bool] = False
+    """Whether it takes microseconds for a short answer; others run in a thread, because a check
+    that holds up the event loop would add to the latency of the agents that run beside it."""
     always_blocks: ClassVar[bool] = False
     """Whether a failure blocks although its layer only warns."""
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from proctor.background import threads
 from proctor.checks.base import (
     Check,
     CheckContext,
@@ -53,7 +54,11 @@ class FunctionCheck(Check):
     async def evaluate(self, ctx: CheckContext[Any], /) -> Results:
         """Judge one trial."""
         try:
-            value = self.function(ctx)
+            # In a thread, as any check that is not known to be quick.
+            if inspect.iscoroutinefunction(self.function):
+                value = self.function(ctx)
+            else:
+                value = await threads.finish(self.function, ctx)
             if inspect.isawaitable(value):
                 value = await value
         except AssertionError as error:

@@ -2,7 +2,8 @@
 
 Checks run in the documented order: correctness, path, cost; judges last within correctness, and
 only while no deterministic check has failed. A check that raises becomes a result with its reason,
-and every check has a result.
+and every check has a result. Checks that may take a while run in a thread, since the event loop
+also runs the agents whose latency is measured.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from proctor.background import threads
 from proctor.checks.base import (
     FAILED,
     Check,
@@ -31,10 +33,14 @@ from proctor.sanitize import json_bytes
 MAX_VALUE = 1000
 """Characters of `expected` and `actual` in a result; the answer itself is in the trial."""
 
+SMALL_ANSWER, SMALL_TRACE = 100_000, 1_000
+"""Characters and spans up to which a quick check is quick."""
+
 
 async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResults:
     """Run checks in order and return a result for each."""
     results: list[CheckResult] = []
+    small = len(ctx.answer) <= SMALL_ANSWER and len(ctx.trace.spans) <= SMALL_TRACE
     for check in checks:
         found: Results
         blocker = None
@@ -45,7 +51,12 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
         else:
             try:
                 lacking = unobserved(ctx.trace, *check.needs)
-                returned = check.evaluate(ctx) if lacking is None else lacking
+                if lacking is not None:
+                    returned = lacking
+                elif check.judged or (small and check.quick):
+                    returned = check.evaluate(ctx)
+                else:
+                    returned = await threads.finish(check.evaluate, ctx)
                 # The common case first: `isawaitable` is slow for the many checks of many trials.
                 if isinstance(returned, CheckResult) or not isawaitable(returned):
                     found = returned

@@ -99,6 +99,7 @@ else:
 
 class _PathCheck(Check):
     layer: ClassVar[Layer] = Layer.PATH
+    quick: ClassVar[bool] = True
 
 
 class _ToolCheck(_PathCheck):

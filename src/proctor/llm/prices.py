@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field
@@ -206,6 +206,12 @@ def _own_cost(price: ModelPrice, counts: tuple[int, int, int, int]) -> float | N
             return None
         total += tokens * (dollars or 0.0)
     return total / _PER_TOKENS
+
+
+@cache
+def load_published_prices() -> None:
+    """Import the published tables and price one call, which takes half a second the first time."""
+    _published_cost("gpt-4o-mini", "openai", (1, 1, 0, 0))
 
 
 def _published_cost(

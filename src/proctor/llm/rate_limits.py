@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -164,6 +164,37 @@ def _leaves_window_at(reservation: Reservation) -> float:
     return math.nextafter(reservation.at + WINDOW, math.inf)
 
 
+class Waits:
+    """Seconds that a trial waited for its own harness, not for its agent.
+
+    A context manager that may be entered again: waits that overlap count once.
+    """
+
+    __slots__ = ("_depth", "_since", "_total")
+
+    def __init__(self) -> None:
+        self._depth, self._since, self._total = 0, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        if not self._depth:
+            self._since = time.perf_counter()
+        self._depth += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._total += time.perf_counter() - self._since
+
+    @property
+    def seconds(self) -> float:
+        """The sum so far, a wait under way included."""
+        return self._total + (time.perf_counter() - self._since if self._depth else 0.0)
+
+
+queue_waits: ContextVar[Waits | None] = ContextVar("proctor_queue_waits", default=None)
+"""Where waiting for a rate limit is added up, while a trial runs."""
+
+
 class RateLimited:
     """A `ChatModel` that waits for its limiter."""
 
@@ -183,7 +214,8 @@ class RateLimited:
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Wait for a permit, then make one call."""
-        reservation = await self._limiter.acquire(estimate_tokens(request))
+        with queue_waits.get() or nullcontext():
+            reservation = await self._limiter.acquire(estimate_tokens(request))
         reply = await self._model.complete(request)
         usage = reply.usage
         if usage.input_tokens is not None and usage.output_tokens is not None:

@@ -133,7 +133,7 @@ COLUMNS: dict[str, TrialColumn] = {
     ),
     "started_ns": _stored("started_ns", "BIGINT", "the same in nanoseconds since 1970"),
     "duration_ms": _stored("duration_ms", "DOUBLE", "duration including judging"),
-    "latency_ms": _stored("latency_ms", "DOUBLE", "duration of the agent"),
+    "latency_ms": _stored("latency_ms", "DOUBLE", "the agent's own time"),
     "input_tokens": _stored("input_tokens", "BIGINT", "input tokens of models; NULL if unknown"),
     "output_tokens": _stored("output_tokens", "BIGINT", "output tokens of models"),
     "cost_usd": _stored("cost_usd", "DOUBLE", "known cost of the agent; NULL if unknown"),
@@ -147,6 +147,9 @@ COLUMNS: dict[str, TrialColumn] = {
     "checks": _stored(
         "checks", "JSON", "results of all checks; the view `checks` has them as rows"
     ),
+    "queue_ms": _stored("queue_ms", "DOUBLE", "waiting for our own rate limits"),
+    "startup_ms": _stored("startup_ms", "DOUBLE", "starting the agent's process"),
+    "check_ms": _stored("check_ms", "DOUBLE", "running the checks, with their judges"),
     "category": _stored("category", "VARCHAR", "why it failed or was not judged, in one word"),
     "last_status": _stored(
         "last_status", "VARCHAR", "status after retries; figures use the first judged attempt"

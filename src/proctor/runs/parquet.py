@@ -61,11 +61,14 @@ COLUMNS = {
     "spent_usd": "DOUBLE",
     "spent_tokens": "BIGINT",
     "spent_unpriced_calls": "INTEGER",
+    "queue_ms": "DOUBLE",
+    "startup_ms": "DOUBLE",
+    "check_ms": "DOUBLE",
 }
 """Columns of `results.parquet`; those the journal leaves out (defaults) are NULL or 0."""
 
-# The journal leaves out defaults, which would be NULL here. The last four are in no line: a trial
-# with one attempt spent what that attempt did.
+# The journal leaves out defaults, which would be NULL here. `last_status` and
+# what was spent are in no line: a trial with one attempt spent what that attempt did.
 FILLED = {
     "attempt": "1",
     "llm_calls": "0",
@@ -76,11 +79,17 @@ FILLED = {
     "spent_usd": "cost_usd",
     "spent_tokens": "coalesce(input_tokens + output_tokens, input_tokens, output_tokens)",
     "spent_unpriced_calls": "coalesce(unpriced_calls, 0)",
+    "queue_ms": "0",
+    "startup_ms": "0",
+    "check_ms": "0",
 }
 
 
 LATER_COLUMNS = frozenset(
-    ("category", "last_status", "spent_usd", "spent_tokens", "spent_unpriced_calls")
+    (
+        *("category", "last_status", "spent_usd", "spent_tokens", "spent_unpriced_calls"),
+        *("queue_ms", "startup_ms", "check_ms"),
+    )
 )
 """Columns that files of older versions lack."""
 

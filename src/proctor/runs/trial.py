@@ -185,6 +185,13 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
     started_ns: int = 0
     duration_ms: float = 0.0
     latency_ms: float | None = None
+    """The agent's own time: without the three below."""
+    queue_ms: float = 0.0
+    """Waiting for our own rate limits."""
+    startup_ms: float = 0.0
+    """Starting the agent's process."""
+    check_ms: float = 0.0
+    """Running the checks, with their judges."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None

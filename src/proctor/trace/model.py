@@ -180,6 +180,10 @@ class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
         return self.status in (SpanStatus.ERROR, SpanStatus.TIMEOUT)
 
 
+WAITED = "proctor.waited_s"
+"""Key in a trace's metadata: seconds that its agent waited for its harness."""
+
+
 class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
     """A tree of spans: the steps of an agent for one request.
 
@@ -288,9 +292,16 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @property
     def duration(self) -> float | None:
-        """Return seconds from the earliest start to the latest end; None when no span has ended."""
+        """Return seconds from the earliest start to the latest end; None when no span has ended.
+
+        Without what the agent waited for its harness (rate limits, the start of its process).
+        """
         ends = [s.end_ns for s in self.spans if s.end_ns is not None]
-        return (max(ends) - min(s.start_ns for s in self.spans)) / 1e9 if ends else None
+        if not ends:
+            return None
+        seconds = (max(ends) - min(s.start_ns for s in self.spans)) / 1e9
+        waited = self.metadata.get(WAITED) if self.metadata else None
+        return max(0.0, seconds - waited) if isinstance(waited, int | float) else seconds
 
     def of_kind(self, kind: SpanKind | str) -> list[Span]:
         """Return spans of one kind, by start time."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from proctor.checks.judge import Judge, JudgeCache, default_cache_folder
 from proctor.checks.judge_checks import DEFAULT_JUDGE
 from proctor.errors import ProctorError
 from proctor.llm.chat_model import ClosingModel
-from proctor.llm.prices import PriceTable
+from proctor.llm.prices import PriceTable, load_published_prices
 from proctor.llm.providers import NamedModel, get_model
 from proctor.runs.baselines import BaselineStore, LoadedBaseline
 from proctor.runs.folder import OUTPUT
@@ -245,6 +246,26 @@ def check_names(context: RunContext) -> None:
                     raise ProctorError(
                         f"judge {name!r}: {error.message}", where=error.where, hint=error.hint
                     ) from error
+
+
+def load_early(context: RunContext) -> None:
+    """Load clients of models, frameworks and price tables, so that no trial waits for them.
+
+    What cannot be loaded is an error of the trials that need it.
+    """
+    judging = [model for judge in context.judges.values() for model in judge.models]
+    for each in (*context.agents.values(), *judging):
+        if isinstance(each, AgentConfig | NamedModel):
+            with suppress(Exception):
+                each.check()
+    if context.judges or MODEL_CLIENTS & sys.modules.keys():
+        load_published_prices()
+
+
+MODEL_CLIENTS = frozenset(
+    ("openai", "anthropic", "pydantic_ai", "litellm", "langchain_core", "mistralai", "groq")
+)
+"""Packages whose presence says that model calls will have to be priced."""
 
 
 def context_for(

@@ -134,7 +134,10 @@ def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 # -- comparing the two runs, field by field ------------------------------------------------------
 
 CLOCKS_AND_IDS = frozenset(
-    {"started_ns", "duration_ms", "latency_ms", "trace_id", "trace", "workdir"}
+    {
+        *("started_ns", "duration_ms", "latency_ms", "queue_ms", "startup_ms", "check_ms"),
+        *("trace_id", "trace", "workdir"),
+    }
 )
 """Fields of a trial that differ in every run: times, and the location of its trace."""
 

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import copy
 import shutil
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +32,13 @@ from proctor.agents.base import (
     AgentRequest,
     category_of,
 )
+from proctor.background import threads
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import describe_error
 from proctor.llm.cassette import cassette_trial
-from proctor.llm.prices import PriceTable, price_trace
+from proctor.llm.prices import PriceTable, load_published_prices, price_trace
+from proctor.llm.rate_limits import Waits, queue_waits
 from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
 from proctor.runs.baselines import LoadedBaseline
 from proctor.runs.trial import (
@@ -49,6 +52,7 @@ from proctor.runs.trial import (
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
+from proctor.trace.model import WAITED
 
 if TYPE_CHECKING:
     from proctor.spec import Case
@@ -109,6 +113,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trace = traces[-1]
         trial.trace_id = trace.trace_id
         trial.answer = reply.answer
+        if "genai_prices" not in sys.modules and any(each.llm_calls for each in traces):
+            # Half a second, in which the event loop would stand still.
+            await threads.run(load_published_prices)
         # Prices come first: checks may limit the cost.
         _add_usage(trial, traces, context.prices, brought=reply.trace)
         saved = case.baselines.get(planned.agent)
@@ -122,8 +129,10 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
             "" if saved is None else saved.baseline.version,
         )
         # Judges have their own place in a cassette: their calls are not the agent's.
+        checking = time.perf_counter()
         with cassette_trial(f"{cassette_key(planned)}#judge"):
             results = await evaluate(case.checks, check_context)
+        trial.check_ms = (time.perf_counter() - checking) * 1000
         trial.checks = tuple(results)
         trial.score = results.score
         costs = [each.cost_usd for each in results if each.cost_usd is not None]
@@ -188,6 +197,8 @@ async def _call_agent(
             states=None if context.checkpoints is None else (context.checkpoints, planned.key),
         )
         began = time.perf_counter()
+        queue, request.startup = Waits(), Waits()
+        counting = queue_waits.set(queue)
         try:
             # A fresh agent for every attempt, so that no state leaks from one to the next.
             config = context.agents[planned.agent]
@@ -206,7 +217,7 @@ async def _call_agent(
                         transient=False,
                         category="" if trial.retries else TIMEOUT,
                     )
-                    work = _with_timeout(work, request.timeout, late)
+                    work = _with_timeout(work, request.timeout, late, (queue, request.startup))
                 reply = await work
                 # What is judged is what can be stored.
                 reply.answer = valid_unicode(reply.answer)
@@ -236,13 +247,19 @@ async def _call_agent(
                 context.checkpoints.forget(planned.key)
         else:
             if reply.trace is None:
-                trial.latency_ms = (time.perf_counter() - began) * 1000
+                waited = queue.seconds + request.startup.seconds
+                trial.latency_ms = max(0.0, time.perf_counter() - began - waited) * 1000
+                if waited:
+                    trace.metadata[WAITED] = waited
             else:
                 traces[-1] = reply.trace
                 if reply.trace.duration is not None:  # what it took when it was recorded
                     trial.latency_ms = reply.trace.duration * 1000
             return reply
         finally:
+            queue_waits.reset(counting)
+            trial.queue_ms += queue.seconds * 1000
+            trial.startup_ms += request.startup.seconds * 1000
             if request.used_workdir is not None:
                 if trial.workdir is not None:  # of an earlier attempt
                     shutil.rmtree(trial.workdir, ignore_errors=True)
@@ -256,10 +273,14 @@ def cassette_key(planned: PlannedTrial) -> str:
 
 
 async def _with_timeout(
-    work: Coroutine[Any, Any, AgentReply], seconds: float, late: TrialTimeout
+    work: Coroutine[Any, Any, AgentReply],
+    seconds: float,
+    late: TrialTimeout,
+    waits: tuple[Waits, ...],
 ) -> AgentReply:
     """Return the reply, or raise `late` after `seconds`, the rest of the trial's limit.
 
+    `waits` are not the agent's time, so they extend the limit.
     An agent that does not end when it is cancelled is left running on its own.
     """
 
@@ -271,8 +292,13 @@ async def _with_timeout(
             raise _sys_exit_error(exit_request) from exit_request
 
     task = asyncio.ensure_future(guarded())
+    began = time.perf_counter()
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        while not task.done():
+            used = time.perf_counter() - began - sum(each.seconds for each in waits)
+            if used >= seconds:
+                break
+            await asyncio.wait({task}, timeout=seconds - used)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE)

@@ -40,7 +40,7 @@ from proctor.runs.trial import UNJUDGED, PlannedTrial, Trial, TrialError, TrialS
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
 from proctor.trials.plan import Plan, breadth_first
-from proctor.trials.prepare import RunContext, closing, memory_record, spec_record
+from proctor.trials.prepare import RunContext, closing, load_early, memory_record, spec_record
 
 if TYPE_CHECKING:
     from proctor.runs.journal import Sync
@@ -135,6 +135,8 @@ async def run_session(
                 rates_in_force(rates) if rates else contextlib.nullcontext(),
                 executors_for(context) as make_executor,
             ):
+                if options.executor == ExecutorName.LOCAL:
+                    load_early(context)
                 while True:
                     if unfolding is not None and folder is not None:
                         # Recorded before the first trial of the round, so that it can be resumed.

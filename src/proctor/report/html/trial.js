@@ -127,6 +127,7 @@ class TrialView {
       ["Trace", facts.trace_id],
       ["Attempt", facts.attempt],
       ["Retries", facts.retries],
+      ["Beside the agent's time", facts.times?.map(([name, ms]) => `${name} ${inTime(ms)}`).join(", ")],
     ].filter(([, value]) => value !== undefined);
     parts.push(el("h3", null, "Ids"), factList(small));
     return parts;

@@ -247,6 +247,16 @@ def trial_data(trial: Trial, trace: Trace | None, texts: PageTexts) -> dict[str,
         ],
         "attempt": trial.attempt if trial.attempt > 1 else None,
         "retries": trial.retries or None,
+        "times": [
+            [name, value]
+            for name, value in (
+                ("waited for rate limits", trial.queue_ms),
+                ("start of the process", trial.startup_ms),
+                ("checks", trial.check_ms),
+            )
+            if value
+        ]
+        or None,
         "seed": str(trial.seed),  # 63 bits: more than a JavaScript number holds
         "trace_id": trial.trace_id,
         "spans": spans or None,

@@ -52,7 +52,14 @@ from proctor.trials._ray.messages import (
     decode_reply,
     encode,
 )
-from proctor.trials.prepare import RunContext, closing, context_for, written_settings, written_suite
+from proctor.trials.prepare import (
+    RunContext,
+    closing,
+    context_for,
+    load_early,
+    written_settings,
+    written_suite,
+)
 from proctor.trials.resume import parts_of
 from proctor.trials.run_trial import run_trial
 from proctor.trials.select_agents import choose_agents
@@ -450,7 +457,9 @@ def _context(kit: Kit) -> RunContext:
     for config in agents.values():
         # Code that cannot be imported here is one error now, not one for every trial.
         config.version()
-    return context_for(suite, options, agents, suite.cases, configuration, design)
+    context = context_for(suite, options, agents, suite.cases, configuration, design)
+    load_early(context)
+    return context
 
 
 _FOLDERS = frozenset({"base_dir", "folder", "baselines", "catalog"})

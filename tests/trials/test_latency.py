@@ -1,0 +1,105 @@
+"""Latency is the agent's own: not that of checks, start-up, imports or our own rate limits."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import proctor
+from run_one_parts import context_of
+from run_parts import journal, only_run
+
+from proctor.agents._python import PythonAgentConfig
+from proctor.llm.chat_model import ChatReply, ChatRequest
+from proctor.llm.rate_limits import RateLimited, Reservation
+from proctor.runs.trial import PlannedTrial
+from proctor.trace import Message
+from proctor.trials.run_trial import run_trial
+
+PARTS = """
+import asyncio, time
+
+async def quick(input):
+    await asyncio.sleep(0.01)
+    return "fine"
+
+def plain(input):
+    time.sleep(0.01)
+    return "fine"
+
+def slow(ctx):
+    time.sleep(0.4)
+    return True
+"""
+
+
+def lines_of(folder: Path, agent: Any, *options: str, **case: Any) -> list[dict[str, Any]]:
+    """The journal of a run of four cases, which exits with 0."""
+    (folder / "bot.py").write_text(PARTS)
+    cases = [{"id": f"c{n}", "input": "q", **case} for n in range(4)]
+    suite = folder / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"agent": agent, "cases": cases}))
+    results = folder / "r"
+    done = proctor("run", suite, "--results", results, "--quiet", "--trials", "3", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return journal(only_run(results))
+
+
+FINE = {"correctness": {"expected_in_answer": ["fine"]}}
+SLOW = {"checks": ["bot:slow"]}
+
+
+def test_a_slow_check_adds_nothing_to_other_agents(tmp_path: Path) -> None:
+    """R-R8, R-C6: a check of 400 ms neither delays agents beside it nor times them out."""
+    found = lines_of(tmp_path, "bot:quick", "--concurrency", "4", "--timeout", "0.3", **SLOW)
+    assert len(found) == 12
+    assert max(line["latency_ms"] for line in found) < 250
+    assert all(line["check_ms"] >= 400 for line in found), "recorded apart"
+
+
+@pytest.mark.slow
+def test_starting_a_process_is_not_the_agents_time(tmp_path: Path) -> None:
+    """R-A2: with `isolation: process` latency is that of the call; the start is recorded apart."""
+    agent = {"kind": "python", "target": "bot:plain", "isolation": "process"}
+    limited = {**FINE, "cost": {"max_latency_ms": 250}, "required": ["max_latency_ms"]}
+    found = lines_of(tmp_path, agent, "--concurrency", "2", "--timeout", "0.25", **limited)
+    # The start of Python takes longer than the limit; the call takes 10 ms.
+    assert all(10 <= line["latency_ms"] < line["startup_ms"] for line in found)
+
+
+def test_times_are_columns_of_the_table(tmp_path: Path) -> None:
+    """R-Q4: queueing, start-up and checking are in results.parquet."""
+    lines_of(tmp_path, "bot:quick", **FINE)
+    query = "select queue_ms, startup_ms, check_ms > 0 as checked from trials limit 1"
+    done = proctor("sql", query, "--results", tmp_path / "r", "--json")
+    assert done.returncode == 0, done.stderr
+    assert '"checked": true' in done.stdout, done.stdout
+
+
+async def test_waiting_for_our_own_rate_limit_is_not_the_agents_time() -> None:
+    """R-R8: a call that waits for a permit adds to `queue_ms`, and does not time out its trial."""
+
+    class Full:
+        async def acquire(self, tokens: int = 0) -> Reservation:
+            await asyncio.sleep(0.5)
+            return Reservation(0.0, tokens)
+
+    class Echo:
+        name = identity = "test:echo"
+
+        async def complete(self, request: ChatRequest) -> ChatReply:
+            return ChatReply(text=request.messages[0].content or "", model="echo")
+
+    async def agent(question: str) -> str:
+        asked = ChatRequest(messages=(Message("user", question),))
+        calls = [RateLimited(Echo(), Full()).complete(asked) for _ in range(3)]
+        return "".join(reply.text for reply in await asyncio.gather(*calls))
+
+    context = context_of(PythonAgentConfig.of(agent), "a")
+    context.options = context.options.model_copy(update={"timeout": 0.3})
+    trial, _ = await run_trial(PlannedTrial(case="c", agent="a", index=0, seed=0), context)
+    assert (trial.answer, trial.error) == ("aaa", None)
+    assert trial.latency_ms is not None
+    assert trial.latency_ms < 300
+    assert 500 <= trial.queue_ms < 1400, "three waits at a time count once"
