@@ -166,6 +166,9 @@ def test_differences_have_their_sign_and_levels_their_digits() -> None:
         *("+10", "−20", "+3.3", "0", "–")
     ]
     assert [in_points(each) for each in (0.05, 0.4333, None)] == ["5 points", "43.3 points", "–"]
+    # A level that was divided among three agents is not printed as 98.3333 %.
+    assert level_of(1 - 0.05 / 3) == "98.33 %"
+    assert level_of(0.99999) == "99.999 %"
     assert [level_of(each) for each in (0.05, 0.95, 0.975, 0.9999)] == [
         *("5 %", "95 %", "97.5 %", "99.99 %")
     ]
