@@ -15,7 +15,7 @@ from functools import cache, partial
 from hashlib import sha256
 from itertools import count
 from operator import is_not
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -30,6 +30,10 @@ from proctor.trace.secret_patterns import (
     pairs,
     secret_kind,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 # Marks replace secrets in a text and carry the kind. Marks are never searched again, so redacting
 # twice changes nothing.
@@ -99,13 +103,34 @@ def redact_named_text(value: str, kind: str) -> str:
 # Check whether many texts together contain a possible secret: one search instead of many. Texts are
 # only reported clean when a search of each one would find nothing. They are joined by line breaks,
 # which every search treats as the end of a text; a false hit across two texts only costs time.
-# Measured in November 2026, spans stored per CPU second (medians of 5, interleaved): 12,700 with
-# this search over a whole request, 11,600 with each trace redacted instead. A table of letter
-# triples in front of it gave 15,300, and was not worth its sixty lines.
+# Short inputs are searched word by word; long ones first drop the words whose rarest three letters
+# occur nowhere, in one pass over the bytes. Measured in November 2026, spans stored per CPU second
+# (medians of 5, interleaved): 15,300 with this search over a whole request, 11,600 with each trace
+# redacted instead, 24 % less; for TRAIL's long spans 3,270 and 2,530. Without the table of letters
+# it is 17 % less, for TRAIL's 32 %.
+
+
+_LONG = 4096
+"""Bytes from which a pass over all letters is faster than searching word by word."""
+
+_BLOCK = 16_384
+"""Bytes per block: their codes fit in the processor's level 2 cache."""
+
+_BITS = 5
+_BY_FREQUENCY = "etaoinshrdlcumwfgypbvkjxqz"
+"""Letters, the most common in English first; any other character is rarer still."""
 
 
 _MARKERS = (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
 """Marker words: every known secret, or its name, contains one of them."""
+
+
+class _Grams(NamedTuple):
+    """Letters as small numbers, and for each three of them the words they may indicate."""
+
+    classes: bytes
+    words: NDArray[Any]
+    """One bit per word, by the code of three letters."""
 
 
 def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
@@ -113,13 +138,65 @@ def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
     # Patterns that look behind or ahead need a boundary at both ends.
     data = b"\n" + data + b"\n"
     low = data.lower()
+    found = _present(data, low)
     for stem in STEMS:
-        if stem in low and any(named_at(data, low, stem)):
+        if stem in found and any(named_at(data, low, stem)):
             return False
     for detector in DETECTORS:
-        if any(needle in low for needle in detector.needles) and any(detector.find(data, low)):
+        if not found.isdisjoint(detector.needles) and any(detector.find(data, low)):
             return False
     return not any(value in data for value in values)
+
+
+def _present(data: bytes, low: bytes) -> set[bytes]:
+    """Return the words that occur; `low` is `data` in lower case."""
+    words = _MARKERS
+    if len(data) < _LONG:
+        return {word for word in words if word in low}
+    import numpy as np
+
+    grams = _grams()
+    small = data.translate(grams.classes)
+    found: set[bytes] = set()
+    unknown = (1 << len(words)) - 1
+    for start in range(0, len(small), _BLOCK):
+        part = np.frombuffer(small, np.uint8, min(_BLOCK + 2, len(small) - start), start)
+        letters = part.astype(np.uint16)
+        codes = letters[:-2] << 2 * _BITS
+        codes |= letters[1:-1] << _BITS
+        codes |= letters[2:]
+        # No code is out of bounds; `clip` only skips the check.
+        likely = int(np.bitwise_or.reduce(grams.words.take(codes, mode="clip"))) & unknown
+        while likely:
+            position = likely.bit_length() - 1
+            likely ^= 1 << position
+            word = words[position]
+            # Its rarest letters occur in this block, so the word itself may be near them.
+            if low.find(word, max(0, start - len(word)), start + _BLOCK + len(word)) >= 0:
+                found.add(word)
+                unknown ^= 1 << position
+    return found
+
+
+@cache
+def _grams() -> _Grams:
+    import numpy as np
+
+    def rarity(letters: tuple[int, int, int]) -> int:
+        places = (_BY_FREQUENCY.find(chr(letter)) for letter in letters)
+        return sum(place if place >= 0 else len(_BY_FREQUENCY) for place in places)
+
+    # Capitals map to lower case, digits to one code, and characters in no word to another.
+    signs = {sign: number for number, sign in enumerate(b"abcdefghijklmnopqrstuvwxyz", 1)}
+    signs |= dict.fromkeys(b"0123456789", 27) | {ord("-"): 28, ord("_"): 29, ord(":"): 30}
+    signs |= {sign - 32: number for sign, number in signs.items() if chr(sign).islower()}
+    classes = bytes(signs.get(byte, 0) for byte in range(256))
+    table = np.zeros(1 << 3 * _BITS, np.uint64)
+    for position, word in enumerate(_MARKERS):
+        a, b, c = max(zip(word, word[1:], word[2:], strict=False), key=rarity)
+        code = classes[a] << 2 * _BITS | classes[b] << _BITS | classes[c]
+        table[code] |= np.uint64(1 << position)
+    return _Grams(classes, table)
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -245,10 +322,7 @@ class Redactor:
         """
         # User patterns need not contain any marker word. Marker words are ASCII, so bytes suffice:
         # the Kelvin sign is the only other letter whose lower case is ASCII.
-        if self._patterns or _KELVIN in encoded:
-            return False
-        low = encoded.lower()
-        if any(word in low for word in _MARKERS):
+        if self._patterns or _KELVIN in encoded or _present(encoded, encoded.lower()):
             return False
         return not any(value in encoded for value in self._values)
 
