@@ -256,7 +256,7 @@ async def test_a_failed_call_is_an_error_span():
         ({"tools": [{"name": "x", "reply": 1, "error": "e"}]}, "one kind of reply"),
         ({"tools": [{"name": "x", "python": "a:b", "reply": 1}]}, "one kind of reply"),
         ({"tools": [{"reply": 1}]}, "needs a name"),
-        ({"tools": [{"name": "x y", "reply": 1}]}, "tools.0.name"),
+        ({"tools": [{"name": "x y", "reply": 1}]}, "tools[0].name"),
         ({"tools": [{"name": "x", "reply": 1}, {"name": "x", "reply": 2}]}, "two tools"),
         ({"tools": [{"name": "x", "reply": 1, "parameters": {"type": 3}}]}, "JSON Schema"),
         ({"max_turns": 0}, "max_turns"),

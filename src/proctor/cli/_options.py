@@ -25,9 +25,25 @@ if TYPE_CHECKING:
 
     from proctor.llm.chat_model import ChatModel
     from proctor.runs.run import Run
+    from proctor.trace.redact import Redactor
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Model = TypeVar("Model", bound="BaseModel")
+
+
+def settings_redactor() -> Redactor:
+    """Return the redactor with the patterns of the settings, if there are any."""
+    import os
+
+    from proctor.user_dirs import settings_may_exist
+
+    if not settings_may_exist(Path(), os.environ):
+        from proctor.trace.redact import default_redactor
+
+        return default_redactor()  # reading settings takes longer than a small trace
+    from proctor.spec import load_configuration
+
+    return load_configuration().settings.redactor()
 
 
 # -- parameter types and small options -----------------------------------------------------------

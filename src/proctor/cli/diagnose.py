@@ -13,7 +13,7 @@ import click
 
 from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import chat_model, chat_model_options
+from proctor.cli._options import chat_model, chat_model_options, settings_redactor
 from proctor.cli.trace import TraceFiles, redaction_option
 from proctor.diagnose.methods import METHODS
 from proctor.errors import ProctorError
@@ -123,9 +123,8 @@ def _echo_traces(
 ) -> None:
     """Print each diagnosis as soon as its trace is read, with the file if there are several."""
     from proctor.report.diagnosis import console_lines, markdown_lines
-    from proctor.spec import load_configuration
 
-    redactor = None if options["no_redact"] else load_configuration().settings.redactor()
+    redactor = None if options["no_redact"] else settings_redactor()
     lines = markdown_lines if options["shape"] == "markdown" else console_lines
     for trace in loaded:
         # Redacted first: quotes in findings, and what a model is sent, come from the trace.

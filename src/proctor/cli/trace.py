@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FILE, json_option
+from proctor.cli._options import FILE, json_option, settings_redactor
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import at_least, plural
 from proctor.tables import table
@@ -271,14 +271,13 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
       # the query is in a file
       proctor trace query runs/ @failed.yaml --json
     """
-    from proctor.spec import load_configuration
     from proctor.trace import SpanQuery
     from proctor.trace.query import read_query_text
 
     parsed = read_query_text(query)
     loaded = TraceFiles(files)
     # The query sees the spans as they are; only the output is redacted.
-    redactor = None if no_redact else load_configuration().settings.redactor()
+    redactor = None if no_redact else settings_redactor()
     if isinstance(parsed, SpanQuery):
         _list_spans(loaded, parsed, redactor, as_json)
         loaded.exit()
@@ -442,7 +441,6 @@ def score(
     from proctor.background import run_sync
     from proctor.checks.quality import score_trace, score_traces_with
     from proctor.report.quality import average_lines, averages, quality_lines
-    from proctor.spec import load_configuration
 
     chosen = _quality_config(config, expect)
     judging = _judge(judge, judge_url)
@@ -461,7 +459,7 @@ def score(
         # One event loop for all, because a model's connections belong to the loop that opened them.
         found = list(run_sync(score_traces_with(judging, traces(), chosen)))
     # Scored first, redacted afterwards: a redacted text would change the scores.
-    redact = None if no_redact else load_configuration().settings.redactor().value
+    redact = None if no_redact else settings_redactor().value
     shown: list[Quality] = found if redact is None else list(map(redact, found))
     if as_json:
         pairs = zip(places, shown, strict=True)
