@@ -83,13 +83,15 @@ def test_what_could_not_be_judged_is_2_and_can_be_tried_again(suite: Path) -> No
 
 
 def test_only_what_failed_is_tried_again(suite: Path) -> None:
-    """R-R7: --retry-failed keeps what passed."""
+    """R-R7: --retry-failed keeps what passed; the exit code stays that of the first attempts."""
     assert run(suite, "--agent", "flaky:wrong_then_right", "--quiet").returncode == 1
     folder = only_run(suite.parent / "results")
     (suite.parent / "right").touch()
-    assert proctor("run", "--retry-failed", folder, "--quiet").returncode == 0
+    again = proctor("run", "--retry-failed", folder, "--quiet")
+    assert again.returncode == 1
+    assert "after retries: " in again.stdout
     lines = len(journal(folder))
-    assert proctor("run", "--retry-failed", folder, "--quiet").returncode == 0
+    assert proctor("run", "--retry-failed", folder, "--quiet").returncode == 1
     assert len(journal(folder)) == lines, "nothing is left to try"
 
 

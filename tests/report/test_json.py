@@ -35,6 +35,7 @@ def test_every_fact_is_there():
         "warn": 2,
         "fail": 1,
         "skip": 0,
+        "not_judged": 0,
         "metric": 0,
         "unscored": 0,
     }
