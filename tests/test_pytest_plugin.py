@@ -22,6 +22,7 @@ addopts = -p no:langsmith_plugin --strict-markers
 
 AGENT = """
 import proctor
+from proctor.agents.base import AgentError
 
 @proctor.tool
 def search(q):
@@ -33,7 +34,9 @@ def delete_order(id):
 
 def answer(question):
     if "crash" in question:
-        raise RuntimeError("the model is down")
+        raise RuntimeError("no such order")
+    if "unreachable" in question:
+        raise AgentError("the model is down", category="")  # not the agent's fault
     if "delete" in question:
         delete_order(7)
     search(question)
@@ -65,6 +68,11 @@ cases:
     path: {max_tool_calls: 0}
 """
 
+UNREACHABLE = """\
+  - id: unreachable
+    input: unreachable
+"""
+
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
@@ -74,6 +82,13 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     (folder / "suite.yaml").write_text(SUITE, encoding="utf-8")
     return pytester
+
+
+@pytest.fixture
+def outage(project: pytest.Pytester) -> pytest.Pytester:
+    """The same project, with a case whose agent cannot reach its model."""
+    (project.path / "evals" / "suite.yaml").write_text(SUITE + UNREACHABLE, encoding="utf-8")
+    return project
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -96,17 +111,18 @@ def text(result: pytest.RunResult) -> str:
 # -- suites ------------------------------------------------------------------------------------
 
 
-def test_cases_are_tests(project: pytest.Pytester) -> None:
+def test_cases_are_tests(outage: pytest.Pytester) -> None:
     """R-Q6: one test per case, named after it; failures fail, what cannot be judged is an error."""
-    result = run_apart(project, "-v")
-    result.assert_outcomes(passed=2, failed=2, errors=1, warnings=1)
+    result = run_apart(outage, "-v")
+    result.assert_outcomes(passed=2, failed=3, errors=1, warnings=1)
     result.stdout.fnmatch_lines_random(
         [
             "evals/suite.yaml::returns PASSED*",
             "evals/suite.yaml::price FAILED*",
             "evals/suite.yaml::forbidden FAILED*",
-            "evals/suite.yaml::crashes ERROR*",
+            "evals/suite.yaml::crashes FAILED*",
             "evals/suite.yaml::warns PASSED*",
+            "evals/suite.yaml::unreachable ERROR*",
         ]
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -158,19 +174,47 @@ def test_failure_names_the_span(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["FAILED evals/suite.yaml::forbidden - *forbidden_tools*"])
 
 
-def test_crash_is_an_error_with_its_message(project: pytest.Pytester) -> None:
-    """R-Q6: an agent that crashes is an error at setup, in the summary and in JUnit."""
+def outcome_in_junit(project: pytest.Pytester) -> list[str]:
+    """What the one test in out.xml is: a failure, an error or neither."""
+    case = ET.parse(project.path / "out.xml").find(".//testcase")
+    assert case is not None
+    return [child.tag for child in case if child.tag in ("error", "failure")]
+
+
+def test_crash_is_a_failure_with_its_message(project: pytest.Pytester) -> None:
+    """R-Q6: an agent that crashes has failed, in the summary and in JUnit."""
     result = run(project, "-k", "crashes", "--junitxml=out.xml")
+    result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(
         [
-            "*ERROR at setup of crashes*",
-            "RuntimeError: the model is down (at agent.py:14)",
+            "RuntimeError: no such order (at agent.py:15)",
+            "  verdict  FAIL: 1 failed of 1 trial, mean score 0.00, threshold 0.8",
+        ]
+    )
+    assert outcome_in_junit(project) == ["failure"]
+
+
+def test_outage_is_an_error_with_its_message(outage: pytest.Pytester) -> None:
+    """R-Q6: trouble that is not the agent's is an error at setup, in the summary and in JUnit."""
+    result = run(outage, "-k", "unreachable", "--junitxml=out.xml")
+    result.assert_outcomes(errors=1, deselected=5)
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at setup of unreachable*",
+            "AgentError: the model is down*",
             "*1 not judged of 1*",
         ]
     )
-    case = ET.parse(project.path / "out.xml").find(".//testcase")
-    assert case is not None
-    assert [child.tag for child in case if child.tag in ("error", "failure")] == ["error"]
+    assert outcome_in_junit(outage) == ["error"]
+
+
+def test_crash_is_an_error_if_the_suite_says_so(project: pytest.Pytester) -> None:
+    """R-Q6: with `on_agent_error: infra` an agent that crashes could not be judged."""
+    suite = project.path / "evals" / "suite.yaml"
+    suite.write_text("on_agent_error: infra\n" + SUITE, encoding="utf-8")
+    result = run(project, "-k", "crashes", "--junitxml=out.xml")
+    result.assert_outcomes(errors=1, deselected=4)
+    assert outcome_in_junit(project) == ["error"]
 
 
 def test_place_of_the_case(project: pytest.Pytester) -> None:
@@ -306,20 +350,20 @@ def test_hostile_answers_are_shown_harmlessly(project: pytest.Pytester) -> None:
 
 
 def test_hanging_agent(project: pytest.Pytester) -> None:
-    """R-Q6: an agent that never answers is an error after the time given to it."""
+    """R-Q6: an agent that never answers has failed after the time given to it."""
     (project.path / "evals" / "agent.py").write_text(
         "import asyncio\nasync def answer(question):\n    await asyncio.Event().wait()\n",
         encoding="utf-8",
     )
     result = run(project, "-k", "returns", "--proctor-timeout", "0.2")
-    result.assert_outcomes(errors=1, deselected=4)
+    result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(["TrialTimeout: the trial took longer than 0.2 s"])
 
 
-def test_parallel(project: pytest.Pytester) -> None:
+def test_parallel(outage: pytest.Pytester) -> None:
     """R-Q6: under xdist outcomes and reasons are the same."""
-    result = run_apart(project, "-n", "2")
-    result.assert_outcomes(passed=2, failed=2, errors=1, warnings=1)
+    result = run_apart(outage, "-n", "2")
+    result.assert_outcomes(passed=2, failed=3, errors=1, warnings=1)
     result.stdout.fnmatch_lines(["expected_in_answer: the answer lacks '9 euros' (0 of 1 found)"])
 
 
@@ -554,8 +598,12 @@ with pytest.raises(AssertionError, match="lacks 'days'"):
     proctor.assert_passes(proctor.run(terse, "?", correctness={"expected_in_answer": ["days"]}))
 crashed = proctor.run(answer, "crash")
 assert (crashed.trial.status, crashed.trial.category) == ("failed", "agent_error")
-with pytest.raises(AssertionError, match="RuntimeError: the model is down"):
+with pytest.raises(AssertionError, match="RuntimeError: no such order"):
     proctor.assert_passes(crashed)
+unreachable = proctor.run(answer, "unreachable")
+assert unreachable.trial.status == "infra_error"
+with pytest.raises(CannotJudge, match="AgentError: the model is down"):
+    proctor.assert_passes(unreachable)
 """,
     ).assert_outcomes(passed=1)
 

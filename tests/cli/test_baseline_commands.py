@@ -383,11 +383,13 @@ def test_two_saved_versions(project: Path) -> None:
 
 SIMPLE = """
 from pathlib import Path
-from proctor.agents.base import AgentReply
+from proctor.agents.base import AgentError, AgentReply
 from proctor.trace import Span, SpanKind, Trace
 
 
 def answer(question):
+    if question == "down":
+        raise AgentError("the server is down", category="")  # not the agent's fault
     says, usd = (Path(__file__).parent / "says.txt").read_text().split(";")
     if question == "crash" or says == "crash":
         raise RuntimeError("no model")
@@ -399,6 +401,7 @@ SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 GOOD = {"id": "good", "input": "q", "correctness": {"expected_in_answer": ["Paris"]}}
 BAD = {"id": "bad", "input": "q2", "correctness": {"expected_in_answer": ["Rome"]}}
 CRASH = {"id": "crash", "input": "crash"}
+DOWN = {"id": "down", "input": "down"}
 
 
 class Done(NamedTuple):
@@ -439,25 +442,43 @@ def test_only_what_passes_is_saved(simple: Path) -> None:
     assert saved_files(simple) == ["good"]
     assert "saved good (agent:answer): " in done.stdout
     assert "not saved bad (agent:answer): failed its checks: expected_in_answer" in done.stderr
+    assert "not saved crash (agent:answer): failed: RuntimeError: no model" in done.stderr
+
+
+def test_a_crash_alone_is_a_failure(simple: Path) -> None:
+    """R-D4 R-R11: an error of the agent is a failure (exit 1), unless the suite says otherwise."""
+    write_suite(simple, GOOD, CRASH)
+    assert here(simple, "baseline", "save", "suite.yaml", "--version", "v1").returncode == 1
+    suite = json.loads((simple / "suite.yaml").read_text())
+    (simple / "suite.yaml").write_text(json.dumps({**suite, "on_agent_error": "infra"}))
+    done = here(simple, "baseline", "save", "suite.yaml", "--version", "v2")
+    assert done.returncode == 2
     assert "not saved crash (agent:answer): could not be judged: RuntimeError" in done.stderr
 
 
 def test_a_case_that_cannot_be_run_is_not_a_failure(simple: Path) -> None:
-    """R-D4 R-R11: exit 2, not 1, when nothing failed its checks."""
-    write_suite(simple, GOOD, CRASH)
-    assert here(simple, "baseline", "save", "suite.yaml", "--version", "v1").returncode == 2
+    """R-D4 R-R11: exit 2, not 1, when nothing failed and something could not be judged."""
+    write_suite(simple, GOOD, DOWN)
+    done = here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
+    assert done.returncode == 2
+    assert saved_files(simple) == ["good"]
+    assert "not saved down (agent:answer): could not be judged: AgentError: the server is down" in (
+        done.stderr
+    )
 
 
 def test_forced_cases_are_marked(simple: Path) -> None:
     """R-D4: --force keeps what fails, and every list says that it was forced."""
+    write_suite(simple, GOOD, BAD, CRASH, DOWN)
     done = here(simple, "baseline", "save", "suite.yaml", "--version", "v1", "--force")
     assert done.returncode == 0
-    assert saved_files(simple) == ["bad", "crash", "good"]
+    assert saved_files(simple) == ["bad", "crash", "down", "good"]
     listed = json.loads(here(simple, "baseline", "list", "--json").stdout)["baselines"]
     prechecks = {each["case"]: each["precheck"] for each in listed}
     assert prechecks["good"]["forced"] is False
     assert (prechecks["bad"]["status"], prechecks["bad"]["forced"]) == ("hard_fail", True)
-    assert (prechecks["crash"]["status"], prechecks["crash"]["forced"]) == ("infra_error", True)
+    assert (prechecks["crash"]["status"], prechecks["crash"]["forced"]) == ("failed", True)
+    assert (prechecks["down"]["status"], prechecks["down"]["forced"]) == ("infra_error", True)
 
 
 def test_a_version_is_not_overwritten(simple: Path) -> None:

@@ -95,8 +95,8 @@ def _selected(options: dict[str, Any]) -> dict[str, Any]:
 def save(ctx: click.Context, *, version: str, force: bool, **options: Any) -> None:
     """Save the agent's traces as a baseline.
 
-    Runs each case once and checks it first. Exits with 1 if a case failed its checks and was not
-    saved, else with 2 if one could not be run or exists already.
+    Runs each case once and checks it first. Exits with 1 if a case failed and was not saved,
+    else with 2 if one could not be judged or exists already.
 
     Examples:
       # save how the agent behaves now
@@ -115,7 +115,7 @@ def save(ctx: click.Context, *, version: str, force: bool, **options: Any) -> No
     for each in saved:
         _echo_saved(each)
     outcomes = {each.outcome for each in saved}
-    # A failed check is more definite than a case that could not be run: it wins.
+    # A failure is more definite than a case that could not be judged: it wins.
     if SaveOutcome.FAILED in outcomes:
         ctx.exit(EXIT_REFUSED)
     ctx.exit(0 if outcomes == {SaveOutcome.SAVED} else EXIT_CANNOT_JUDGE)
@@ -132,7 +132,7 @@ def _echo_saved(each: SavedCase) -> None:
         click.echo(f"saved {name}: {path}{why}")
         return
     what = {
-        SaveOutcome.FAILED: "failed its checks",
+        SaveOutcome.FAILED: "failed" if each.agent_error else "failed its checks",
         SaveOutcome.INFRA: "could not be judged",
         SaveOutcome.EXISTS: path,
     }[each.outcome]

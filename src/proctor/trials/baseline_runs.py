@@ -70,6 +70,8 @@ class SavedCase(NamedTuple):
     path: Path
     precheck: Precheck | None = None
     reason: str = ""
+    agent_error: bool = False
+    """Whether it failed with an error of the agent, rather than on its checks."""
 
 
 def agents_of(
@@ -136,7 +138,10 @@ def save_baselines(
             judged = precheck.status.judged
             outcome = SaveOutcome.FAILED if judged else SaveOutcome.INFRA
         reason = "" if precheck.passed else next(iter(precheck.reasons), str(precheck.status))
-        done[case_id, name] = SavedCase(case_id, name, outcome, path, precheck, reason)
+        agent_error = trial.status == TrialStatus.FAILED and trial.error is not None
+        done[case_id, name] = SavedCase(
+            case_id, name, outcome, path, precheck, reason, agent_error=agent_error
+        )
     return [done[case.id, name] for case, name in wanted if (case.id, name) in done]
 
 
