@@ -151,7 +151,8 @@ def _scores(cuts: Sequence[Cards]) -> str:
     ]
     for key in SCORE_KEYS:
         cells = [
-            _spread([cut[split, "offline"].correlations[key] for cut in cuts]) for split in AIMS
+            _spread([cut[split, "offline"].correlations[key].coefficient for cut in cuts])
+            for split in AIMS
         ]
         lines.append(f"| {key.removesuffix('_score')} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

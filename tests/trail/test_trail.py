@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from commands import proctor
+from scipy import stats
 
 from proctor.background import run_sync
 from proctor.cli.main import cli
@@ -85,6 +86,8 @@ def test_one_failing_trace_does_not_stop_it(few: Path) -> None:
     assert json.loads((path / "metrics.json").read_text())["traces"] == 6
     good = sorted((few / "data" / "GAIA").glob("*.json"))[0]
     shutil.copy(good, broken)
+    gold = few / "processed_annotations_gaia"
+    shutil.copy(gold / good.name, gold / broken.name)
     again = invoke(*run_args(few, "hurt", "--approach", "rules"))
     assert again.exit_code == 0, again.output
     assert "resuming" in again.output
@@ -254,3 +257,31 @@ def test_a_gold_folder_without_these_traces(few: Path) -> None:
     assert done.returncode == 2
     assert "no annotation of 6 selected traces" in done.stderr
     assert not (few / "out").exists()
+
+
+@pytest.mark.parametrize("traces", [9, 12])
+def test_correlations_carry_n_and_p(tmp_path: Path, traces: int) -> None:
+    """R-G5: with n and p, as scipy computes them; none below ten traces or for a constant."""
+    gold, predicted = [3, 1, 4, 1, 5, 2, 5, 3, 2, 4, 1, 5], [2, 1, 4, 2, 5, 1, 4, 3, 3, 5, 2, 4]
+    for name, values in (("gold", gold), ("predicted", predicted)):
+        (tmp_path / name).mkdir()
+        for at, value in enumerate(values[:traces]):
+            scores = {"overall": value, "security_score": 5}
+            text = json.dumps({"errors": [], "scores": [scores]})
+            (tmp_path / name / f"trace-{at}.json").write_text(text)
+    folders = ("--gold-dir", tmp_path / "gold", "--generated-dir", tmp_path / "predicted")
+    shown = proctor("trail", "score", *folders).stdout
+    found = json.loads(proctor("trail", "score", *folders, "--json").stdout)["correlations"]
+    overall, constant = found["overall"], found["security_score"]
+    assert (overall["n"], constant["n"]) == (traces, traces)
+    assert constant["coefficient"] is constant["p_value"] is None
+    (line,) = [each for each in shown.splitlines() if "r(overall)" in each]
+    if traces < 10:
+        assert overall["coefficient"] is overall["p_value"] is None
+        assert line.split(maxsplit=1)[1] == "–  n = 9: a correlation needs 10 cases, there are 9"
+        return
+    expected = stats.pearsonr(gold, predicted)
+    assert overall["coefficient"] == pytest.approx(expected.statistic)
+    # A permutation test with sampled orders, so p agrees only roughly.
+    assert overall["p_value"] == pytest.approx(expected.pvalue, abs=0.005)
+    assert f"n = {traces}, p " in line

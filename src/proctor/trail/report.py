@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from proctor.formatting import plural
+from proctor.formatting import p_text, plural
 from proctor.sanitize import line
 from proctor.tables import table
 
@@ -60,9 +60,11 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     yield f"{metrics['traces']} traces"
     for key, name in FIGURES.items():
         yield f"  {name:<{WIDTH}}{figure(metrics[key]):>8}"
-    for key, value in metrics["correlations"].items():
+    for key, found in metrics["correlations"].items():
         name = f"r({key.removesuffix('_score')})"
-        yield f"  {name:<{WIDTH}}{figure(value):>8}"
+        about = f"n = {found['n']}"
+        about += f": {found['reason']}" if found["reason"] else f", p {p_text(found['p_value'])}"
+        yield f"  {name:<{WIDTH}}{figure(found['coefficient']):>8}  {about}"
     yield "  category                          precision  recall      F1  traces"
     for name, row in metrics["categories"].items():
         # A category that neither side has says nothing.

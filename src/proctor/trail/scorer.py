@@ -3,7 +3,8 @@
 Guarantees: location accuracy, joint accuracy, weighted F1, the per-category table and the score
 correlations equal the official scorer's on every well-formed file. They reward flooding (more
 findings never reduce the accuracies), so pair precision, recall, F1 and findings per trace are
-reported too. A trace predicted but not annotated, or the reverse, is counted and named.
+reported too. A correlation has its n and p, and none is reported for fewer than ten traces. A trace
+predicted but not annotated, or the reverse, is counted and named.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.diagnose.taxonomy import Category, official_label, parse_category
+from proctor.stats.describe import Correlation, correlate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +55,7 @@ class Scorecard:
     pair_f1: float | None
     findings_per_trace: float | None
     categories: Mapping[Category, CategoryScore]
-    correlations: Mapping[str, float | None]
+    correlations: Mapping[str, Correlation]
     without_prediction: tuple[str, ...]
     without_gold: tuple[str, ...]
 
@@ -134,14 +136,14 @@ def _names(marks: Iterable[Mark], category: Category) -> bool:
     return any(official_label(mark.label) == category.value for mark in marks)
 
 
-def _correlation(both: Sequence[tuple[Annotation, Annotation]], key: str) -> float | None:
-    """Return Pearson's r over traces with this score on both sides; None if undefined."""
+def _correlation(both: Sequence[tuple[Annotation, Annotation]], key: str) -> Correlation:
+    """Return Pearson's r over traces with this score on both sides."""
     pairs = [(g.scores[key], p.scores[key]) for g, p in both if key in g.scores and key in p.scores]
     # The official scorer truncates only the predicted reliability to an integer.
     cut = key == "reliability_score"
     xs = [_number(gold) for gold, _ in pairs]
     ys = [_whole(value) if cut else _number(value) for _, value in pairs]
-    return pearson(xs, ys)
+    return correlate(xs, ys, method="pearson")
 
 
 def _number(value: object) -> float:
@@ -158,19 +160,6 @@ def _whole(value: object) -> float:
     if isinstance(value, str):
         return float(int(value)) if value.strip().lstrip("+-").isdecimal() else UNKNOWN_SCORE
     return float(math.trunc(_number(value)))
-
-
-def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Return Pearson's correlation; None for fewer than two pairs or a constant side."""
-    if len(xs) < 2:
-        return None
-    mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
-    dx, dy = [x - mean_x for x in xs], [y - mean_y for y in ys]
-    # fsum is exact, whatever the order of the traces.
-    spread = math.sqrt(math.fsum(d * d for d in dx)) * math.sqrt(math.fsum(d * d for d in dy))
-    if not spread:
-        return None
-    return math.fsum(a * b for a, b in zip(dx, dy, strict=True)) / spread
 
 
 def _ratio(part: float, whole: float) -> float | None:
