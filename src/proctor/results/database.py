@@ -261,6 +261,12 @@ class View:
             for run in discovery.runs
             if run.damaged
         ]
+        self.problems += [
+            f"{run.path / JOURNAL}: damaged: it is shorter than when the run ended, so trials are"
+            " missing"
+            for run in discovery.runs
+            if run.shortened
+        ]
         # Runs that are read from their journals report each line.
         self.problems += [
             f"{run.path / JOURNAL}: {run.facts.damaged} of its lines could not be read when the"

@@ -32,7 +32,8 @@ FORMAT = 1
 class DiscoveredRun(NamedTuple):
     """A readable run. `live` runs are read from their journal.
 
-    `damaged` marks runs read from the journal because their Parquet file was modified.
+    `damaged` marks runs read from the journal because their Parquet file was modified;
+    `shortened` those whose journal has lost a part.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class DiscoveredRun(NamedTuple):
     live: bool
     tags: tuple[str, ...] = ()
     damaged: bool = False
+    shortened: bool = False
 
     @property
     def source(self) -> Path:
@@ -181,7 +183,13 @@ def read_run(folder: Path, root: Path, *, annotated: bool = True) -> DiscoveredR
                 hint="upgrade proctor",
             )
         return DiscoveredRun(
-            folder, name, stored.facts, not stored.parquet_is_current, tags, stored.damaged
+            folder,
+            name,
+            stored.facts,
+            not stored.parquet_is_current,
+            tags,
+            stored.damaged,
+            stored.shortened,
         )
     # Imported here: most runs have valid facts, and a query then loads no YAML parser.
     from proctor.runs.folder import RunFolder

@@ -4,7 +4,9 @@
 
 Guarantees: it is used only while the spec, the journal and the Parquet file are the ones it was
 written from (by size and time, else by content); otherwise a query reads those files. So it can be
-deleted, copied or left behind at any time: an answer becomes slower, never wrong.
+deleted, copied or left behind at any time: an answer becomes slower, never wrong. Trade-off: a
+journal is identified by its length and its end, not read as a whole, so harm that changes neither
+its length nor its time is found only by commands that read it.
 """
 
 from __future__ import annotations
@@ -130,11 +132,13 @@ class StoredMetadata(NamedTuple):
     """Facts read from a run folder, and whether results.parquet contains all of its journal.
 
     A Parquet file that changed though the journal did not is `damaged`: Proctor did not write it.
+    So is a journal that became shorter (`shortened`): Proctor only appends.
     """
 
     facts: RunFacts
     parquet_is_current: bool
     damaged: bool = False
+    shortened: bool = False
 
 
 def read_facts(run: Path) -> StoredMetadata | None:
@@ -145,27 +149,41 @@ def read_facts(run: Path) -> StoredMetadata | None:
             facts = _FACTS.decode(file.read())
     except (OSError, msgspec.MsgspecError):
         return None
-    if facts.version != VERSION or not _same(f"{base}/_spec_.yaml", facts.spec):
+    if facts.version != VERSION or not _file_state(f"{base}/_spec_.yaml", facts.spec).same:
         return None
-    journal, parquet = f"{base}/trials.jsonl", f"{base}/results.parquet"
-    same = _same(journal, facts.journal, tail=True)
-    if not _same(parquet, facts.parquet, tail=True):
+    journal = _file_state(f"{base}/trials.jsonl", facts.journal, tail=True)
+    parquet = _file_state(f"{base}/results.parquet", facts.parquet, tail=True)
+    # If only the journal has another time, it was changed in place, perhaps before the end that
+    # identifies it. In a copied folder the Parquet file has another time as well.
+    same = journal.same and (journal.same_time or not parquet.same_time)
+    if not parquet.same:
         # Resuming a run writes to its journal first, so an outdated Parquet file is expected then.
-        return StoredMetadata(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110 (slower)
+        return StoredMetadata(facts, False, same and parquet.exists, journal.shorter)
     # Without a journal (deleted to free space) the Parquet file is all there is.
-    return StoredMetadata(facts, same or not os.path.exists(journal))  # noqa: PTH110 (as above: pathlib is slower)
+    return StoredMetadata(facts, same or not journal.exists, shortened=journal.shorter)
 
 
-def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:
-    """Return whether a file is the one the stamp was taken from."""
+class _FileState(NamedTuple):
+    """A file compared with its stamp."""
+
+    exists: bool
+    same: bool = False
+    same_time: bool = False
+    shorter: bool = False
+
+
+def _file_state(path: str, stamp: Stamp | None, *, tail: bool = False) -> _FileState:
+    """Compare a file with its stamp."""
     try:
-        now = os.stat(path)  # noqa: PTH116 (as above: pathlib is slower)
+        now = os.stat(path)  # noqa: PTH116 (once per file of every run: pathlib is slower)
     except OSError:
-        return False
+        return _FileState(exists=False)
     if stamp is None or now.st_size != stamp.size:
-        return False
+        return _FileState(exists=True, shorter=stamp is not None and now.st_size < stamp.size)
+    if now.st_mtime_ns == stamp.mtime_ns:
+        return _FileState(exists=True, same=True, same_time=True)
     # A copied folder has other times, so the content decides.
-    return now.st_mtime_ns == stamp.mtime_ns or _digest(Path(path), tail) == stamp.sha256
+    return _FileState(exists=True, same=_digest(Path(path), tail) == stamp.sha256)
 
 
 def _digest(path: Path, tail: bool) -> str | None:
