@@ -26,7 +26,8 @@ def arm(agent: str, counts: Counts, **more: Any) -> AgentOutcomes:
 def case(name: str, passes: int, trials: int, errors: int = 0, **more: Any) -> CaseOutcome:
     """One case; scores are its passes."""
     scores = (1.0,) * passes + (0.0,) * (trials - passes)
-    whole = {"scores": scores, "asked": trials + errors, **more}
+    spent = more.get("costs_usd", ())
+    whole = {"scores": scores, "asked": trials + errors, "spent_usd": spent, **more}
     return CaseOutcome(case=name, passes=passes, trials=trials, infra=errors, **whole)
 
 

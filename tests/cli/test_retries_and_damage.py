@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 import yaml
 from commands import proctor, start
 from run_parts import only_run
+
+from proctor.results import query
 
 BOTS = """
 import hashlib, itertools, os, time
@@ -61,7 +64,9 @@ def figures(folder: Path, run: Path) -> dict[str, object]:
     beat = json.loads(proctor("runs", "status", run, "--json", cwd=folder).stdout)
     beat = beat["runs"][0]["beat"]
     cells = json.loads((run / "results.json").read_text())["cells"]
+    board = json.loads(proctor("leaderboard", run, "--json", cwd=folder).stdout)["rows"][0]
     return {
+        "leaderboard": (board["passes"], board["trials"], round(board["cost_usd"], 6)),
         "results": (row["passed"], row["judged"], round(row["cost_usd"], 6)),
         "report": (
             report["passed"],
@@ -133,6 +138,15 @@ def test_an_early_stop_counts_the_same_everywhere(tmp_path):
     assert passed == 0
     assert cost == len((run / "trials.jsonl").read_text().splitlines()) >= judged
     assert f"0 of {judged} judged trials" in done.stdout
+    # The number of trials depends on their outcomes, so subsets of k trials are no fair sample.
+    board = json.loads(proctor("leaderboard", run, "--json", cwd=tmp_path).stdout)["rows"][0]
+    for name in ("pass_at_k", "pass_hat_k"):
+        assert board[name]["value"] is None, name
+        assert board[name]["reason"].startswith("stopped early")
+    trials = query(run)
+    for figure in (trials.pass_at_k(1), trials.pass_hat_k(20)):
+        assert figure.value is None
+        assert figure.reason == board["pass_at_k"]["reason"]
 
 
 def flip(run: Path, status: str) -> int:
@@ -178,6 +192,30 @@ def test_every_reader_reports_damaged_lines(tmp_path, damaged):
     for command in (("results", after), ("sql", "SELECT count(*) FROM trials")):
         done = proctor(*command, cwd=tmp_path)
         assert done.stderr.count("dropped a line") + done.stdout.count("dropped a line"), command
+
+
+@pytest.mark.parametrize("harm", ["flipped", "truncated"])
+def test_queries_report_a_journal_damaged_after_the_run(tmp_path, harm):
+    """R-D1, R-Q1: `results` and `sql` warn, though results.parquet is intact; a copy is no harm."""
+    write(tmp_path, "half", cases=8, threshold=0.1)
+    proctor("run", "suite.yaml", "--trials", 10, "--quiet", cwd=tmp_path)
+    run = only_run(tmp_path / "results")
+    journal = run / "trials.jsonl"
+    commands = (("results", run), ("sql", "SELECT count(*) FROM trials"))
+    shutil.copytree(run, tmp_path / "copied" / "suite" / run.name, copy_function=shutil.copyfile)
+    for command in (*commands, ("results", "--results", tmp_path / "copied")):
+        assert not proctor(*command, cwd=tmp_path).stderr, command
+    whole = journal.read_bytes()
+    # The first line: the end of the journal, which identifies it, stays as it was.
+    lines = whole.splitlines(keepends=True)
+    journal.write_bytes(b"}" + whole[1:] if harm == "flipped" else b"".join(lines[:30]))
+    said = (
+        "trials.jsonl:1: dropped a line"
+        if harm == "flipped"
+        else "it is shorter than when the run ended"
+    )
+    for command in commands:
+        assert said in proctor(*command, cwd=tmp_path).stderr, command
 
 
 def test_a_resumed_run_stays_damaged(tmp_path, damaged):

@@ -785,13 +785,14 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
           list(latency_ms {order}) FILTER ({judged} AND latency_ms IS NOT NULL),
           list(cost_usd {order}) FILTER (counted AND cost_usd IS NOT NULL),
-          coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT,
+          list(spent_usd {order}) FILTER (spent_usd IS NOT NULL),
+          coalesce(sum(spent_unpriced_calls), 0)::BIGINT,
           any_value(early_stop)
         FROM trials GROUP BY ALL ORDER BY ALL
     """  # noqa: S608 (constants)
     columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
-    columns |= {"threshold", "properties", "cost_usd", "unpriced_calls", "run", "axis_seed"}
-    rows = of.fetch(sql, columns | {"index", "experiment", "early_stop"})
+    columns |= {"threshold", "properties", "cost_usd", "spent_usd", "spent_unpriced_calls"}
+    rows = of.fetch(sql, columns | {"run", "axis_seed", "index", "experiment", "early_stop"})
     # A case belongs to its suite: two suites may use one id for different questions.
     several = len({row[2] for row in rows}) > 1
     parts: dict[CellKey, dict[int | None, list[CaseOutcome]]] = defaultdict(
@@ -799,7 +800,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     )
     for agent, params, experiment, case, axis_seed, *figures in rows:
         passes, trials, scores, hard, infra, cancelled, after, *more = figures
-        threshold, cluster, latencies, costs, unpriced, stopped = more
+        threshold, cluster, latencies, costs, spent, unpriced, stopped = more
         name = f"{experiment}/{case}" if several else case
         # SQL groups by the text of params; the same params in another order are one cell.
         parts[cell_of(agent, params, name)][axis_seed].append(
@@ -818,6 +819,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
                 stopped=stopped,
                 latencies_ms=tuple(latencies or ()),
                 costs_usd=tuple(costs or ()),
+                spent_usd=tuple(spent or ()),
                 unpriced_calls=unpriced,
                 seed=axis_seed,
             )

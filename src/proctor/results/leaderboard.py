@@ -8,7 +8,6 @@ stopping no fixed-n test is valid, so none is made, as in a comparison.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -310,7 +309,6 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         rate = replace(rate, method=f"wilson at effective n, clustered by {unit}")
     intervals["pass_rate"] = rate
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
-    costs = [cost for case in seen.cases for cost in case.costs_usd]
     # The largest k that every judged instance can estimate: mixed seeds would look like luck.
     k = min((row.trials for row in seen.counts if row.trials), default=1)
     return LeaderboardRow(
@@ -327,14 +325,14 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         score_std=describe(v for case in seen.cases for v in case.scores).deviation,
         cost_mean_usd=intervals["cost_usd"],
         cost_per_pass_usd=cost_per_pass(seen.cases, level),
-        cost_usd=math.fsum(costs) if costs else None,
+        cost_usd=seen.known_cost_usd,
         unpriced_calls=seen.unpriced_calls,
         latency_p50_ms=percentile(latencies, 50),
         latency_p90_ms=percentile(latencies, 90),
         latency_p95_ms=percentile(latencies, 95),
         latency_p99_ms=percentile(latencies, 99),
-        pass_at_k=pass_at_k(seen.counts, k),
-        pass_hat_k=pass_hat_k(seen.counts, k),
+        pass_at_k=pass_at_k(seen.counts, k, stopped=seen.stopped),
+        pass_hat_k=pass_hat_k(seen.counts, k, stopped=seen.stopped),
         cases=sum(bool(case.trials) for case in seen.cases),
         trials=seen.trials,
         passes=seen.passes,

@@ -54,8 +54,9 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in plan
     order, without the `unscored` ones (judged, but no check had a weight). `after_stop` trials
-    ended after the cell was decided and count nowhere. `latencies_ms` are of judged trials,
-    `costs_usd` of all counted ones, each where known.
+    ended after the cell was decided; only their cost counts. `latencies_ms` are of judged trials,
+    `costs_usd` of all counted ones, each where known. `spent_usd` and `unpriced_calls` are of all
+    attempts at all trials: each was paid for.
     """
 
     case: str
@@ -73,6 +74,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str | None = None
     latencies_ms: tuple[float, ...] = ()
     costs_usd: tuple[float, ...] = ()
+    spent_usd: tuple[float, ...] = ()
     unpriced_calls: int = 0
     seed: int | None = None
     parts: tuple[CaseOutcome, ...] = ()
@@ -104,8 +106,8 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def known_cost_usd(self) -> float | None:
-        """The known cost of all counted trials; None where none has one."""
-        return math.fsum(self.costs_usd) if self.costs_usd else None
+        """The known cost of all attempts; None where none has one."""
+        return math.fsum(self.spent_usd) if self.spent_usd else None
 
     @property
     def mean_score(self) -> float | None:
@@ -131,7 +133,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-_LISTS = ("scores", "latencies_ms", "costs_usd")
+_LISTS = ("scores", "latencies_ms", "costs_usd", "spent_usd")
 
 # Counts and lists of an outcome: those of two parts of one case are added.
 _ADDITIVE = tuple(
@@ -195,6 +197,12 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     def unpriced_calls(self) -> int:
         """Calls whose price is not known: the cost is a lower bound."""
         return sum(case.unpriced_calls for case in self.cases)
+
+    @property
+    def known_cost_usd(self) -> float | None:
+        """The known cost of all attempts; None where none has one."""
+        costs = [cost for case in self.cases for cost in case.spent_usd]
+        return math.fsum(costs) if costs else None
 
     @property
     def infra(self) -> int:
@@ -307,7 +315,9 @@ def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
     cells = [
         (
             key,
-            _case_outcome(key.case, observed.get(key, ()), plan.get(key), cases.get(key.case, {})),
+            _case_outcome(
+                key.case, observed.get(key, ()), plan.get(key), cases.get(key.case, {}), run
+            ),
         )
         for key in sorted({*plan, *observed})
     ]
@@ -332,13 +342,14 @@ def _case_outcome(
     seen: Sequence[ObservedTrial[Trial]],
     plan: CellPlan | None,
     written: Mapping[str, Any],
+    run: Run,
 ) -> CaseOutcome:
     by_seed: dict[int | None, list[ObservedTrial[Trial]]] = defaultdict(list)
     for one in seen:
         by_seed[one.trial.axis_seed].append(one)
     if not by_seed.keys() - {None}:
-        return _instance(case, None, seen, plan, written)
-    parts = [_instance(case, seed, by_seed[seed], plan, written) for seed in by_seed]
+        return _instance(case, None, seen, plan, written, run)
+    parts = [_instance(case, seed, by_seed[seed], plan, written, run) for seed in by_seed]
     return CaseOutcome.merged(parts, plan.trials if plan is not None else None)
 
 
@@ -348,7 +359,9 @@ def _instance(
     seen: Sequence[ObservedTrial[Trial]],
     plan: CellPlan | None,
     written: Mapping[str, Any],
+    run: Run,
 ) -> CaseOutcome:
+    spent = [run.spent_on(one.trial) for one in seen]
     counted = [one.trial for one in seen if one.counted]
     judged = [trial for trial in counted if trial.status.judged]
     scores = tuple(trial.score for trial in judged if trial.score is not None)
@@ -369,7 +382,8 @@ def _instance(
         stopped=seen[0].stopped if seen else None,
         latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
         costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),
-        unpriced_calls=sum(t.unpriced_calls for t in counted),
+        spent_usd=tuple(cost for cost, _ in spent if cost is not None),
+        unpriced_calls=sum(unpriced for _, unpriced in spent),
         seed=seed,
     )
 

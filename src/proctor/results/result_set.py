@@ -170,13 +170,15 @@ class ResultSet:
         """Return the unbiased probability that one or more of k trials pass; mean of instances."""
         from proctor.stats.intervals import pass_at_k
 
-        return self._of_agent(pass_at_k(self._instances(), k))
+        counts, stopped = self._instances()
+        return self._of_agent(pass_at_k(counts, k, stopped=stopped))
 
     def pass_hat_k(self, k: int) -> PassK:
         """Return the unbiased probability that all of k trials pass; mean of instances."""
         from proctor.stats.intervals import pass_hat_k
 
-        return self._of_agent(pass_hat_k(self._instances(), k))
+        counts, stopped = self._instances()
+        return self._of_agent(pass_hat_k(counts, k, stopped=stopped))
 
     def _of_agent(self, figure: PassK) -> PassK:
         """Return the figure, undefined where an outcome selected the trials."""
@@ -187,12 +189,15 @@ class ResultSet:
         """Count the trials by status."""
         return TrialTally(*self.fetch(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
 
-    def _instances(self) -> list[tuple[int, int, int]]:
-        """Return passes, judged trials and errors of each instance: a cell under one seed."""
+    def _instances(self) -> tuple[list[tuple[int, int, int]], bool]:
+        """Return passes, judged trials and errors of each instance (a cell under one seed), and
+        whether a cell stopped early.
+        """
         cells = [
             cell for by_cell in self._grouped(["axis_seed"]).values() for cell in by_cell.values()
         ]
-        return [(cell.passed, cell.judged, cell.infra_error) for cell in cells]
+        counts = [(cell.passed, cell.judged, cell.infra_error) for cell in cells]
+        return counts, any(cell.stopped for cell in cells)
 
     def _cells(self) -> dict[CellKey, TrialTally]:
         return self._grouped(()).get((), {})

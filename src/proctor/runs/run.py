@@ -313,6 +313,13 @@ class Run:
                 found[cell].add(trial)
         return found
 
+    def spent_on(self, trial: Trial) -> tuple[float | None, int]:
+        """Return the known cost and the unpriced calls of all attempts at a trial."""
+        line = None if self._index is None else self._index.lines.get(trial.key)
+        if line is None:
+            return trial.cost_usd, trial.unpriced_calls
+        return line.spent_usd, line.spent_unpriced
+
     @cached_property
     def totals(self) -> RunTotals:
         """Return the counts that every figure uses, and what all attempts used."""

@@ -19,6 +19,7 @@ from proctor.stats._distributions import beta_quantile, normal_quantile, t_quant
 from proctor.stats.types import (
     LEVEL,
     RESAMPLES,
+    STOPPED,
     CaseCounts,
     Estimand,
     Interval,
@@ -440,20 +441,31 @@ class PassK:
     reason: str | None = None
 
 
-def pass_at_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
-    """Return the probability that at least one of k trials passes: mean of 1 − C(n−c,k)/C(n,k)."""
+def pass_at_k(counts: Sequence[tuple[int, ...]], k: int, *, stopped: bool = False) -> PassK:
+    """Return the probability that at least one of k trials passes: mean of 1 − C(n−c,k)/C(n,k).
+
+    After an early stop (`stopped`) it is None: n then depends on the outcomes.
+    """
     return _mean_over_cases(
         counts,
         k,
         "pass@k",
         lambda row: 1 - math.comb(row.trials - row.passes, k) / math.comb(row.trials, k),
+        stopped=stopped,
     )
 
 
-def pass_hat_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
-    """Return the probability that all of k trials pass: mean of C(c,k)/C(n,k)."""
+def pass_hat_k(counts: Sequence[tuple[int, ...]], k: int, *, stopped: bool = False) -> PassK:
+    """Return the probability that all of k trials pass: mean of C(c,k)/C(n,k).
+
+    After an early stop (`stopped`) it is None: n then depends on the outcomes.
+    """
     return _mean_over_cases(
-        counts, k, "pass^k", lambda row: math.comb(row.passes, k) / math.comb(row.trials, k)
+        counts,
+        k,
+        "pass^k",
+        lambda row: math.comb(row.passes, k) / math.comb(row.trials, k),
+        stopped=stopped,
     )
 
 
@@ -462,10 +474,15 @@ def _mean_over_cases(
     k: int,
     method: Literal["pass@k", "pass^k"],
     of_case: Callable[[CaseCounts], float],
+    *,
+    stopped: bool,
 ) -> PassK:
     if k < 1:
         raise ProctorError(f"{method}: k is {k}", hint="k is 1 or more")
     rows = judged(counts)
+    n, left_out = sum(row.trials for row in rows), len(counts) - len(rows)
+    if stopped:
+        return PassK(None, k, method, n, len(rows), left_out, reason=STOPPED)
     short = [row.trials for row in rows if row.trials < k]
     if short:
         raise ProctorError(
@@ -473,7 +490,6 @@ def _mean_over_cases(
             f" (the fewest: {min(short)})",
             hint=f"run at least {k} trials a case, or ask for k ≤ {min(short)}",
         )
-    n, left_out = sum(row.trials for row in rows), len(counts) - len(rows)
     if not rows:
         return PassK(None, k, method, n, 0, left_out, reason="no judged trial")
     value = math.fsum(of_case(row) for row in rows) / len(rows)

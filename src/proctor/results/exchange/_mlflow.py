@@ -154,7 +154,6 @@ def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
     rate = rate_over(outcomes.counts, clusters=outcomes.clusters, stopped=outcomes.stopped)
     means = [case.mean_score for case in outcomes.cases if case.mean_score is not None]
-    costs = [cost for case in outcomes.cases for cost in case.costs_usd]
     metrics: dict[str, float | None] = {
         "pass_rate": rate.value,
         "pass_rate_low": rate.low,
@@ -165,7 +164,7 @@ def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
         "trials_infra_error": outcomes.infra,
         "trials_cancelled": outcomes.cancelled,
         "cases": len(outcomes.cases),
-        "cost_usd": sum(costs) if costs else None,
+        "cost_usd": outcomes.known_cost_usd,
     }
     for case in outcomes.cases:
         # MLflow accepts only these characters in the name of a metric.
