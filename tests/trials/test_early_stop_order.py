@@ -60,3 +60,13 @@ def test_without_early_stop_the_order_is_that_of_the_plan(tmp_path: Path) -> Non
     """R-R2: one after the other, each case with all its trials before the next."""
     ran = trials_run(tmp_path, 3, 1, "", correctness={"expected_in_answer": ["yes"]})
     assert ran == [(f"c{n:03}", index) for n in range(3) for index in range(10)]
+
+
+def test_failures_are_counted_over_the_trials_that_count(tmp_path: Path) -> None:
+    """R-R10: trials that ended after the stop are in no denominator, also of ranked failures."""
+    checks = {"correctness": {"expected_in_answer": ["yes"]}}
+    ran = trials_run(tmp_path, 1, 4, "hard_fail", **checks)
+    assert len(ran) > 1  # some ran side by side with the one that decided
+    shown = proctor("report", only_run(tmp_path / "r")).stdout
+    assert "0 of 1 judged trial" in shown
+    assert "expected_in_answer: 1 of 1 trial" in shown

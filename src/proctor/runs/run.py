@@ -22,7 +22,6 @@ from proctor.runs.summary import (
     Verdict,
     compact,
     in_plan_order,
-    plan_order,
     rank_errors,
     rank_failures,
     summarise_cell,
@@ -290,17 +289,19 @@ class Run:
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Return failed checks over all cells, most harmful first."""
-        return rank_failures(trial for trial in self._ordered() if trial.status in JUDGED)
+        return rank_failures(trial for trial in self._counted() if trial.status in JUDGED)
 
     @cached_property
     def errors(self) -> tuple[RankedError, ...]:
         """Return why trials could not be judged, most common first."""
-        return rank_errors(self._ordered()) if self.totals.unjudged else ()
+        return rank_errors(self._counted()) if self.totals.unjudged else ()
 
-    def _ordered(self) -> Iterator[Trial]:
+    def _counted(self) -> Iterator[Trial]:
+        """Yield the trials that figures count, without those that ended after an early stop."""
+        needed = {cell.cell: cell.trials for cell in self.cells}
         # Finishing order is random, and the samples of failures must not depend on it.
-        for trials in self._by_cell.values():
-            yield from sorted(trials, key=plan_order)
+        for cell, trials in self._by_cell.items():
+            yield from in_plan_order(trials)[: needed.get(cell)]
 
     @cached_property
     def _spent(self) -> dict[CellKey, Spending]:
