@@ -358,10 +358,11 @@ def evaluate(
     if not isinstance(suite, Suite):
         suite = load_suite(Path(suite), need_agent=False)
     configuration = settings(suite.folder)
+    given = _one_or_several(agent, agents)
     context = prepare(
         suite,
         RunOptions(trials=1, concurrency=concurrency, timeout=timeout),
-        agents=given_agents(suite, _one_or_several(agent, agents), configuration),
+        agents=None if given is None else given_agents(suite, given, configuration),
         cases=select_cases(suite.cases, tags=list(tags), filter=_with_ids(filter, cases)),
         configuration=configuration,
     )

@@ -83,23 +83,20 @@ def _run_in_new_loop(work: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(work)
     finally:
         try:
-            _cancel_left_over_tasks(loop)
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            if stubborn := [task for task in left if not task.done()]:
+                # Destroying a pending task logs errors of its own, which would blame us.
+                for name in ("asyncio", "opentelemetry.context"):
+                    logging.getLogger(name).setLevel(logging.CRITICAL)
+                count = len(stubborn)
+                logging.getLogger("proctor").warning("left %d tasks that would not stop", count)
         finally:
             loop.close()
-
-
-def _cancel_left_over_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    if stubborn := [task for task in left if not task.done()]:
-        # Destroying a pending task logs errors of its own, which would blame us.
-        for name in ("asyncio", "opentelemetry.context"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        logging.getLogger("proctor").warning("left %d tasks that would not stop", len(stubborn))
 
 
 # -- async → sync ------------------------------------------------------------------------------
@@ -122,24 +119,8 @@ class DaemonThreads:
         self._idle: list[SimpleQueue[_Job]] = []
         self._lock = threading.Lock()
 
-    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the function's result, computed in a thread that has the caller's context."""
-        return await self._submit(function, *args, **kwargs)
-
-    async def finish(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Do as `run`, and return the result also to a caller that is cancelled, if it is soon."""
-        done = self._submit(function, *args)
-        try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            await asyncio.wait({done}, timeout=CANCEL_GRACE)
-            if not done.done():
-                raise
-            return done.result()
-
-    def _submit(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> asyncio.Future[Any]:
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Return the future of the function, which a thread calls with the caller's context."""
         loop = asyncio.get_running_loop()
         context = copy_context()
         job = _Job(lambda: context.run(function, *args, **kwargs), loop, loop.create_future())
@@ -150,6 +131,17 @@ class DaemonThreads:
             threading.Thread(target=self._serve, args=(queue,), daemon=True).start()
         queue.put(job)
         return job.done
+
+    async def finish(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Do as `run`, and return the result also to a caller that is cancelled, if it is soon."""
+        done = self.run(function, *args)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait({done}, timeout=CANCEL_GRACE)
+            if not done.done():
+                raise
+            return done.result()
 
     def _serve(self, queue: SimpleQueue[_Job]) -> None:
         while True:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from report_runs import make_run
 
 from proctor.report.charts import STATUSES, config
-from proctor.report.facts import ReportFacts, trial_order
+from proctor.report.facts import ReportFacts
 from proctor.report.html import page as page_module
 from proctor.report.html._context import bar_width
 from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page
 from proctor.report.html.trial_data import cut, harm_first
+from proctor.runs.parquet import row_order
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible
@@ -204,7 +205,7 @@ def test_each_row_leads_to_its_own_trial(tmp_path: Path) -> None:
     for row in rows:
         held = unpacked(page, f"details-{row['block']}")[row["place"]]
         assert held["answer"] == f"{row['case']}/{row['arm']}/{row['repeat']}"
-    assert [t.case for t in sorted(run.trials(), key=trial_order)] == [row["case"] for row in rows]
+    assert [t.case for t in sorted(run.trials(), key=row_order)] == [row["case"] for row in rows]
 
 
 def test_a_damaged_trace_file_costs_its_traces_only(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_beats_count_what_is_done_meanwhile(tmp_path: Path) -> None:
 
     class Session:
         planned, running, stopped = 10, 2, None
-        budget = SimpleNamespace(spent=Spending(cost_usd=0.5), tokens=70, unpriced=1)
+        budget = SimpleNamespace(spent=Spending(cost_usd=0.5, tokens=70, unpriced_calls=1))
         counts = dict.fromkeys(TrialStatus, 1) | {TrialStatus.NOT_JUDGED: 0}
         kept, skipped = 1, 1
 

@@ -72,11 +72,6 @@ class PythonAgentConfig(AgentConfig):
             )
         return target
 
-    @cached_property
-    def loaded_is_async(self) -> bool:
-        """Return whether calling the target gives a coroutine."""
-        return is_async(self.loaded)
-
     @property
     def observes(self) -> tuple[Observable, ...]:
         """Return what is declared, and tool calls where its code records them."""
@@ -88,7 +83,7 @@ class PythonAgentConfig(AgentConfig):
     @property
     def asynchronous(self) -> bool:
         """Return False for plain functions, which block their process."""
-        return self.loaded_is_async
+        return is_async(self.loaded)
 
     @property
     def made_in_code(self) -> bool:
@@ -115,7 +110,7 @@ class PythonAgentConfig(AgentConfig):
 
             return create_instance
         # The signature is read once: with 10,000 trials, `inspect` per trial is noticeable.
-        return partial(PythonAgent, self.loaded, _shape(self.loaded), self.loaded_is_async)
+        return partial(PythonAgent, self.loaded, _shape(self.loaded), is_async(self.loaded))
 
     def version(self) -> dict[str, Any]:
         """Return the import path, the source file and its digest."""
@@ -168,7 +163,7 @@ class PythonAgent(msgspec.Struct, eq=False):
         else:
             value = await threads.run(function, *first, **arguments)
         if isinstance(value, str):  # the common case, before the slower checks
-            return as_reply(value)
+            return AgentReply(answer=value)
         if inspect.isawaitable(value):
             value = await value
         if inspect.isgenerator(value) or inspect.isasyncgen(value):

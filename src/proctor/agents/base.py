@@ -85,7 +85,6 @@ class AgentRequest:
     __slots__ = (
         "_checkpoint",
         "_states",
-        "_workdir",
         "case",
         "index",
         "input",
@@ -95,6 +94,7 @@ class AgentRequest:
         "timeout",
         "trace_id",
         "trial",
+        "used_workdir",
     )
 
     def __init__(
@@ -120,7 +120,8 @@ class AgentRequest:
         self.timeout = timeout
         self.startup: Waits | None = None
         """Where an agent adds up what its own start takes: that is not part of its latency."""
-        self._workdir: Path | None = None
+        self.used_workdir: Path | None = None
+        """The private directory, if the agent used it."""
         self._checkpoint: Checkpoint | None = None
         self._states = states
 
@@ -146,18 +147,13 @@ class AgentRequest:
         """Return a private directory for this trial, created on first use and removed
         afterwards.
         """
-        if self._workdir is None:
-            self._workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
-        return self._workdir
+        if self.used_workdir is None:
+            self.used_workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
+        return self.used_workdir
 
     def give_workdir(self, path: Path) -> None:
         """Use an existing directory (created by the parent process)."""
-        self._workdir = path
-
-    @property
-    def used_workdir(self) -> Path | None:
-        """Return the directory if the agent used it, else None."""
-        return self._workdir
+        self.used_workdir = path
 
 
 class AgentReply(msgspec.Struct, omit_defaults=True):

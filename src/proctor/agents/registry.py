@@ -89,20 +89,20 @@ def agent_config(
     """Return the configuration for options (`{kind: python, target: …}`) or an agent object."""
     if isinstance(options, AgentConfig):
         return options
-    if (kind := kind_of_object(options)) is not None:
-        return cast("Any", kind_class(kind)).of(options)
-    if callable(options):
-        from proctor.agents._python import PythonAgentConfig
-
-        return PythonAgentConfig.of(options)
     value: Any = options
     if not isinstance(value, Mapping):
+        if (kind := kind_of_object(value)) is not None:
+            return cast("Any", kind_class(kind)).of(value)
+        if callable(value):
+            from proctor.agents._python import PythonAgentConfig
+
+            return PythonAgentConfig.of(value)
         raise UnknownAgentError(
             f"an object of type {type(value).__name__} is not an agent",
             hint="give a function, options with a `kind`, or an object of pydantic-ai, LangGraph "
             "or the OpenAI Agents SDK",
         )
-    raw = dict(options)
+    raw = dict(cast("Mapping[str, Any]", value))
     config_class = kind_class(str(raw.get("kind", "python")))
     if "base_dir" in config_class.model_fields:
         raw.setdefault("base_dir", base_dir)

@@ -50,8 +50,8 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
             found = skipped(f"not judged: {blocker} already failed")
         else:
             try:
-                lacking = unobserved(ctx.trace, *check.needs)
-                if lacking is not None:
+                needs = check.needs
+                if needs and (lacking := unobserved(ctx.trace, *needs)) is not None:
                     returned = lacking
                 elif check.judged or (small and check.quick):
                     returned = check.evaluate(ctx)

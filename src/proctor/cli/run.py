@@ -416,14 +416,15 @@ def execute_run(
     from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import Interrupts
     from proctor.report.console import resume_command
-    from proctor.report.progress import ProgressGroup, RunLog, logs_runs, progress_for
+    from proctor.report.progress import ProgressGroup, RunLog, progress_for
     from proctor.runs.folder import run_name
     from proctor.runs.remote import REMEMBERED
     from proctor.trials.session import UNFINISHED, run_session
 
     # Standard error, so that standard output holds the result and nothing else.
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
-    log = RunLog(run_name(folder.path)) if logs_runs() else None
+    logged = logging.getLogger("proctor.run").isEnabledFor(logging.INFO)
+    log = RunLog(run_name(folder.path)) if logged else None
     observer = progress if log is None else ProgressGroup(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
     with contextlib.ExitStack() as stack:

@@ -510,11 +510,15 @@ def replaying() -> bool:
     return _active is not None and _active.mode == "replay"
 
 
-def cassette_trial(key: str) -> AbstractContextManager[None]:
-    """Assign the requests inside the block to a trial; free when no cassette is active."""
+def cassette_trial(key: str, part: str = "") -> AbstractContextManager[None]:
+    """Assign the requests inside the block to a trial, or to a part of it such as `#judge`.
+
+    Free when no cassette is active.
+    """
     if _active is None:
         return _NO_CASSETTE
-    return _active.trial(key)
+    # People read the file.
+    return _active.trial(key.replace("\0", "/") + part)
 
 
 _NO_CASSETTE = nullcontext()

@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+import msgspec
 from pydantic import Field
 
 from proctor.strict import Strict
@@ -164,16 +165,15 @@ def _leaves_window_at(reservation: Reservation) -> float:
     return math.nextafter(reservation.at + WINDOW, math.inf)
 
 
-class Waits:
+class Waits(msgspec.Struct, eq=False):
     """Seconds that a trial waited for its own harness, not for its agent.
 
     A context manager that may be entered again: waits that overlap count once.
     """
 
-    __slots__ = ("_depth", "_since", "_total")
-
-    def __init__(self) -> None:
-        self._depth, self._since, self._total = 0, 0.0, 0.0
+    _depth: int = 0
+    _since: float = 0.0
+    _total: float = 0.0
 
     def __enter__(self) -> None:
         if not self._depth:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import string
 import threading
 import time
@@ -27,7 +28,6 @@ from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.formatting import money
 from proctor.imports import needs_extra
 from proctor.report.figures import sentence
-from proctor.runs.provenance import host
 from proctor.runs.run import Run
 from proctor.sanitize import line
 from proctor.trace.redact import default_redactor
@@ -205,7 +205,7 @@ def notice(events: Iterable[NotifyEvent], **values: object) -> Notice:
     """Build a notice: every field has a value, sanitised."""
     happened = frozenset(events)
     names = [str(event) for event in NotifyEvent if event in happened]
-    values = {"host": host(), "events": ", ".join(names), **values}
+    values = {"host": socket.gethostname(), "events": ", ".join(names), **values}
     fields = {name: plain_line(values.get(name, "")) for name in FIELDS}
     details = [fields[name] for name in _DETAILS if fields[name]]
     return Notice(happened, {**fields, "details": "\n".join(details)})

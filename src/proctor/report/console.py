@@ -93,9 +93,60 @@ _VERDICT_COLOURS = {
 def render(facts: ReportFacts) -> str:
     """Return the whole report; `click.echo` removes colours where there is no terminal."""
     if facts.detailed:
-        middle = [trial_table(facts), *_trial_details(facts)]
+        # A row per trial: score, the worst status of each layer, time.
+        several = len(facts.agents) > 1
+        head = ["", "case", *(["agent"] if several else []), "score", *map(str, Layer), "time"]
+        rows: list[list[str]] = []
+        for each in facts.trials:
+            mark, colour = _MARKS[each.trial.status]
+            rows.append(
+                [
+                    click.style(mark, fg=colour),
+                    line(each.name, 80),
+                    *([line(each.trial.agent, 40)] if several else []),
+                    score(each.trial.score),
+                    # A trial that failed before its checks has no status in any layer.
+                    *(
+                        click.style(status_word(status), fg=_CHECK_COLOURS[status])
+                        if each.trial.checks
+                        else DASH
+                        for status in each.layers.values()
+                    ),
+                    duration_ms(each.trial.latency_ms),
+                ]
+            )
+        middle = list(_trial_details(facts))
+        if rows:
+            first, *lines = table(head, rows)
+            title = click.style(line(facts.title), bold=True)
+            middle.insert(0, [title, click.style(first, dim=True), *lines])
     else:
         middle = [cell_table(facts.cells), list(failure_lines(facts.failures))]
+    totals, code = facts.totals, facts.exit_code
+    colour = "green" if code == 0 else "red" if code == 1 else "magenta"
+    closing = [f"note: {line(remark)}" for remark in facts.remarks]
+    closing.append(click.style(facts.headline, fg=colour, bold=True))
+    if not facts.detailed and (missing := not_judged(totals)):
+        closing.append(f"not judged: {missing}")
+        closing += [f"  {line(each, 600)}" for each in error_lines(facts.errors)]
+    # For repeated trials of a saved run, the journal would have to be read again.
+    took = duration_ms(facts.duration_ms) if facts.detailed else ""
+    closing.append(f"{cost_line(totals)}{f' · {took}' if took else ''}")
+    if facts.saved:
+        path = Path(facts.path)
+        if facts.stopped:
+            closing.append(f"stopped early: {line(facts.stopped)}")
+            # Resuming with the same limit would stop at once.
+            option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
+            higher = f" with a higher {option}" if option else ""
+            closing.append(f"resume with: {resume_command(path)}{higher}")
+        elif totals.unjudged:
+            closing.append(f"retry them with: {resume_command(path, '--retry-infra')}")
+        if facts.dirty:
+            commit = line(facts.commit or "", 12)
+            closing.append(f"the code had uncommitted changes on top of {commit}")
+        closing.append(f"stored in {line(facts.path, 400)}")
+        closing.append(f"view it with: proctor report {shlex.quote(line(facts.path, 400))} --open")
     parts = [
         list(_leaderboard(facts)) if facts.saved and len(facts.agents) > 1 else [],
         list(_since(facts.since)) if facts.since is not None else [],
@@ -108,41 +159,12 @@ def render(facts: ReportFacts) -> str:
         # With one trial per cell, the table and the headline have said it.
         [remark for cell in facts.cells if cell.asked > 1 for remark in _missing_trials(cell)],
         list(facts.research),
-        closing_lines(facts),
+        closing,
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 # -- one trial for each cell -----------------------------------------------------------------------
-
-
-def trial_table(facts: ReportFacts) -> list[str]:
-    """Return a row per trial: score, the worst status of each layer, time."""
-    if not facts.trials:
-        return []
-    several = len(facts.agents) > 1
-    head = ["", "case", *(["agent"] if several else []), "score", *map(str, Layer), "time"]
-    rows: list[list[str]] = []
-    for each in facts.trials:
-        mark, colour = _MARKS[each.trial.status]
-        rows.append(
-            [
-                click.style(mark, fg=colour),
-                line(each.name, 80),
-                *([line(each.trial.agent, 40)] if several else []),
-                score(each.trial.score),
-                # A trial that failed before its checks has no status in any layer.
-                *(
-                    click.style(status_word(status), fg=_CHECK_COLOURS[status])
-                    if each.trial.checks
-                    else DASH
-                    for status in each.layers.values()
-                ),
-                duration_ms(each.trial.latency_ms),
-            ]
-        )
-    first, *lines = table(head, rows)
-    return [click.style(line(facts.title), bold=True), click.style(first, dim=True), *lines]
 
 
 def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
@@ -282,36 +304,6 @@ def _since(found: GateResult) -> Iterator[str]:
     yield f"  {line(found.reason)}"
     for arm in found.arms:
         yield f"  {line(arm.name, 60)}: {arm.gate.verdict}, {gate_line(arm.gate)}"
-
-
-def closing_lines(facts: ReportFacts) -> list[str]:
-    """Return counts and cost, and for a saved run its folder and how to resume it."""
-    totals, code = facts.totals, facts.exit_code
-    colour = "green" if code == 0 else "red" if code == 1 else "magenta"
-    out = [f"note: {line(remark)}" for remark in facts.remarks]
-    out.append(click.style(facts.headline, fg=colour, bold=True))
-    if not facts.detailed and (missing := not_judged(totals)):
-        out.append(f"not judged: {missing}")
-        out += [f"  {line(each, 600)}" for each in error_lines(facts.errors)]
-    # For repeated trials of a saved run, the journal would have to be read again.
-    took = duration_ms(facts.duration_ms) if facts.detailed else ""
-    out.append(f"{cost_line(totals)}{f' · {took}' if took else ''}")
-    if not facts.saved:
-        return out
-    path = Path(facts.path)
-    if facts.stopped:
-        out.append(f"stopped early: {line(facts.stopped)}")
-        # Resuming with the same limit would stop at once.
-        option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
-        higher = f" with a higher {option}" if option else ""
-        out.append(f"resume with: {resume_command(path)}{higher}")
-    elif totals.unjudged:
-        out.append(f"retry them with: {resume_command(path, '--retry-infra')}")
-    if facts.dirty:
-        out.append(f"the code had uncommitted changes on top of {line(facts.commit or '', 12)}")
-    out.append(f"stored in {line(facts.path, 400)}")
-    out.append(f"view it with: proctor report {shlex.quote(line(facts.path, 400))} --open")
-    return out
 
 
 def resume_command(path: Path, option: str = "--resume") -> str:

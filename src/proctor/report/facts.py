@@ -29,6 +29,7 @@ from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
 from proctor.runs.annotations import FILE as NOTES_FILE
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
+from proctor.runs.parquet import row_order
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.trial import Trial, TrialStatus
@@ -245,7 +246,8 @@ class ReportFacts:
             parts.append(f"{totals.cancelled} stopped")
         if self.not_run:
             parts.append(f"{self.not_run} not run")
-        if warnings := self.count_checks(CheckStatus.WARN):
+        results = [result for each in self.trials for result in each.trial.checks]
+        if warnings := sum(result.status is CheckStatus.WARN for result in results):
             parts.append(plural(warnings, "warning"))
         return "; ".join(parts)
 
@@ -331,7 +333,7 @@ class ReportFacts:
             suite = cast("dict[str, Any]", run.spec.get("suite") or {})
             described = {c["id"]: c.get("description") for c in suite.get("cases") or ()}
             # The journal has the order in which trials finished.
-            trials = sorted(run.trials(), key=trial_order) if run.saved else run.trials
+            trials = sorted(run.folder.trials(), key=row_order) if run.saved else run.trials
             for trial in trials:
                 place, error = run.places.get(trial.case), trial.error
                 found.append(
@@ -369,7 +371,8 @@ class ReportFacts:
         if self.detailed:
             # `rows` would read the journal again; the trials are already loaded.
             trials = [each.trial for each in self.trials]
-            ends = [(t.started_ns - self.started_ns) / 1e6 + t.duration_ms for t in trials]
+            first = min((t.started_ns for t in trials if t.started_ns), default=0)
+            ends = [(t.started_ns - first) / 1e6 + t.duration_ms for t in trials]
         else:
             ends = [row.start_ms + row.duration_ms for row in self.rows]
         return max(ends) if ends else None
@@ -425,19 +428,10 @@ def _level(word: str) -> tuple[int, float, str]:
 # -- trials ------------------------------------------------------------------------------------
 
 
-def trial_order(trial: Trial) -> tuple[str, str, str, int, int]:
-    """Return the sort key of a trial: rows have the same order whichever trial finished first."""
-    case, agent, params = trial.cell
-    seed = -1 if trial.axis_seed is None else trial.axis_seed
-    return (case, agent, params, seed, trial.index)
-
-
 def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
     """Return every trial in the order of the plan."""
     # Each trial is reduced to its row as it is read: a journal may not fit into memory.
-    read = sorted(
-        ((trial_order(t), t.started_ns / 1e6, _row(t)) for t in trials), key=itemgetter(0)
-    )
+    read = sorted(((row_order(t), t.started_ns / 1e6, _row(t)) for t in trials), key=itemgetter(0))
     # Imported trials may lack a start time, which is stored as 0.
     first = min((start for _, start, _ in read if start), default=0.0)
     rows = [row._replace(start_ms=max(0.0, start - first)) for _, start, row in read]

@@ -76,6 +76,7 @@ class Progress:
         self.done += 1
         self._finished_here += 1
         self.totals.add(trial)
+        self.totals.count(trial.status)
 
     def skipped(self, trial: PlannedTrial) -> None:
         """Count a trial that is not needed."""
@@ -267,11 +268,6 @@ class RunLog(_Ticking):
         """Log the end of the run."""
         stopped = f", stopped: {run.stopped}" if run.stopped else ""
         log.info("%s: ended with %d%s: %s", self._name, exit_code, stopped, progress_line(self))
-
-
-def logs_runs() -> bool:
-    """Return whether a log is configured that would receive the lines of `RunLog`."""
-    return log.isEnabledFor(logging.INFO)
 
 
 # -- for programs --------------------------------------------------------------------------------

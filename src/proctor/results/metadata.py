@@ -24,7 +24,7 @@ from proctor.errors import ProctorError
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
-    from proctor.runs.trial import Trial
+    from proctor.runs.trial import CellKey, Trial
 
 
 # Accessors for documents of unknown origin (a spec, a log). They never raise; a value of the wrong
@@ -208,32 +208,6 @@ def stamp_of(path: Path, *, tail: bool = False) -> Stamp | None:
 
 def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
     """Read the facts from the spec."""
-    provenance = as_mapping(spec.get("provenance"))
-    git = as_mapping(provenance.get("git"))
-    agents = as_mapping(spec.get("agents"))
-    return RunFacts(
-        format=int(spec["format"]),
-        run_id=str(spec.get("run_id") or ""),
-        name=str(spec.get("name") or ""),
-        created=as_text(spec.get("created")),
-        stopped=as_text(spec.get("stopped")),
-        host=as_text(provenance.get("host")),
-        user=as_text(provenance.get("user")),
-        commit=as_text(git.get("commit")),
-        agents={
-            str(name): AgentFacts(
-                as_text(as_mapping(config).get("kind")),
-                model if isinstance(model := as_mapping(config).get("model"), str) else None,
-            )
-            for name, config in agents.items()
-        },
-        # `str` for values of YAML that JSON does not have, such as dates.
-        cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),
-    )
-
-
-def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
-    """Return every planned case with its author's metadata."""
     suite = as_mapping(spec.get("suite"))
     written = {
         str(case.get("id")): case
@@ -254,7 +228,28 @@ def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
                 threshold=cell.get("threshold"),
                 asked=cell.get("trials"),
             )
-    return list(cases.values())
+    provenance = as_mapping(spec.get("provenance"))
+    git = as_mapping(provenance.get("git"))
+    agents = as_mapping(spec.get("agents"))
+    return RunFacts(
+        format=int(spec["format"]),
+        run_id=str(spec.get("run_id") or ""),
+        name=str(spec.get("name") or ""),
+        created=as_text(spec.get("created")),
+        stopped=as_text(spec.get("stopped")),
+        host=as_text(provenance.get("host")),
+        user=as_text(provenance.get("user")),
+        commit=as_text(git.get("commit")),
+        agents={
+            str(name): AgentFacts(
+                as_text(as_mapping(config).get("kind")),
+                model if isinstance(model := as_mapping(config).get("model"), str) else None,
+            )
+            for name, config in agents.items()
+        },
+        # `str` for values of YAML that JSON does not have, such as dates.
+        cases=msgspec.Raw(msgspec.json.encode([*cases.values()], enc_hook=str)),
+    )
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -266,26 +261,24 @@ def write_facts(run: Run) -> None:
     from proctor.runs.parquet import COLUMNS
 
     folder = run.folder
+    stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
     facts = msgspec.structs.replace(
         facts_of_spec(run.spec),
         spec=stamp_of(folder.spec_path),
         journal=stamp_of(folder.journal_path, tail=True),
         parquet=stamp_of(folder.parquet_path, tail=True),
         columns=tuple(COLUMNS),
-        stopped_early=stopped_rows(run),
+        stopped_early=_stopped_rows(run, stopped) if stopped else (),
         damaged=run.damaged,
     )
     write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
 
 
-def stopped_rows(run: Run) -> tuple[StoppedRows, ...]:
-    """Return the rows of results.parquet of each cell that stopped early.
+def _stopped_rows(run: Run, stopped: Mapping[CellKey, tuple[int, str]]) -> tuple[StoppedRows, ...]:
+    """Return the rows of results.parquet of each cell that stopped early, after how many trials.
 
     Rows of a cell are contiguous, in plan order, so each cell has one range.
     """
-    stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
-    if not stopped:
-        return ()
     import duckdb
 
     from proctor.runs.trial import CellKey, params_key

@@ -7,9 +7,9 @@ work: `record` returns the problem for the caller to report.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.files import append_line, read_lines
-from proctor.runs.provenance import git_state, host, proctor_version, who
+from proctor.runs.provenance import git_state, proctor_version, who
 from proctor.trace.redact import Redactor, default_redactor
 
 FILE = "audit.jsonl"
@@ -70,7 +70,7 @@ def record(
     entry = AuditEntry(
         at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         who=who(),
-        host=host(),
+        host=socket.gethostname(),
         command=command,
         line=command_line(sys.argv if argv is None else argv, redactor),
         run=None if run is None else redactor.text(str(run)),
@@ -86,13 +86,6 @@ def record(
     except ProctorError as error:
         return f"the audit log was not written: {error}"
     return None
-
-
-def begin(root: Path) -> None:
-    """Create the log if missing, so that commands in subfolders find it."""
-    with contextlib.suppress(OSError):
-        root.mkdir(parents=True, exist_ok=True)
-        (root / FILE).touch()
 
 
 def root_of(run: Path) -> Path:

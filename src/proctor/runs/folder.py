@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +46,35 @@ def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
     # The component that must be new: the numbered one, else the last.
     numbered = next((i for i, part in enumerate(parts) if _SEQ in part), len(parts) - 1)
     parent = root.joinpath(*parts[:numbered])
+    new, *inside = parts[numbered:]
+    before, seq, after = new.partition(_SEQ)
+    earlier = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}")
     if ".." in parts or not parent.resolve().is_relative_to(root.resolve()):
         raise RunFolderError(
             f"the output path {pattern!r} leads outside the results folder", where=str(root)
         )
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        path = _new_folder(parent, parts[numbered], pattern)
+        taken = [int(found[1]) for p in parent.iterdir() if (found := earlier.fullmatch(p.name))]
+        number = max(taken, default=0)
+        while True:
+            number += 1
+            # Padded, so that names sort by number; from 1000 on they get longer.
+            shown = f"{number:03d}"
+            path = parent / new.replace(_SEQ, shown)
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                # Another process may have taken the number since the folder was listed.
+                if not seq:
+                    raise RunFolderError(
+                        "there is a run here already",
+                        where=str(path),
+                        hint=f"add {_SEQ} to the output path {pattern!r} to number runs",
+                    ) from None
         # Components after the number belong to this run alone.
-        rest = [part.replace(_SEQ, _number_in(parts[numbered], path.name)) for part in parts]
-        inner = path.joinpath(*rest[numbered + 1 :])
+        inner = path.joinpath(*(part.replace(_SEQ, shown) for part in inside))
         inner.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
@@ -78,37 +96,6 @@ def _filled(part: str, names: Mapping[str, str]) -> str:
     for name, value in names.items():
         part = part.replace(f"{{{name}}}", value)
     return part
-
-
-def _new_folder(parent: Path, part: str, pattern: str) -> Path:
-    """Create the directory of a path component, with the next free number if it has one."""
-    if _SEQ not in part:
-        path = parent / part
-        try:
-            path.mkdir()
-        except FileExistsError:
-            raise RunFolderError(
-                "there is a run here already",
-                where=str(path),
-                hint=f"add {_SEQ} to the output path {pattern!r} to number runs",
-            ) from None
-        return path
-    taken = [int(n) for p in parent.iterdir() if (n := _number_in(part, p.name))]
-    for number in count(max(taken, default=0) + 1):
-        # Padded, so that names sort by number; from 1000 on they get longer.
-        path = parent / part.replace(_SEQ, f"{number:03d}")
-        # Another process may have taken the number since the folder was listed.
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            return path
-    raise AssertionError("numbers do not end")
-
-
-def _number_in(part: str, name: str) -> str:
-    """Return the number at `{seq}` in a folder's name; empty when it does not match the pattern."""
-    before, _, after = part.partition(_SEQ)
-    found = re.fullmatch(rf"{re.escape(before)}(\d+){re.escape(after)}", name)
-    return found[1] if found else ""
 
 
 def safe_name(text: str) -> str:
@@ -225,13 +212,9 @@ class RunFolder:
 
     # -- trials ---------------------------------------------------------------------------------
 
-    def index(self) -> JournalIndex:
-        """Read the journal once: which lines count, what was spent, what cannot be read."""
-        return JournalIndex(self.journal_path)
-
     def trials(self) -> Iterator[Trial]:
         """Return finished trials, each once with the attempt that counts."""
-        return self.index().trials()
+        return JournalIndex(self.journal_path).trials()
 
     def trace_of(self, trial: Trial) -> Trace | None:
         """Return the trace of a trial; None without one."""

@@ -202,15 +202,12 @@ class Heart:
         self._rounds.stop()
         stopped = None if self.session is None else self.session.stopped
         if error is not None:
-            self._write("failed", type(error).__name__)
+            self.beat("failed", type(error).__name__)
         else:
-            self._write("stopped" if stopped else "ended", stopped)
+            self.beat("stopped" if stopped else "ended", stopped)
 
-    def beat(self) -> None:
+    def beat(self, state: State = "running", reason: str | None = None) -> None:
         """Write a beat now."""
-        self._write("running", None)
-
-    def _write(self, state: State, reason: str | None) -> None:
         now, beat = self._clock(), self._beat
         beat.state, beat.reason, beat.at = state, reason, datetime.fromtimestamp(now, UTC)
         session = self.session
@@ -226,8 +223,8 @@ class Heart:
         beat.errors = sum(of[status] for status in UNJUDGED)
         # As in reports: judges apart, and an unknown cost is not zero.
         beat.cost_usd, beat.judge_cost_usd = budget.spent.cost_usd, budget.spent.judge_cost_usd
-        beat.tokens = budget.tokens
-        beat.unpriced_calls = budget.unpriced
+        beat.tokens = budget.spent.tokens or 0
+        beat.unpriced_calls = budget.spent.unpriced_calls
         # Trials of earlier sessions took no time of this one.
         worked = beat.done - session.kept
         if worked != self._worked:

@@ -111,7 +111,7 @@ class Journal:
                 f"cannot write the journal: {error.strerror}", where=str(path)
             ) from None
         self._synced_at = clock()
-        self._background = BackgroundFsync(self._file.fileno())
+        self._background: BackgroundFsync | None = None
         self._end = os.fstat(self._file.fileno()).st_size
 
     def append(self, trial: Trial) -> None:
@@ -136,6 +136,8 @@ class Journal:
                 if self._sync == Sync.ALWAYS:
                     os.fsync(self._file.fileno())
                 elif self._sync == Sync.INTERVAL:
+                    if self._background is None:
+                        self._background = BackgroundFsync(self._file.fileno())
                     self._background.begin()
                 self._refuse_deleted()
         except OSError as error:
@@ -165,7 +167,8 @@ class Journal:
         if self._file.closed:
             return
         try:
-            self._background.finish()
+            if self._background is not None:
+                self._background.finish()
             if self._sync != Sync.NEVER:
                 os.fsync(self._file.fileno())
             self._refuse_deleted()
@@ -266,37 +269,34 @@ class JournalIndex:
                 self.problems.append(f"{path}:{number}: dropped a line: {error}")
                 self.damaged += line.endswith(b"\n")
                 continue
-            self._add(trial, offset, len(line))
-
-    def _add(self, trial: Trial, offset: int, length: int) -> None:
-        key, cell = trial.key, trial.cell
-        spent = self.spent.get(cell)
-        if spent is None:
-            spent = self.spent[cell] = Spending()
-        spent.add(trial)
-        line = CountedLine(
-            *cell,
-            trial.axis_seed,
-            trial.index,
-            trial.status,
-            trial.score,
-            offset,
-            length,
-            trial.status,
-            trial.cost_usd,
-            trial.tokens,
-            trial.unpriced_calls,
-        )
-        earlier = self.lines.get(key)
-        if earlier is not None:
-            counted = earlier if earlier.status in JUDGED else line
-            counted.attempts = earlier.attempts + 1
-            counted.last_status = trial.status
-            counted.spent_usd = _sum(earlier.spent_usd, trial.cost_usd)
-            counted.spent_tokens = _sum(earlier.spent_tokens, trial.tokens)
-            counted.spent_unpriced = earlier.spent_unpriced + trial.unpriced_calls
-            line = counted
-        self.lines[key] = line
+            key, cell = trial.key, trial.cell
+            spent = self.spent.get(cell)
+            if spent is None:
+                spent = self.spent[cell] = Spending()
+            spent.add(trial)
+            counted = CountedLine(
+                *cell,
+                trial.axis_seed,
+                trial.index,
+                trial.status,
+                trial.score,
+                offset,
+                len(line),
+                trial.status,
+                trial.cost_usd,
+                trial.tokens,
+                trial.unpriced_calls,
+            )
+            earlier = self.lines.get(key)
+            if earlier is not None:
+                if earlier.status in JUDGED:
+                    counted = earlier
+                counted.attempts = earlier.attempts + 1
+                counted.last_status = trial.status
+                counted.spent_usd = _sum(earlier.spent_usd, trial.cost_usd)
+                counted.spent_tokens = _sum(earlier.spent_tokens, trial.tokens)
+                counted.spent_unpriced = earlier.spent_unpriced + trial.unpriced_calls
+            self.lines[key] = counted
 
     def copy_line(self, line: CountedLine, file: BinaryIO, more: str = "") -> bytes:
         """Return the JSON of a counted line, with what its other attempts used and `more` fields.

@@ -148,7 +148,9 @@ def write_parquet(
     )
     try:
         if in_order:
-            source, longest = folder.journal_path, _longest_line(folder.journal_path)
+            source, longest = folder.journal_path, folder.journal_path.stat().st_size
+            if longest > MIN_OBJECT:
+                longest = _longest_line(folder.journal_path)
         else:
             source, longest = ordered, _write_ordered(folder.journal_path, ordered)
         chosen = f"""
@@ -218,8 +220,6 @@ def parquet_in_background(folder: RunFolder, *, in_order: bool = False) -> Gener
 def _longest_line(journal: Path) -> int:
     """Return the maximum line length; exact only where it is longer than usual."""
     size = journal.stat().st_size
-    if size <= MIN_OBJECT:
-        return size
     with journal.open("rb") as lines:
         with mmap.mmap(lines.fileno(), 0, access=mmap.ACCESS_READ) as content:
             end = 0

@@ -35,8 +35,8 @@ def provenance(folder: Path) -> dict[str, Any]:
         "proctor": proctor_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "host": host(),
-        "user": user(),
+        "host": socket.gethostname(),
+        "user": os.environ.get("USER") or os.environ.get("USERNAME"),
         "git": git_state(folder),
         "packages": dict(package_versions()),
     }
@@ -46,16 +46,6 @@ def provenance(folder: Path) -> dict[str, Any]:
 def proctor_version() -> str:
     """Return the installed version of Proctor."""
     return metadata.version("proctor")
-
-
-def host() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
-
-
-def user() -> str | None:
-    """Return the user name, as far as the environment says."""
-    return os.environ.get("USER") or os.environ.get("USERNAME")
 
 
 def who() -> str:

@@ -31,7 +31,7 @@ from proctor.trace import Trace
 
 
 class RunTotals(Spending, kw_only=True):
-    """Counts over trials, each once, and what all their attempts used; updated by `add`.
+    """Counts over trials, each once (`count`), and what all their attempts used (`add`).
 
     Of a run, the counts are those that every figure uses: the first judged attempt of each trial,
     without trials that ended after an early stop (`after_stop`). What was used is over everything
@@ -57,13 +57,8 @@ class RunTotals(Spending, kw_only=True):
         totals = cls()
         for trial in trials:
             totals.add(trial)
+            totals.count(trial.status)
         return totals
-
-    def add(self, used: Trial | Spending) -> None:
-        """Add one trial, or the usage of other attempts."""
-        super().add(used)
-        if isinstance(used, Trial):
-            self.count(used.status)
 
     @classmethod
     def sum(cls, parts: Iterable[RunTotals]) -> RunTotals:
@@ -158,6 +153,11 @@ class Run:
         """The time-ordered id of the run."""
         self.stopped: str | None = self.spec.get("stopped")
         """Why the run ended before its plan did, if it says so."""
+        options: dict[str, Any] = self.spec.get("options", {})
+        # An older version recorded only whether all of them may.
+        default = 1.0 if options.get("allow_infra") else MAX_NOT_JUDGED
+        self.max_not_judged = float(options.get("max_not_judged", default))
+        """The share of planned trials that may end without a verdict."""
         self._finished = finished
         self._traces = traces or {}
         self.places: Mapping[str, tuple[str, int | None, int | None]] = {}
@@ -218,7 +218,7 @@ class Run:
     @cached_property
     def _index(self) -> JournalIndex | None:
         """The first reading of the journal; None where the caller passed all trials."""
-        return None if self._finished is not None else self.folder.index()
+        return None if self._finished is not None else JournalIndex(self.folder.journal_path)
 
     @property
     def problems(self) -> list[str]:
@@ -244,14 +244,6 @@ class Run:
                 trial.case, trial.agent = trials[0].case, trials[0].agent
             trials.append(trial)
         return {CellKey(*key): found[key] for key in sorted(found)}
-
-    @property
-    def max_not_judged(self) -> float:
-        """The share of planned trials that may end without a verdict."""
-        options = self.spec.get("options", {})
-        # An older version recorded only whether all of them may.
-        default = 1.0 if options.get("allow_infra") else MAX_NOT_JUDGED
-        return float(options.get("max_not_judged", default))
 
     @cached_property
     def cells(self) -> list[CellSummary]:

@@ -183,6 +183,7 @@ def summarise_cell(
         stop = find_stop([FinishedTrial.of(t) for t in counted], plan, rules)
     if stop is not None:
         counted = counted[: stop.after]
+    early_stop = stopped if stop is None else stopped_early(stop, plan)
     judged = [trial for trial in counted if trial.status in JUDGED]
     statuses = [trial.status for trial in counted]
     of = {status: statuses.count(status) for status in TrialStatus}
@@ -201,7 +202,7 @@ def summarise_cell(
         verdict=verdict_of(
             counted,
             threshold,
-            planned=len(counted) if stopped_early(stop, plan) else asked,
+            planned=len(counted) if early_stop else asked,
             max_not_judged=max_not_judged,
         ),
         trials=len(counted),
@@ -229,7 +230,7 @@ def summarise_cell(
         tokens=spent.tokens,
         retries=sum(retries),
         trials_with_retries=len(retries) - retries.count(0),
-        early_stop=stopped_early(stop, plan),
+        early_stop=early_stop,
         failures=rank_failures(judged),
     )
 
@@ -246,9 +247,10 @@ def compact(trials: Iterable[Trial], shared: SharedResults) -> Iterator[Trial]:
     """
     for trial in trials:
         checks = [
-            r if r.failed else shared.setdefault((r.id, r.status, r.score, r.weight), r)
+            r if r.status in FAILED else shared.setdefault((r.id, r.status, r.score, r.weight), r)
             for r in trial.checks
         ]
+        statuses = {r.status for r in checks}
         yield replace(
             trial,
             seed=0,
@@ -258,7 +260,7 @@ def compact(trials: Iterable[Trial], shared: SharedResults) -> Iterator[Trial]:
             duration_ms=0.0,
             retry_errors=(),
             # Only samples of failures name their trace.
-            trace_id=trial.trace_id if any(r.failed for r in checks) else None,
+            trace_id=None if statuses.isdisjoint(FAILED) else trial.trace_id,
             trace=None,
             workdir=None,
         )

@@ -206,19 +206,14 @@ class Configuration(NamedTuple):
     @property
     def results(self) -> Path:
         """Return the local folder of runs, also when they are uploaded elsewhere."""
-        written = str(Settings.model_fields["results"].default)
-        written = written if self.ships_to else self.settings.results
+        written = self.settings.results
+        # The first test is cheap, and most results are plain folders.
+        if ":/" in written and is_address(written):
+            written = str(Settings.model_fields["results"].default)
         # Without a project, `latest` is searched in the working directory.
         if self.project is None:
             return Path(written).expanduser()
         return self._at("results", written)
-
-    @property
-    def ships_to(self) -> str | None:
-        """Return the address to which runs are uploaded, if any."""
-        results = self.settings.results
-        # The first test is cheap, and most results are plain folders.
-        return results if ":/" in results and is_address(results) else None
 
     @property
     def baselines(self) -> Path | None:
@@ -272,7 +267,8 @@ def load_configuration(
         found = _file(path, environ, problems)
         tree = merged(tree, found) if found is not None else tree
     _log.debug("settings from %s", ", ".join(map(str, files)) or "no file")
-    tree = merged(tree, _variables(environ, problems))
+    if any(name.startswith(PREFIX) for name in environ):
+        tree = merged(tree, _variables(environ, problems))
     # Last, so that flags override everything else.
     for name, value in (flags or {}).items():
         if value is not None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -82,9 +82,8 @@ class AgentRef(Strict):
         return dict(self.model_extra or {})
 
     def __str__(self) -> str:
-        return self.name or str(
-            self.options.get("target") or self.options.get("model") or self.kind
-        )
+        options = self.model_extra or {}
+        return self.name or str(options.get("target") or options.get("model") or self.kind)
 
 
 Agent = Annotated[AgentRef, BeforeValidator(_agent, json_schema_input_type=str | AgentRef)]
@@ -464,7 +463,19 @@ class Suite(Strict):
             faults.append(Fault(("agents",), "write `agent` or `agents`, not both"))
         known = ("default", *self.judges)
         for index, case in enumerate(self.cases):
-            for loc, options in _judged(case):
+            answer, custom = case.correctness, cast("Sequence[CustomCheck]", case.checks)
+            # Every place in a case that may name a judge.
+            judged: list[tuple[tuple[str | int, ...], object]] = [
+                *(
+                    (("correctness", "llm_judge", at), r)
+                    for at, r in enumerate(answer.llm_judge or ())
+                ),
+                (("correctness", "safety_check"), answer.safety_check),
+                (("correctness", "hallucination_check"), answer.hallucination_check),
+                *((("checks", at), each.check) for at, each in enumerate(custom)),
+                *((("assertions", at), each) for at, each in enumerate(case.assertions)),
+            ]
+            for loc, options in judged:
                 name: object = getattr(options, "judge", None)
                 if isinstance(name, str) and name not in known:
                     at = ("cases", index, *loc, "judge")
@@ -512,18 +523,6 @@ class Suite(Strict):
         cases = tree.child("cases")
         for case, written in zip(self.cases, cases.children() if cases else (), strict=True):
             case.put(written.place, folder)
-
-
-def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """Yield every place in a case that may name a judge."""
-    for position, rule in enumerate(case.correctness.llm_judge or ()):
-        yield ("correctness", "llm_judge", position), rule
-    yield ("correctness", "safety_check"), case.correctness.safety_check
-    yield ("correctness", "hallucination_check"), case.correctness.hallucination_check
-    for position, custom in enumerate(cast("Sequence[CustomCheck]", case.checks)):
-        yield ("checks", position), custom.check
-    for position, assertion in enumerate(case.assertions):
-        yield ("assertions", position), assertion
 
 
 def _deep(base: Any, over: Any) -> Any:

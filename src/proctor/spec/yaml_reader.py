@@ -387,7 +387,9 @@ class _Builder:
                 items.extend(item.value)
             else:
                 items.append(item)
-            size = self.counted(size, item, inner)
+            size += item.size
+            if size > MAX_VALUES:
+                raise self.too_large(inner)
         return Tree(self.place(event), items)
 
     def mapping(self, event: Any, depth: int) -> Tree:
@@ -400,7 +402,9 @@ class _Builder:
         while not isinstance(inner := next(self.events), yaml.MappingEndEvent):
             key, place = self.key(inner, depth), self.place(inner)
             item = self.value(next(self.events), depth + 1)
-            size = self.counted(size, item, inner)
+            size += item.size
+            if size > MAX_VALUES:
+                raise self.too_large(inner)
             if key == "<<" and isinstance(inner, yaml.ScalarEvent) and inner.implicit[0]:
                 bases.extend(self.bases(item, place))
             elif key in value:
@@ -416,14 +420,12 @@ class _Builder:
                 value, keys = {**base.value, **value}, {**base.keys, **keys}
         return Tree(self.place(event), value, keys)
 
-    def counted(self, size: int, item: Tree, event: Any) -> int:
-        """Stop while a collection is being read, before a hostile one fills the memory."""
-        if size + item.size > MAX_VALUES:
-            raise _StopReadingError(
-                self.place(event),
-                f"the file holds more than {MAX_VALUES:,} values once aliases are expanded",
-            )
-        return size + item.size
+    def too_large(self, event: Any) -> _StopReadingError:
+        """Return the error that ends a collection before a hostile one fills the memory."""
+        return _StopReadingError(
+            self.place(event),
+            f"the file holds more than {MAX_VALUES:,} values once aliases are expanded",
+        )
 
     def key(self, event: Any, depth: int) -> str | None:
         """Return a key as its text: `2024:` and `true:` are not converted."""

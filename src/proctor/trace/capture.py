@@ -114,8 +114,8 @@ class Recorder(otel.Sink):
         ended = self.clock()
         # Wall clocks can go back; a span never ends before it starts.
         root.end_ns = ended if ended > root.start_ns else root.start_ns
-        # Values cached while the block ran are out of date.
-        trace.forget()
+        if vars(trace):  # values cached while the block ran are out of date
+            trace.forget()
         # Our own spans are already normalised; only foreign spans, or a missing answer, need a
         # pass.
         if self.foreign or trace.query is None or trace.response is None:

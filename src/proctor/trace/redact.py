@@ -283,8 +283,14 @@ class Redactor:
 
     def _built_in(self, text: str) -> str:
         # Most texts end here, after a few substring searches.
-        if not self._hinted(text):
-            return text
+        low_text = text.lower()
+        for hint in _HINTS:
+            if hint in low_text:
+                break
+        else:
+            encoded = text.encode("utf-8", "surrogatepass") if self._values else b""
+            if not any(value in encoded for value in self._values):
+                return text
         # The leading line break acts as the start of the text in patterns that look behind.
         data = b"\n" + text.encode("utf-8", "surrogatepass")
         low = data.lower()
@@ -300,17 +306,6 @@ class Redactor:
         if not hits:
             return text
         return replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
-
-    def _hinted(self, text: str) -> bool:
-        """Return whether a text needs a search."""
-        low = text.lower()
-        for hint in _HINTS:
-            if hint in low:
-                return True
-        if not self._values:
-            return False
-        data = text.encode("utf-8", "surrogatepass")
-        return any(value in data for value in self._values)
 
     # -- structures -----------------------------------------------------------------------------
 
@@ -364,12 +359,12 @@ class Redactor:
             return self._sequence(value, depth + 1) if value else value
         if kind is dict:
             return self._mapping(value, depth + 1) if value else value
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value, depth + 1)
         return self._uncommon_value(value, depth)
 
     def _uncommon_value(self, value: Any, depth: int) -> Any:
         """Redact a value of a less common type."""
-        if isinstance(value, msgspec.Struct):
-            return self._struct(value, depth + 1)
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -434,7 +429,29 @@ class Redactor:
         return tuple(redacted) if isinstance(items, tuple) else redacted
 
     def _struct(self, struct: S, depth: int) -> S:
-        if self._is_clean(struct, depth):
+        clean, ids_are_clean = self._clean, self._ids_are_clean
+        values: list[Any]
+        try:
+            # Most fields of most structs are empty; this is the fastest way to skip them.
+            values = [*filter(None, msgspec.structs.astuple(struct))]
+        except Exception:  # noqa: BLE001 (of an agent's own objects some refuse to be true or false)
+            values = [*msgspec.structs.astuple(struct)]
+        for value in values:
+            kind = value.__class__
+            if kind is str:
+                if value in clean:
+                    continue
+                # As `_is_plain_id`, without a call for each of many ids.
+                if ids_are_clean and len(value) <= _LONGEST_ID and not value.strip(_ID_DIGITS):
+                    continue
+                redacted = self.text(value)
+            elif kind in _WITHOUT_TEXT:
+                continue
+            else:
+                redacted = self.value(value, depth)
+            if redacted is not value:
+                break
+        else:
             return struct
         changes: dict[str, Any] = {}
         for field in struct.__struct_fields__:
@@ -444,28 +461,6 @@ class Redactor:
                 if redacted is not value:
                     changes[field] = redacted
         return msgspec.structs.replace(struct, **changes) if changes else struct
-
-    def _is_clean(self, struct: msgspec.Struct, depth: int) -> bool:
-        """Return whether a struct needs no change, without reading each field."""
-        clean, ids_are_clean = self._clean, self._ids_are_clean
-        try:
-            # Most fields of most structs are empty; this is the fastest way to skip them.
-            values = [*filter(None, msgspec.structs.astuple(struct))]
-        except Exception:  # noqa: BLE001 (of an agent's own objects some refuse to be true or false)
-            return False
-        for value in values:
-            kind = value.__class__
-            if kind is str:
-                if value in clean or (ids_are_clean and _is_plain_id(value)):
-                    continue
-                redacted = self.text(value)
-            elif kind in _WITHOUT_TEXT:
-                continue
-            else:
-                redacted = self.value(value, depth)
-            if redacted is not value:
-                return False
-        return True
 
     def _id(self, original: Any) -> Any:
         """Return an id; one with a secret gets a hash, so that parent and children match."""

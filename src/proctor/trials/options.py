@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +22,7 @@ from proctor.formatting import dollars, plural
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
-from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, OnAgentError, Spending, Trial
+from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, OnAgentError, Spending
 from proctor.strict import Strict
 
 if TYPE_CHECKING:
@@ -134,16 +133,6 @@ class RunOptions(Strict):
             raise ValueError("--address and --workers are for --executor ray")
         return self
 
-    def cassette(self, *, going_on: bool) -> AbstractContextManager[object]:
-        """Return the cassette of the run; a resumed run appends to its recording."""
-        from proctor.llm.cassette import Cassette
-
-        if self.record_to is not None:
-            return Cassette(self.record_to, "record", append=going_on)
-        if self.replay_from is not None:
-            return Cassette(self.replay_from, "replay")
-        return nullcontext()
-
     @property
     def limited(self) -> bool:
         """Whether any limit applies to the run as a whole."""
@@ -185,9 +174,8 @@ class RunBudget:
         self._clock = clock
         self._began = clock()
         self.spent = Spending()
-        self.tokens = 0
+        """What the trials that have finished used."""
         self.started = 0
-        self.unpriced = 0
 
     def next_round(self) -> RunBudget:
         """Return the budget of the next round: costs are read from the journal again."""
@@ -195,12 +183,6 @@ class RunBudget:
         following = RunBudget(self._options, self._clock)
         following._began, following.started = self._began, self.started
         return following
-
-    def add(self, trial: Trial) -> None:
-        """Count a trial that has finished."""
-        self.spent.add(trial)
-        self.tokens += trial.tokens or 0
-        self.unpriced += trial.unpriced_calls
 
     @property
     def cost_usd(self) -> float:
@@ -212,16 +194,17 @@ class RunBudget:
         if not self._limited:
             return None
         options, cap = self._options, self._options.max_cost_usd
+        tokens, unpriced = self.spent.tokens or 0, self.spent.unpriced_calls
         if options.max_trials is not None and self.started >= options.max_trials:
             return f"trial limit reached: {self.started} started"
         if options.max_seconds is not None and self._clock() - self._began >= options.max_seconds:
             return f"time limit reached: {options.max_seconds:g} s"
-        if options.max_tokens is not None and self.tokens >= options.max_tokens:
-            return f"{TOKENS_REACHED}: {self.tokens} of {options.max_tokens}"
+        if options.max_tokens is not None and tokens >= options.max_tokens:
+            return f"{TOKENS_REACHED}: {tokens} of {options.max_tokens}"
         # An unknown price could exceed any limit, so the run stops instead of counting it as 0.
-        if cap is not None and self.unpriced:
+        if cap is not None and unpriced:
             return (
-                f"{plural(self.unpriced, 'model call')} without a known price, so the cap of "
+                f"{plural(unpriced, 'model call')} without a known price, so the cap of "
                 f"{dollars(cap)} cannot be kept; give prices in the settings, or cap tokens instead"
             )
         if cap is not None and self.cost_usd >= cap:

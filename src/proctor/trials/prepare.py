@@ -384,12 +384,10 @@ def chosen_agents(
 
 def given_agents(
     suite: Suite,
-    agent: AgentLike | str | list[str] | None,
+    agent: AgentLike | str | list[str],
     configuration: Configuration,
 ) -> dict[str, AgentLike] | None:
-    """Return agents by name, from any form a caller may give; None leaves it to the suite."""
-    if agent is None:
-        return None
+    """Return agents by name, from any form a caller may give; None (no name) is the suite's."""
     if isinstance(agent, NamedAgents):
         return {
             name: choose_agents(suite, [each], configuration)[each]

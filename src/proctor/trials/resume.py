@@ -18,6 +18,7 @@ from typing import Any
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
+from proctor.runs.journal import JournalIndex
 from proctor.runs.remote.upload import uploading_async
 from proctor.runs.run import Run
 from proctor.runs.trial import TrialStatus
@@ -72,7 +73,7 @@ def restore(
             hint="query, report, compare and gate work on it",
         )
     suite, options, configuration, design = parts_of(spec, where, changes)
-    given = given_agents(suite, agent, configuration)
+    given = None if agent is None else given_agents(suite, agent, configuration)
     # An agent given in Python has its own name; it replaces the recorded one.
     if given is not None and set(given) != set(suite.all_agents):
         (only,) = given.values()
@@ -89,7 +90,7 @@ def left_of(
 ) -> RunContext:
     """Return the context with a plan of the remaining trials; early stop may skip some of them."""
     # By the last attempt: a failed trial that passed when it was retried is not retried again.
-    lines = folder.index().lines
+    lines = JournalIndex(folder.journal_path).lines
     done = {key for key, line in lines.items() if line.last_status not in rerun}
     left = [planned for planned in context.plan.trials if planned.key not in done]
     of = Counter(planned.cell for planned in left)

@@ -98,7 +98,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     The trace is returned encoded because that is what the journal and a worker's message hold,
     and because redaction and encoding share work that must be done once.
     """
-    case = context.cases[planned.case]
+    case, key = context.cases[planned.case], planned.key
     # Until the checks say otherwise: whatever ends the trial early is not a verdict on the agent.
     trial = planned.trial(TrialStatus.INFRA_ERROR)
     trial.started_ns = context.clock()
@@ -109,15 +109,18 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     try:
         if case.build is not None:
             case = case.build(planned)
-        reply = await _call_agent(planned, case, context, trial, traces)
+        reply = await _call_agent(planned, key, case, context, trial, traces)
         trace = traces[-1]
         trial.trace_id = trace.trace_id
         trial.answer = reply.answer
-        if "genai_prices" not in sys.modules and any(each.llm_calls for each in traces):
-            # Half a second, in which the event loop would stand still.
-            await threads.run(load_published_prices)
-        # Prices come first: checks may limit the cost.
-        _add_usage(trial, traces, context.prices, brought=reply.trace)
+        # A single span is the root that we made ourselves, unless the agent brought its trace.
+        used = [each for each in traces if len(each.spans) > 1 or each is reply.trace]
+        if used:
+            if "genai_prices" not in sys.modules and any(each.llm_calls for each in used):
+                # Half a second, in which the event loop would stand still.
+                await threads.run(load_published_prices)
+            # Prices come first: checks may limit the cost.
+            _add_usage(trial, used, context.prices)
         saved = case.baselines.get(planned.agent)
         check_context = CheckContext[Any](
             case.case,
@@ -130,7 +133,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         )
         # Judges have their own place in a cassette: their calls are not the agent's.
         checking = time.perf_counter()
-        with cassette_trial(f"{cassette_key(planned)}#judge"):
+        with cassette_trial(key, "#judge"):
             results = await evaluate(case.checks, check_context)
         trial.check_ms = (time.perf_counter() - checking) * 1000
         trial.checks = tuple(results)
@@ -154,7 +157,8 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         # Attempts that failed were paid for, too. Why there is no reply is on record already, so
         # a trace that cannot be priced adds nothing.
         with contextlib.suppress(Exception):
-            _add_usage(trial, traces, context.prices)
+            used = [each for each in traces if len(each.spans) > 1]
+            _add_usage(trial, used, context.prices)
     if reply is None and trial.category:
         fail_by_agent(trial, trial.category, context.options)
     trial.duration_ms = (time.perf_counter() - began) * 1000
@@ -162,14 +166,17 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         shutil.rmtree(trial.workdir, ignore_errors=True)
         trial.workdir = None
     # Only now: the checks have seen the whole answer.
-    trial.answer = _cut(trial.answer, MAX_KEPT_ANSWER)
-    if traces:
-        traces[-1].response = _cut(traces[-1].response, MAX_TRACED_ANSWER)
+    if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
+        trial.answer = _cut(trial.answer, MAX_KEPT_ANSWER)
+    response = traces[-1].response if traces else None
+    if response is not None and len(response) > MAX_TRACED_ANSWER:
+        traces[-1].response = _cut(response, MAX_TRACED_ANSWER)
     return trial, _redact_and_encode(trial, traces[-1] if traces else None, context.redactor)
 
 
 async def _call_agent(
     planned: PlannedTrial,
+    key: str,
     case: PreparedCase,
     context: RunContext,
     trial: Trial,
@@ -194,7 +201,7 @@ async def _call_agent(
             params=planned.params,
             trace_id=new_trace_id(),
             timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
-            states=None if context.checkpoints is None else (context.checkpoints, planned.key),
+            states=None if context.checkpoints is None else (context.checkpoints, key),
         )
         began = time.perf_counter()
         queue, request.startup = Waits(), Waits()
@@ -207,7 +214,7 @@ async def _call_agent(
             traces.append(trace)  # before the call: a trial that fails has a trace too
             with (
                 Recorder(trace, planned.agent, context.clock),
-                cassette_trial(cassette_key(planned)),
+                cassette_trial(key),
             ):
                 work = agent.run(request) if case.play is None else case.play(agent, request)
                 if request.timeout is not None:
@@ -222,7 +229,8 @@ async def _call_agent(
                 # What is judged is what can be stored.
                 reply.answer = valid_unicode(reply.answer)
                 trace.response = reply.answer
-            trace.observe(*config.observes)
+            if observed := config.observes:
+                trace.observe(*observed)
         except (Exception, SystemExit) as raised:
             error = _sys_exit_error(raised) if isinstance(raised, SystemExit) else raised
             reason = transient(error)
@@ -244,7 +252,7 @@ async def _call_agent(
             trial.retry_errors = (*trial.retry_errors, f"{type(error).__name__}: {error}")
             # By default a retry starts from scratch, like the first attempt.
             if context.checkpoints is not None and not options.retry_from_checkpoint:
-                context.checkpoints.forget(planned.key)
+                context.checkpoints.forget(key)
         else:
             if reply.trace is None:
                 waited = queue.seconds + request.startup.seconds
@@ -265,11 +273,6 @@ async def _call_agent(
                     shutil.rmtree(trial.workdir, ignore_errors=True)
                 trial.workdir = str(request.used_workdir)
         await context.sleep(wait)
-
-
-def cassette_key(planned: PlannedTrial) -> str:
-    """Return the name of a trial in a cassette, a file that people read."""
-    return planned.key.replace("\0", "/")
 
 
 async def _with_timeout(
@@ -328,14 +331,9 @@ def _add_usage(
     trial: Trial,
     traces: Sequence[Trace],
     prices: PriceTable | None,
-    *,
-    brought: Trace | None = None,
 ) -> None:
     """Price the model calls of every attempt and add them up; an unknown figure stays None."""
     for trace in traces:
-        # A single span is the root that we made ourselves, unless the agent brought its trace.
-        if len(trace.spans) < 2 and trace is not brought:
-            continue
         price_trace(trace, prices)
         usage = trace.usage
         if usage.input_tokens is not None:
@@ -370,13 +368,17 @@ def status_of(results: CheckResults, threshold: float) -> TrialStatus:
     if CheckStatus.UNSCORED in statuses:
         return TrialStatus.INFRA_ERROR
     # A trial of which nothing was checked has not passed anything.
-    if not statuses & {CheckStatus.PASS, CheckStatus.WARN} or any(
+    if statuses.isdisjoint((CheckStatus.PASS, CheckStatus.WARN)):
+        return TrialStatus.NOT_JUDGED
+    if CheckStatus.NOT_JUDGED in statuses and any(
         result.blocking and result.status is CheckStatus.NOT_JUDGED for result in results
     ):
         return TrialStatus.NOT_JUDGED
-    score = results.score
+    if CheckStatus.WARN not in statuses:
+        return TrialStatus.PASSED
     # Checks have thresholds of their own: what passes there does not fail the case.
     lost = any(result.weight and result.status is CheckStatus.WARN for result in results)
+    score = results.score
     below = score is not None and score < threshold
     return TrialStatus.FAILED if below and lost else TrialStatus.PASSED
 
@@ -391,10 +393,8 @@ def why_not_judged(results: CheckResults) -> tuple[str, str]:
     return NO_CHECKS, why or "the case has no checks"
 
 
-def _cut(answer: str | None, most: int) -> str | None:
-    """Return at most so many characters of an answer, with a note where it was cut."""
-    if answer is None or len(answer) <= most:
-        return answer
+def _cut(answer: str, most: int) -> str:
+    """Return the start of an answer that is too long, with a note where it was cut."""
     return f"{answer[:most]}… [cut: {most:,} of {len(answer):,} characters]"
 
 
@@ -426,9 +426,9 @@ def _redact_and_encode(
     if trace is None:
         return None
     if len(trace.spans) <= SMALL_TRACE:
-        return json_bytes(redactor.trace(trace))
+        return json_bytes(redactor.value(trace))
     # Searching the JSON of a long trace is cheaper than walking it; nearly all are clean.
     encoded = json_bytes(trace)
     if redactor.surely_clean(encoded):
         return encoded
-    return json_bytes(redactor.trace(trace))
+    return json_bytes(redactor.value(trace))

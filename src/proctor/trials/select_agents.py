@@ -66,13 +66,17 @@ def _named(
         config = agent_config(own.model_dump(exclude_none=True), base_dir=suite.folder)
         record = suite.resolved()
         chosen = ChosenAgent(config, record.get("agent") or record["agents"][name])
-        return _with_members(chosen, suite, configuration, (*inside, name))
+        if isinstance(config, EnsembleAgentConfig):
+            chosen = _with_members(chosen, config, suite, configuration, (*inside, name))
+        return chosen
     registered = own.name if own is not None and own.name is not None else name
     options = configuration.settings.agents.get(registered)
     if options is not None:
         tree = _child(configuration.tree, "agents", registered)
         chosen = _placed(options, tree, configuration)
-        return _with_members(chosen, suite, configuration, (*inside, name))
+        if isinstance(chosen.config, EnsembleAgentConfig):
+            chosen = _with_members(chosen, chosen.config, suite, configuration, (*inside, name))
+        return chosen
     if find_agent(registered) is not None:
         return ChosenAgent.of(resolve_agent(registered, base_dir=suite.folder))
     if own is None and re.fullmatch(IMPORT_PATH, name):
@@ -82,12 +86,13 @@ def _named(
 
 
 def _with_members(
-    chosen: ChosenAgent, suite: Suite, configuration: Configuration, inside: tuple[str, ...]
+    chosen: ChosenAgent,
+    config: EnsembleAgentConfig,
+    suite: Suite,
+    configuration: Configuration,
+    inside: tuple[str, ...],
 ) -> ChosenAgent:
     """Return an ensemble with the options of the agents it names, so that it is self-contained."""
-    config = chosen.config
-    if not isinstance(config, EnsembleAgentConfig):
-        return chosen
     members: dict[str, Any] = dict(config.members)
     as_written = chosen.written.get("members")
     recorded = dict(cast("dict[str, Any]", as_written if isinstance(as_written, dict) else members))

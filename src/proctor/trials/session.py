@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from proctor.errors import ProctorError, first_of
 from proctor.imports import needs_extra
+from proctor.llm.cassette import Cassette
 from proctor.llm.rate_limits import rates_in_force
 from proctor.results.metadata import finalise
 from proctor.runs import audit
@@ -83,7 +84,10 @@ def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunF
     """Create the folder of a run, with everything needed to run it."""
     if context.options.executor == ExecutorName.RAY:
         needs_extra("ray", "ray")  # before the folder exists, which would stay empty
-    audit.begin(root)
+    # From the start, so that commands in subfolders find the results folder by its log.
+    with contextlib.suppress(OSError):
+        root.mkdir(parents=True, exist_ok=True)
+        (root / audit.FILE).touch()
     folder = RunFolder.create(root, name or context.name, output=context.output)
     folder.write_spec(spec_record(context))
     return folder
@@ -128,10 +132,15 @@ async def run_session(
                     where=str(folder.path),
                     hint="--resume continues it; `proctor rerun` repeats it from the start",
                 )
+        cassette: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if options.record_to is not None:
+            cassette = Cassette(options.record_to, "record", append=resuming)
+        elif options.replay_from is not None:
+            cassette = Cassette(options.replay_from, "replay")
         # The order matters: workers are started with the rate limits and the cassette in force.
-        async with closing(context.judges):
+        async with closing(context.judges) if context.judges else contextlib.nullcontext():
             with (
-                options.cassette(going_on=resuming),
+                cassette,
                 rates_in_force(rates) if rates else contextlib.nullcontext(),
                 executors_for(context) as make_executor,
             ):
@@ -281,7 +290,7 @@ class Session:
         done: dict[str, Trial] = {}
         if self._folder is not None and self._folder.journal_path.exists():
             for trial in read_journal(self._folder.journal_path):
-                self.budget.add(trial)
+                self.budget.spent.add(trial)
                 # The rest is not needed to resume, and a long run has many trials.
                 trial.checks, trial.answer = (), None
                 key = trial.key
@@ -363,7 +372,7 @@ class Session:
         if self._closed:
             return  # it ended after this session had closed
         self._running.pop(planned.key, None)
-        self.budget.add(trial)
+        self.budget.spent.add(trial)
         if self._early is not None and planned.key not in self._judged:
             self._early.add(trial, planned.position, self._plan.cells[trial.cell])
         if self._fail_fast and not trial.passed:

@@ -58,15 +58,20 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
     """Return what a name refers to; the error suggests similar names."""
     path = Path(name)
     text = str(name)
+    inside: str | None = None
     # A file wins over a dotted name; only a template is run by its name in the catalog.
-    if path.name != TEMPLATE and path.is_file():
-        return _of_file(path)
+    if path.name == TEMPLATE or not path.is_file():
+        configuration = configuration or load_configuration()
+        inside = _in_catalog(path, configuration)
+    if inside is None and (path.is_file() or path.suffix in SUFFIXES):
+        if path.suffix == ".py":
+            return Target(Kind.EXPERIMENTS, experiments=tuple(load_experiments(path)))
+        document = read(path)
+        if document.tree is not None and is_experiment(document.tree):
+            return Target(Kind.EXPERIMENTS, experiments=tuple(experiments_of(document, path)))
+        return Target(Kind.SUITE, suite=suite_of(document, path, need_agent=False))
     configuration = configuration or load_configuration()
-    inside = _in_catalog(path, configuration)
-    if inside is not None:
-        text = inside
-    elif path.is_file() or path.suffix in SUFFIXES:
-        return _of_file(path)
+    text = inside or text
     found = find_experiments(text, configuration.folder)
     if found is not None:
         return Target(Kind.EXPERIMENTS, experiments=tuple(found))
@@ -94,15 +99,6 @@ def _in_catalog(path: Path, configuration: Configuration) -> str | None:
         if folder.is_relative_to(root) and folder != root:
             return ".".join(folder.relative_to(root).parts)
     return None
-
-
-def _of_file(path: Path) -> Target:
-    if path.suffix == ".py":
-        return Target(Kind.EXPERIMENTS, experiments=tuple(load_experiments(path)))
-    document = read(path)
-    if document.tree is not None and is_experiment(document.tree):
-        return Target(Kind.EXPERIMENTS, experiments=tuple(experiments_of(document, path)))
-    return Target(Kind.SUITE, suite=suite_of(document, path, need_agent=False))
 
 
 def _ad_hoc(name: str, *cases: Any, **fields: Any) -> Experiment:
@@ -169,7 +165,7 @@ def prepare_target(
             prepare(
                 suite,
                 run_options,
-                agents=given_agents(suite, agents, configuration),
+                agents=None if agents is None else given_agents(suite, agents, configuration),
                 cases=cases[:1] if smoke else cases,
                 configuration=configuration,
             )

@@ -26,7 +26,7 @@ from proctor.formatting import plural
 from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.charts import config
-from proctor.report.facts import ReportFacts, TrialRow, trial_order
+from proctor.report.facts import ReportFacts, TrialRow
 from proctor.report.html._context import FUNCTIONS, report_context, section_links
 from proctor.report.html.trial_data import (
     MAX_TEXT,
@@ -37,6 +37,7 @@ from proctor.report.html.trial_data import (
     harm_first,
     pack_trials,
 )
+from proctor.runs.parquet import row_order
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible
@@ -230,7 +231,7 @@ def _listed(run: Run, rows: Sequence[TrialRow]) -> tuple[list[Trial], list[Trial
     kept = [rows[at] for at in sorted(worst)]
     wanted = {row.key for row in kept}
     trials = [t for t in run.trials() if (t.case, t.cell.arm, t.axis_seed, t.index) in wanted]
-    return sorted(trials, key=trial_order), charts.shown_rows(kept)
+    return sorted(trials, key=row_order), charts.shown_rows(kept)
 
 
 def _packed_contents(
