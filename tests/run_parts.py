@@ -37,6 +37,7 @@ CLOCKS_AND_IDS = (
     *("started_ns", "duration_ms", "latency_ms", "queue_ms", "startup_ms", "check_ms"),
     *("trace_id", "trace"),
 )
+CLOCKS_OF_CELLS = ("latency_p50_ms", "latency_p90_ms", "latency_p95_ms", "latency_p99_ms")
 
 
 def write_suite(

@@ -1,5 +1,6 @@
 """Experiments carried out: the same twice, in any order, at any concurrency, after any kill."""
 
+import hashlib
 import json
 import os
 import random
@@ -13,7 +14,16 @@ import msgspec
 import pytest
 import yaml
 from commands import proctor
-from run_parts import CLOCKS_AND_IDS, Children, journal, only_run, rows, until, write_suite
+from run_parts import (
+    CLOCKS_AND_IDS,
+    CLOCKS_OF_CELLS,
+    Children,
+    journal,
+    only_run,
+    rows,
+    until,
+    write_suite,
+)
 
 import proctor as api
 from proctor import Experiment
@@ -104,9 +114,10 @@ def lines(run: Path) -> list[bytes]:
 
 
 def cells(run: Path) -> list[dict[str, Any]]:
+    """The summaries without percentiles of latency, which are clocks, and without ids."""
     found = json.loads((run / "results.json").read_text())["cells"]
     for cell in found:
-        for name in ("latency_p50_ms", "latency_p95_ms"):
+        for name in CLOCKS_OF_CELLS:
             cell.pop(name)
         for failure in cell["failures"]:
             for sample in failure["samples"]:
@@ -260,19 +271,28 @@ async def test_suites_hand_parameters_to_agents(project: Path) -> None:
 
 @pytest.mark.slow
 def test_the_spec_says_what_ran(project: Path) -> None:
-    """R-D1: seeds, parameters, whole templates, versions, commit, and that the tree is dirty."""
+    """R-D1: seeds, parameters, whole templates, versions, commit, and that the tree is dirty.
+
+    Changes to tracked files are told by a hash of their diff, which a clean tree does not have.
+    """
     for args in (("init", "-q"), ("add", "."), ("commit", "-qm", "x")):
         _git(project, *args)
     clean = Run(ran(project, "clean")).spec
-    assert clean["provenance"]["git"]["dirty"] is False
+    assert clean["provenance"]["git"] == {
+        "commit": _git(project, "rev-parse", "HEAD"),
+        "dirty": False,
+    }
     (project / "bots2.py").write_text(BOTS + "\n# changed\n")
     dirty = Run(ran(project, "dirty"))
     spec = dirty.spec
     said = console.render(ReportFacts(dirty))
     assert f"uncommitted changes on top of {spec['provenance']['git']['commit'][:11]}" in said
+    diff = _git(project, "diff", "HEAD", "--no-ext-diff", "--no-color")
+    assert "+# changed" in diff
     assert spec["provenance"]["git"] == {
         "commit": _git(project, "rev-parse", "HEAD"),
         "dirty": True,
+        "changes": hashlib.sha256(diff.encode()).hexdigest()[:8],
     }
     assert {"proctor", "python", "platform", "host", "packages"} <= set(spec["provenance"])
     assert spec["provenance"]["packages"]["pydantic"]
