@@ -38,6 +38,8 @@ async def run_of(folder: Path, agent: Any = priced, **options: Any) -> Run:
     ("options", "ran", "why"),
     [
         ({"max_cost_usd": 0.35}, 4, "cost limit reached: $0.40 of $0.35"),
+        # Ten times 0.1 is a little below 1 in floating point.
+        ({"max_cost_usd": 1.0, "trials": 20}, 10, "cost limit reached: $1.00 of $1.00"),
         ({"max_tokens": 250}, 3, "token limit reached: 300 of 250"),
         ({"max_trials": 2}, 2, "trial limit reached: 2 started"),
         ({"max_seconds": 0}, 0, "time limit reached: 0 s"),

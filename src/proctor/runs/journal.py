@@ -220,9 +220,7 @@ class CountedLine(msgspec.Struct, gc=False):
     `last_status` is the status after retries.
     """
 
-    case: str
-    agent: str
-    params: str
+    cell: CellKey
     axis_seed: int | None
     index: int
     status: TrialStatus
@@ -234,11 +232,6 @@ class CountedLine(msgspec.Struct, gc=False):
     spent_tokens: int | None
     spent_unpriced: int
     attempts: int = 1
-
-    @property
-    def cell(self) -> CellKey:
-        """The cell of the trial."""
-        return CellKey(self.case, self.agent, self.params)
 
 
 class JournalIndex:
@@ -259,8 +252,13 @@ class JournalIndex:
         self.damaged = 0
         """Unreadable lines that the process had written completely."""
         self._path = path
+        # There may be very many lines: they share their cells, and those that do not count are few.
+        self._cells: dict[CellKey, CellKey] = {}
+        self._uncounted: set[int] = set()
+        self._end = 0
         decoder = msgspec.json.Decoder(Trial)
         for number, (offset, line) in enumerate(_raw_lines(path), 1):
+            self._end = offset + len(line)
             try:
                 if not line.endswith(b"\n"):
                     raise msgspec.DecodeError("the line is torn")
@@ -268,14 +266,16 @@ class JournalIndex:
             except msgspec.MsgspecError as error:
                 self.problems.append(f"{path}:{number}: dropped a line: {error}")
                 self.damaged += line.endswith(b"\n")
+                self._uncounted.add(offset)
                 continue
             key, cell = trial.key, trial.cell
+            cell = self._cells.setdefault(cell, cell)
             spent = self.spent.get(cell)
             if spent is None:
                 spent = self.spent[cell] = Spending()
             spent.add(trial)
             counted = CountedLine(
-                *cell,
+                cell,
                 trial.axis_seed,
                 trial.index,
                 trial.status,
@@ -289,8 +289,10 @@ class JournalIndex:
             )
             earlier = self.lines.get(key)
             if earlier is not None:
+                other = earlier
                 if earlier.status in JUDGED:
-                    counted = earlier
+                    counted, other = earlier, counted
+                self._uncounted.add(other.offset)
                 counted.attempts = earlier.attempts + 1
                 counted.last_status = trial.status
                 counted.spent_usd = _sum(earlier.spent_usd, trial.cost_usd)
@@ -318,9 +320,10 @@ class JournalIndex:
     def trials(self) -> Iterator[Trial]:
         """Read the trials, each once with the attempt that counts, in the order of the journal."""
         decoder = msgspec.json.Decoder(Trial)
-        counted = {line.offset for line in self.lines.values()}
         for offset, line in _raw_lines(self._path):
-            if offset in counted:
+            if offset >= self._end:
+                return  # written since
+            if offset not in self._uncounted:
                 yield decoder.decode(line)
 
 

@@ -246,7 +246,7 @@ def _write_ordered(journal: Path, target: Path) -> int:
 
 def _line_order(line: CountedLine) -> RowOrder:
     seed = -1 if line.axis_seed is None else line.axis_seed
-    return (line.case, line.agent, line.params, seed, line.index)
+    return (line.cell.case, line.cell.agent, line.cell.params, seed, line.index)
 
 
 def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:

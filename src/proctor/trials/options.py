@@ -207,6 +207,7 @@ class RunBudget:
                 f"{plural(unpriced, 'model call')} without a known price, so the cap of "
                 f"{dollars(cap)} cannot be kept; give prices in the settings, or cap tokens instead"
             )
-        if cap is not None and self.cost_usd >= cap:
+        # A sum of floats may miss the cap by its rounding error: ten times 0.1 is below 1.
+        if cap is not None and self.cost_usd >= cap * (1 - 1e-9):
             return f"{COST_REACHED}: {dollars(self.cost_usd)} of {dollars(cap)}"
         return None
