@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from contextlib import chdir
 from pathlib import Path
 
@@ -28,13 +29,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_the_table_has_every_denominator(root: Path, capsys) -> None:
-    """R-D2: passes of how many judged, the interval, and what was not judged."""
+    """R-D2: passes of how many judged, the interval and its estimand, and what was not judged."""
     assert run(["results", "--results", str(root), "--group-by", "agent"]) == 0
-    head, careful, hasty, closing = capsys.readouterr().out.splitlines()
-    assert head.split() == "agent cases trials passed pass rate 95 % score infra error".split()
+    head, careful, hasty, estimand, closing = capsys.readouterr().out.splitlines()
+    names = "agent cases trials passed pass rate 95 % score ± SD infra error p50 p90 p99"
+    assert head.split() == names.split()
     assert careful.split()[:6] == ["careful", "3", "6", "6/6", "100", "%"]
     assert hasty.split()[:6] == ["hasty", "3", "7", "3/6", "50", "%"]
-    assert hasty.split()[-1] == "1"
+    columns = [re.split(r"  +", line) for line in (head, careful, hasty)]
+    infra = columns[0].index("infra error")
+    assert [line[infra] for line in columns[1:]] == ["0", "1"]
+    assert estimand.startswith("  population: intervals are for cases like these ")
     assert closing == "13 trials in 2 groups"
 
 

@@ -66,19 +66,23 @@ def test_a_log_that_cannot_be_is_told_at_once(tmp_path: Path, where: str) -> Non
 
 def test_a_run_is_told_in_its_log(tmp_path: Path) -> None:
     """R-R6: `proctor run --log-file` keeps how it began, each error and how it ended."""
-    suite = write_suite(tmp_path, cases=2)
+    suite = write_suite(tmp_path, cases=3)
     (tmp_path / "bots.py").write_text(
         "def steady(input):\n"
         "    if input == 'word1': raise RuntimeError('the disk is on fire')\n"
+        "    if input == 'word2': raise ConnectionError('the line is dead')\n"
         "    return input\n"
     )
     options = ("--trials", 1, "--quiet", "--log-file", "logs/run.log")
-    assert proctor("run", suite, *options, cwd=tmp_path).returncode == 2
+    assert proctor("run", suite, *options, cwd=tmp_path).returncode == 1
     lines = (tmp_path / "logs" / "run.log").read_text().splitlines()
     assert all(LINE.fullmatch(line) for line in lines)
-    assert "2 trials planned" in lines[0]
-    assert any("WARNING" in line and "the disk is on fire" in line for line in lines)
-    assert "ended with 2" in lines[-1]
+    assert "3 trials planned" in lines[0]
+    (by_agent,) = (line for line in lines if "the disk is on fire" in line)
+    assert re.search(r" INFO .* failed in ", by_agent), "an error of the agent is its failure"
+    (by_line,) = (line for line in lines if "the line is dead" in line)
+    assert re.search(r" WARNING .* infra_error in ", by_line)
+    assert "ended with 1" in lines[-1], "a failure counts more than what was not judged"
     assert not any("passed in" in line for line in lines), "that is for --log-level debug"
     proctor("run", suite, *options, "--log-level", "debug", cwd=tmp_path)
     assert "passed in" in (tmp_path / "logs" / "run.log").read_text()

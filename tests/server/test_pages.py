@@ -45,8 +45,12 @@ def careless_agent(_question: str) -> str:
     return "fine"
 
 
+def offline_agent(_question: str) -> str:
+    raise ConnectionError("the shop is closed")
+
+
 def broken_agent(_question: str) -> str:
-    raise RuntimeError("the shop is closed")
+    raise RuntimeError("the till is stuck")
 
 
 def plain_agent(_question: str) -> str:
@@ -306,14 +310,18 @@ def test_a_run_shows_the_worst_first(browsing, tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
-    """R-D7: the page of a run reports an agent that raises, with a link to a trial."""
-    run = _run(Suite(cases=[Case(id="first", input="x")]), {"broken": broken_agent}, tmp_path)
+    """R-D7: what kept trials from a verdict is apart from errors of the agent, with links."""
+    agents = {"offline": offline_agent, "broken": broken_agent}
+    run = _run(Suite(cases=[Case(id="first", input="x")]), agents, tmp_path)
     with (
         serving(Service(results=tmp_path)) as running,
         page_at(browsing, running, f"/runs/suite/{run.name}") as page,
     ):
+        failed = page.get_by_role("region", name="Most failed checks").locator("tbody tr")
+        assert "agent_error" in failed.inner_text()
+        assert "RuntimeError: the till is stuck" in failed.inner_text()
         row = page.get_by_role("region", name="Not judged").locator("tbody tr")
-        assert "RuntimeError" in row.inner_text()
+        assert "ConnectionError" in row.inner_text()
         assert "the shop is closed" in row.inner_text()
         row.get_by_role("link").click()
         assert "the shop is closed" in page.locator(".problem").inner_text()

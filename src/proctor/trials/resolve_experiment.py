@@ -254,7 +254,9 @@ def _axes(experiment: Experiment, scenarios: Sequence[Scenario]) -> Axes:
             parsed = value
             if isinstance(value, SetText):
                 # A scenario parses the text itself, by the type of its parameter.
-                parsed = str(value) if scenarios else option_value(value)
+                # The spec is written as YAML, which has no form for our subclass of str.
+                text = str(value)
+                parsed = text if scenarios else option_value(text)
             (fixed[name],) = check_parameter(name, [parsed], scenarios)
     listed: dict[str, Any] = dict(experiment.params)
     for name, axis in experiment.params.items():
