@@ -218,7 +218,12 @@ class Run:
     @cached_property
     def _index(self) -> JournalIndex | None:
         """The first reading of the journal; None where the caller passed all trials."""
-        return None if self._finished is not None else JournalIndex(self.folder.journal_path)
+        if self._finished is not None:
+            return None
+        index = JournalIndex(self.folder.journal_path)
+        # Only retries say more than the trials themselves, and there may be very many trials.
+        index.lines = {key: line for key, line in index.lines.items() if line.attempts > 1}
+        return index
 
     @property
     def problems(self) -> list[str]:
