@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import proctor
-from run_parts import only_run
+from run_parts import journal, only_run
+
+from proctor.cli._signal_count import SignalCount
 
 WAYS = {
     "exit": "os._exit(0)",
@@ -64,19 +66,69 @@ def test_standard_input_and_output_are_those_of_the_command(tmp_path):
     assert "typed" in done.stderr
 
 
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_work_once(tmp_path, number):
-    """R-R6, R-R11: a signal to the command alone stops the run in order, with its own code."""
+def test_a_signal_reaches_the_work_once(tmp_path, number, send):
+    """R-R6, R-R11: a signal to the command or its group stops the run in order, with its code."""
     write(tmp_path, "open('began', 'w').close(); time.sleep(600)")
     line = [sys.executable, "-m", "proctor", "run", "suite.yaml", "--quiet"]
-    with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         while not (tmp_path / "began").exists():
             assert process.poll() is None
             time.sleep(0.02)
-        os.kill(process.pid, number)
+        send(process.pid, number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert said.count("stopping") == 1
+    # Not ended at once, as by a second signal: the trial that ran is recorded.
+    statuses = {t["case"]: t["status"] for t in journal(only_run(tmp_path / "results"))}
+    assert statuses == {"good": "passed", "bad": "cancelled"}
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_second_signal_still_ends_the_work_at_once(tmp_path, send):
+    """R-R6: two signals to the command or its group are two, not copies of one."""
+    write(tmp_path, "open('began', 'w').close(); time.sleep(600)")
+    line = [sys.executable, "-m", "proctor", "run", "suite.yaml", "--quiet"]
+    with subprocess.Popen(
+        line, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not (tmp_path / "began").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        send(process.pid, signal.SIGINT)
+        assert process.stderr is not None
+        next(line for line in process.stderr if "Ctrl-C again" in line)
+        send(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    found = journal(only_run(tmp_path / "results"))
+    assert "bad" not in {t["case"] for t in found}, "it was waited for"
+
+
+@pytest.mark.parametrize(
+    ("events", "new"),
+    [
+        ("dd", [True, True]),  # to the worker alone, as the terminal does
+        ("pdpd", [True, True]),  # to the parent alone
+        ("dpdpdd", [True, False, True, False]),  # to the group: first directly
+        ("pddpdd", [True, False, True, False]),  # to the group: first from the parent
+        ("pdpdd", [True, True, False]),  # to the group, the first two copies merged
+    ],
+)
+def test_copies_of_a_signal_are_told_from_signals(events, new):
+    """R-R6: `p`: the parent is about to pass one on; `d`: one arrives."""
+    count, passed = SignalCount(), bytearray(signal.NSIG)
+    count.passed_on = passed
+    found = []
+    for event in events:
+        if event == "p":
+            passed[signal.SIGINT] += 1
+        else:
+            found.append(count.is_new(signal.SIGINT))
+    assert found == new
 
 
 def test_killing_the_command_ends_the_work(tmp_path):

@@ -186,6 +186,7 @@ def test_the_driver_is_killed_and_the_run_goes_on(tmp_path: Path, room_on_ray: s
                 if seen >= count:
                     break
             process.kill()
+            process.stderr.read()  # until its worker is gone as well
         run = only_run(tmp_path / "results")
         start = command("run", "--resume", run, "--json")
     before = {(t["case"], t["index"]): t for t in journal(run)}

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proctor.cli._signal_count import signal_count
+
 if TYPE_CHECKING:
     from proctor.trials.session import Session
 
@@ -36,7 +38,8 @@ def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Genera
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = {number: signal.signal(number, handler) for number in SIGNALS}
+    once = signal_count.once(handler)
+    earlier = {number: signal.signal(number, once) for number in SIGNALS}
     try:
         yield
     finally:

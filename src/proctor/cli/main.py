@@ -7,6 +7,7 @@ An unexpected error is written to a report file; with `--debug` its traceback is
 
 import contextlib
 import io
+import mmap
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ import click
 
 from proctor import __version__
 from proctor.cli._command import Entry, LazyGroup
+from proctor.cli._signal_count import signal_count
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 
@@ -194,11 +196,12 @@ def supervised(args: Sequence[str]) -> int:
 
     A child that ends without a report did not finish its work: exit code 2, and a message that says
     how it ended. Signals to this process are passed on; those of the terminal reach both anyway.
-    Terminal, standard input and process group are shared. Trade-off: a signal that a process sends
-    to the whole group reaches the child twice, which ends it at once, as a second Ctrl-C does.
+    Terminal, standard input and process group are shared. The child counts a signal to the whole
+    group, which it gets from its sender and from here, as one (`SignalCount`).
     """
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     reading, writing = os.pipe()
+    passed_on = mmap.mmap(-1, signal.NSIG)
     # With a handler, so that the signal is kept for `sigwait` instead of being discarded.
     earlier = signal.signal(signal.SIGCHLD, _noted)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
@@ -208,6 +211,9 @@ def supervised(args: Sequence[str]) -> int:
         signal.signal(signal.SIGCHLD, earlier or signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _die_with(parent)
+        signal_count.passed_on = passed_on
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal_count.once(signal.default_int_handler))
         code = run(args)
         os.write(writing, bytes([code]))
         return code
@@ -219,6 +225,8 @@ def supervised(args: Sequence[str]) -> int:
             if ended:
                 break
         elif sent:
+            # Before it is sent: the child must know of it when it arrives.
+            passed_on[number] = min(passed_on[number] + 1, 255)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
