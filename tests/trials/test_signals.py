@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         assert self.process.stderr is not None
         self._lines = iter(self.process.stderr)
@@ -42,13 +44,15 @@ class Running:
                 return
         raise AssertionError("the process ended without it")
 
-    def ended(self, number: signal.Signals, *, sends: int = 1) -> tuple[int, float]:
+    def ended(
+        self, number: signal.Signals, *, sends: int = 1, send: Callable[[int, int], None] = os.kill
+    ) -> tuple[int, float]:
         """The exit code after a signal, and the seconds it took."""
         began = time.monotonic()
-        os.kill(self.process.pid, number)
+        send(self.process.pid, number)
         for _ in range(sends - 1):
             next(line for line in self._lines if "Ctrl-C again to quit at once" in line)
-            os.kill(self.process.pid, number)
+            send(self.process.pid, number)
         self.out, self.err = self.process.communicate(timeout=30)
         return self.process.returncode, time.monotonic() - began
 
@@ -141,11 +145,12 @@ def test_what_was_finished_is_kept_and_the_rest_is_resumed(tmp_path: Path) -> No
     assert all(after[key] == trial for key, trial in before.items())
 
 
-def test_a_second_interrupt_leaves_at_once(suite: Path) -> None:
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_second_interrupt_leaves_at_once(suite: Path, send: Callable[[int, int], None]) -> None:
     """R-R6: a second Ctrl-C does not wait for anybody, and the run can be resumed."""
     running = Running(suite, "stubborn")
     running.until("started", 2)
-    code, _ = running.ended(signal.SIGINT, sends=2)
+    code, _ = running.ended(signal.SIGINT, sends=2, send=send)
     assert code == 130
     run = only_run(running.results)
     assert journal(run) == [], "an agent that will not stop is recorded after it was waited for"

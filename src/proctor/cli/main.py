@@ -201,7 +201,7 @@ def supervised(args: Sequence[str]) -> int:
     """
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     reading, writing = os.pipe()
-    passed_on = mmap.mmap(-1, signal.NSIG)
+    passed_on = memoryview(mmap.mmap(-1, signal.NSIG))
     # With a handler, so that the signal is kept for `sigwait` instead of being discarded.
     earlier = signal.signal(signal.SIGCHLD, _noted)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
