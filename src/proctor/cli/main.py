@@ -7,7 +7,6 @@ An unexpected error is written to a report file; with `--debug` its traceback is
 
 import contextlib
 import io
-import mmap
 import os
 import signal
 import sys
@@ -18,7 +17,6 @@ import click
 
 from proctor import __version__
 from proctor.cli._command import Entry, LazyGroup
-from proctor.cli._signal_count import signal_count
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 
@@ -199,6 +197,10 @@ def supervised(args: Sequence[str]) -> int:
     Terminal, standard input and process group are shared. The child counts a signal to the whole
     group, which it gets from its sender and from here, as one (`SignalCount`).
     """
+    import mmap
+
+    from proctor.cli._signal_count import signal_count
+
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     reading, writing = os.pipe()
     passed_on = memoryview(mmap.mmap(-1, signal.NSIG))
