@@ -13,7 +13,7 @@ import yaml
 from commands import proctor
 from run_parts import journal, only_run
 
-from proctor.cli._signal_count import SignalCount
+from proctor.cli._signals import SignalCount
 
 WAYS = {
     "exit": "os._exit(0)",

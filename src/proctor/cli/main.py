@@ -199,7 +199,7 @@ def supervised(args: Sequence[str]) -> int:
     """
     import mmap
 
-    from proctor.cli._signal_count import signal_count
+    from proctor.cli._signals import signal_count
 
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     reading, writing = os.pipe()
