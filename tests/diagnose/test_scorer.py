@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from proctor.trail.data import (
     read_annotations,
     without_trailing_commas,
 )
-from proctor.trail.scorer import pearson, score
+from proctor.trail.scorer import score
 
 marks = st.builds(
     Mark,
@@ -105,18 +106,27 @@ def test_hand_made_case() -> None:
 
 
 def test_correlations() -> None:
-    """R-G5: Pearson as officially computed: zero is taken for unknown, reliability is cut."""
-    gold = {
-        n: marked(reliability_score=g, overall=g) for n, g in zip("abc", (1, 3, 5), strict=True)
-    }
+    """R-G5: Pearson as officially computed: zero is taken for unknown, reliability is cut; with n
+    and p, and none for fewer than ten traces."""
+    names = "abcdefghijkl"
+    golds = (1, 3, 5, 2, 4, 1, 5, 3, 2, 4, 5, 1)
+    given = (0, 2.9, 4, 2.2, 3.7, 1.5, 4.8, 2, 2.5, 3.9, 4.1, 2)
+    gold = {n: marked(reliability_score=g, overall=g) for n, g in zip(names, golds, strict=True)}
     predicted = {
-        n: marked(reliability_score=p, overall=p) for n, p in zip("abc", (0, 2.9, 4), strict=True)
+        n: marked(reliability_score=p, overall=p) for n, p in zip(names, given, strict=True)
     }
-    card = score(gold, predicted)
-    assert card.correlations["overall"] == pytest.approx(pearson([1, 3, 5], [-1, 2.9, 4]))
-    assert card.correlations["reliability_score"] == pytest.approx(pearson([1, 3, 5], [-1, 2, 4]))
-    assert card.correlations["security_score"] is None
-    assert pearson([1, 2], [3, 3]) is None
+    found = score(gold, predicted).correlations
+    for key, read in (
+        ("overall", [-1 if p == 0 else p for p in given]),
+        ("reliability_score", [-1 if p == 0 else int(p) for p in given]),
+    ):
+        assert found[key].coefficient == pytest.approx(np.corrcoef(golds, read)[0, 1])
+        assert found[key].n == 12
+        assert (found[key].p_value or 1) < 0.01
+    assert found["security_score"].coefficient is None
+    few = score({n: gold[n] for n in "abc"}, predicted).correlations["overall"]
+    assert (few.coefficient, few.n) == (None, 3)
+    assert "needs 10 cases" in (few.reason or "")
 
 
 def test_nothing_to_score() -> None:
