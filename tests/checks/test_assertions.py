@@ -21,8 +21,8 @@ from proctor.checks import (
     MaxCost,
     MaxLatency,
 )
-from proctor.checks.assertions import Assertion
 from proctor.checks.base import CheckStatus
+from proctor.checks.layers import Assertion
 from proctor.llm import MockLLM
 from proctor.spec import Case
 from proctor.spec.case_checks import checks_of

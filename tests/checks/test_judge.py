@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks._judge_prompt import JudgeInput
-from proctor.checks.judge import Judge, JudgeCache, JudgeSettings
+from proctor.checks.judge import Judge, JudgeCache, JudgeInput, JudgeSettings
 from proctor.checks.rubrics import (
     Criterion,
     GradedExample,

@@ -8,9 +8,16 @@ from proctor._lazy import imported_when_used
 
 TYPE_CHECKING = False  # type checkers treat it as typing's; importing typing costs start-up time
 if TYPE_CHECKING:
-    from proctor.checks._answer import Contains, ContainsAny, Equals, Excludes, Matches
+    from proctor.checks._answer import (
+        Contains,
+        ContainsAny,
+        Equals,
+        Excludes,
+        JMESPath,
+        JSONSchema,
+        Matches,
+    )
     from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
-    from proctor.checks._structured import JMESPath, JSONSchema
     from proctor.checks.base import (
         Check,
         CheckContext,
@@ -93,7 +100,7 @@ _HOME_OF = {
     **dict.fromkeys(_BASE, "proctor.checks.base"),
     **dict.fromkeys(_ANSWER, "proctor.checks._answer"),
     **dict.fromkeys(_COST, "proctor.checks._cost"),
-    **dict.fromkeys(("JMESPath", "JSONSchema"), "proctor.checks._structured"),
+    **dict.fromkeys(("JMESPath", "JSONSchema"), "proctor.checks._answer"),
     **dict.fromkeys(("Grounded", "LLMJudge", "Safety"), "proctor.checks.judge_checks"),
     "FunctionCheck": "proctor.checks.custom",
 }

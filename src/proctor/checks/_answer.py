@@ -1,4 +1,4 @@
-"""Checks of the answer's text: Contains, ContainsAny, Excludes, Equals, Matches.
+"""Checks of the answer: Contains, ContainsAny, Excludes, Equals, Matches, JSONSchema, JMESPath.
 
 Two texts that a reader sees as the same compare as the same (Unicode NFC, one kind of line end,
 case ignored unless `case_sensitive`), and a pattern that never ends is stopped.
@@ -6,12 +6,16 @@ case ignored unless `case_sensitive`), and a pattern that never ends is stopped.
 
 from __future__ import annotations
 
+import json
+import operator
+import re
 import unicodedata
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from proctor.checks.base import (
     Check,
@@ -23,10 +27,15 @@ from proctor.checks.base import (
     checked_by,
     failed,
     passed,
+    refused,
     unscored,
 )
-from proctor.errors import ProctorError
+from proctor.checks.metrics.arguments import canonical
+from proctor.checks.metrics.matching import shortened
+from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import and_more
+from proctor.strict import Strict
+from proctor.trace.model import Observable
 
 PATTERN_SECONDS = 1.0
 """Time for one pattern on one answer: a sound pattern reads 10 MB in a fraction of it."""
@@ -190,16 +199,9 @@ class Matches(Check):
 
 def normalised(text: str, case_sensitive: bool = False) -> str:
     """Return the form in which texts are compared: NFC, `\\n` line ends, case folded."""
-    # The tests spare long answers, which are mostly ASCII, a copy at each step.
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if case_sensitive:
-        return text
-    folded = text.casefold()
+    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n")
     # Folding can break NFC: `İ` becomes an `i` and a combining dot.
-    return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
+    return text if case_sensitive else unicodedata.normalize("NFC", text.casefold())
 
 
 _normalised = lru_cache(maxsize=1024)(normalised)
@@ -259,3 +261,357 @@ def _quoted(texts: Sequence[str]) -> str:
 def subject_of(answer: str) -> str:
     """Return the subject of a sentence about an answer, which says so when it is empty."""
     return "the answer" if answer.strip() else "the answer is empty: it"
+
+
+# -- structured values ---------------------------------------------------------------------------
+# Everything is checked when it is written, not when it first runs: expressions, functions, patterns
+# and schemas. References in a schema are never fetched, and a schema that refers to itself without
+# end is refused. Values compare as JSON values do: 1 equals 1.0, true is not 1.
+
+MAX_PROBLEMS = 5
+"""How many schema errors a reason lists."""
+
+
+class JSONSchema(Check):
+    """The answer is JSON, and valid for the schema.
+
+    Example: `JSONSchema({"type": "object", "required": ["price"]})`.
+    """
+
+    name: ClassVar[str] = "json_schema"
+    json_schema: Schema = Field(kw_only=False)
+
+    @cached_property
+    def validator(self) -> Any:
+        """The compiled schema, built once."""
+        return validator_of(self.json_schema)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        answer = ctx.answer
+        details: dict[str, Any] = {"expected": self.json_schema, "actual": answer}
+        try:
+            value = json.loads(answer, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            reason = f"{subject_of(answer)} is not JSON: {error}; it is {shown(answer)}"
+            return failed(reason, **details)
+        try:
+            problems = schema_problems(self.validator, value)
+        except PatternTimeout as error:
+            return unscored(str(error), **details)
+        except RecursionError:
+            return unscored(
+                "the answer or the schema is nested too deeply to be compared", **details
+            )
+        if not problems:
+            return passed("the answer is valid for the schema", **details)
+        listed = "; ".join(problem[:300] for problem in problems[:MAX_PROBLEMS])
+        more = len(problems) - MAX_PROBLEMS
+        tail = f" (and {more} more)" if more > 0 else ""
+        return failed(f"not valid for the schema: {listed}{tail}", **details)
+
+
+def _refuse_constant(name: str) -> Any:
+    # Python's parser accepts NaN and Infinity, which are not JSON.
+    raise ValueError(f"{name} is not JSON")
+
+
+# -- conditions on one value ----------------------------------------------------------------------
+
+OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "regex", "exists")
+
+
+class Operators(Strict):
+    """Conditions on a value: at least one operator, all of which must hold."""
+
+    path: str = Field(min_length=1)
+    """A JMESPath expression over the trace's document, such as `length(tool_calls)`."""
+    eq: Any = None
+    """Equals, as JSON values do; `null` means null or absent."""
+    ne: Any = None
+    """Differs from."""
+    gt: int | float | str | None = None
+    """Is more than. Numbers compare with numbers, texts with texts (for example ISO dates)."""
+    gte: int | float | str | None = None
+    """Is at least."""
+    lt: int | float | str | None = None
+    """Is less than."""
+    lte: int | float | str | None = None
+    """Is at most."""
+    contains: Any = None
+    """A text contains this text, a list this item, a mapping this key."""
+    regex: str | None = None
+    """A regular expression is found in the value (a text, or the JSON of anything else)."""
+    exists: bool | None = None
+    """Whether there is a value: anything but null."""
+    case_sensitive: bool = False
+    """Whether `contains` and `regex` distinguish upper and lower case."""
+
+    @model_validator(mode="after")
+    def _valid_operators(self) -> Self:
+        with refused():
+            compile_expression(self.path)
+            if self.regex is not None:
+                check_patterns([self.regex])
+        if not self.written:
+            raise ValueError(f"{self.path!r} has no operator: add one of {', '.join(OPERATORS)}")
+        return self
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The operators that were written; null counts for `eq` and `ne` only."""
+        return tuple(
+            name
+            for name in OPERATORS
+            if name in self.model_fields_set
+            and (name in ("eq", "ne") or getattr(self, name) is not None)
+        )
+
+    def problems(self, value: Any) -> list[str]:
+        """Return the conditions that a value does not meet; empty when it meets all."""
+        return [
+            _PROBLEMS[name].format(shortened(getattr(self, name)))
+            for name in self.written
+            if not self._holds(name, getattr(self, name), value)
+        ]
+
+    def _holds(self, name: str, wanted: Any, value: Any) -> bool:
+        if name == "eq":
+            return same_value(value, wanted)
+        if name == "ne":
+            return not same_value(value, wanted)
+        if name == "exists":
+            return (value is not None) == wanted
+        if name == "contains":
+            return contains_value(value, wanted, case_sensitive=self.case_sensitive)
+        if name == "regex":
+            # Also for numbers and mappings, by their JSON.
+            text = value if isinstance(value, str) else as_json(value)
+            found = search(wanted, text, self.case_sensitive)
+            return value is not None and found is not None
+        # Numbers are compared with numbers and texts with texts; anything else has no order.
+        numbers = all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in (value, wanted)
+        )
+        if not numbers and not (isinstance(value, str) and isinstance(wanted, str)):
+            return False
+        return _ORDERS[name](value, wanted)
+
+
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+_PROBLEMS = {
+    "eq": "does not equal {}",
+    "ne": "should not equal {}",
+    "gt": "is not more than {}",
+    "gte": "is not at least {}",
+    "lt": "is not less than {}",
+    "lte": "is not at most {}",
+    "contains": "does not contain {}",
+    "regex": "has no match of {}",
+    "exists": "exists is not {}",
+}
+
+
+# Work that was not observed is an empty list, or null, in the document.
+_FIELD_NEEDS: dict[str, Observable] = {
+    "tool_calls": "tool_calls",
+    "tool_sequence": "tool_calls",
+    "handoffs": "tool_calls",
+    "llm_calls": "model_calls",
+    "usage": "model_calls",
+}
+
+
+class JMESPath(Operators, Check):
+    """The value of a JMESPath expression over the trial meets every operator.
+
+    Example: `JMESPath("length(tool_calls)", gte=1)`.
+    """
+
+    name: ClassVar[str] = "jmespath"
+    path: str = Field(min_length=1, kw_only=False)
+
+    @property
+    def needs(self) -> tuple[Observable, ...]:
+        """What the fields of the trial in the expression need."""
+        words = re.findall(r"\w+", self.path)
+        return tuple(dict.fromkeys(_FIELD_NEEDS[word] for word in words if word in _FIELD_NEEDS))
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        from jmespath.exceptions import JMESPathError
+
+        details: dict[str, Any] = {
+            "expected": {"path": self.path, **{name: getattr(self, name) for name in self.written}}
+        }
+        try:
+            value = compile_expression(self.path).search(ctx.document)
+        # A function of a missing or wrong value, such as length(null): the trial lacks what the
+        # expression needs, so the check fails.
+        except (JMESPathError, RecursionError, ArithmeticError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return failed(f"{self.path} has no value here: {reason}", **details)
+        details["actual"] = value
+        try:
+            wrong = self.problems(value)
+        except PatternTimeout as error:
+            return unscored(str(error), **details)
+        found = shortened(value)
+        if wrong:
+            return failed(f"{self.path} is {found}: {' and '.join(wrong)}", **details)
+        return passed(f"{self.path} is {found}", **details)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether two values are equal as JSON values."""
+    return _key(one) == _key(other)
+
+
+def _key(value: Any) -> Any:
+    # Text that happens to be JSON stays text, and null is not an empty mapping.
+    return ("text", value) if isinstance(value, str) or value is None else canonical(value)
+
+
+def as_json(value: Any) -> str:
+    """Return any value as one line of JSON; what JSON has no form for becomes its text."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> bool:
+    """Return whether a text has this part, a list this item, or a mapping this key."""
+    if isinstance(value, str):
+        text = wanted if isinstance(wanted, str) else as_json(wanted)
+        return normalised(text, case_sensitive) in normalised(value, case_sensitive)
+    if isinstance(value, Mapping):
+        # As in Python, a mapping contains its keys.
+        return wanted in value
+    if isinstance(value, list | tuple):
+        key = _key(wanted)
+        return any(_key(item) == key for item in cast("list[Any]", value))
+    return False
+
+
+def compile_expression(expression: str) -> Any:
+    """Compile a JMESPath expression; raise `ProctorError` if it is not valid."""
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+    from jmespath.functions import Functions
+
+    try:
+        compiled = jmespath.compile(expression)
+    except JMESPathError as error:
+        reason = str(error).splitlines()[0]
+        raise ProctorError(f"{shown(expression)} is not a JMESPath expression: {reason}") from None
+    except RecursionError:
+        raise ProctorError(f"{shown(expression)} is nested too deeply") from None
+    # jmespath itself looks up functions only when it evaluates them, in the middle of a run.
+    pending: list[Any] = [compiled.parsed]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, dict):
+            continue
+        fields = cast("dict[str, Any]", node)
+        pending.extend(fields.get("children", ()))
+        name = fields.get("value")
+        if fields.get("type") == "function_expression" and name not in Functions.FUNCTION_TABLE:
+            raise ProctorError(
+                f"{shown(expression)} calls an unknown function {name!r}",
+                hint=did_you_mean(str(name), Functions.FUNCTION_TABLE),
+            )
+    return compiled
+
+
+# -- JSON Schema without a network ---------------------------------------------------------------
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """Return a validator that stays offline; raise `ProctorError` if the schema is not usable."""
+    # Both libraries are typed only in part; what matters is checked by the tests.
+    validators: Any = import_module("jsonschema.validators")
+    exceptions: Any = import_module("jsonschema.exceptions")
+    referencing: Any = import_module("referencing")
+    specification: Any = import_module("referencing.jsonschema").DRAFT202012
+
+    dialect = schema.get("$schema")
+    latest = None if dialect else validators.Draft202012Validator
+    kind: Any = validators.validator_for(schema, default=latest)
+    if kind is None:
+        raise ProctorError(
+            f"the JSON Schema dialect {dialect!r} is not known",
+            hint="leave `$schema` out, or name a published draft",
+        )
+    try:
+        problem = exceptions.best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+        if problem is not None:
+            place = "/".join(str(step) for step in problem.absolute_path) or "the schema"
+            raise ProctorError(f"not a JSON Schema: {place}: {problem.message}")
+        resource = referencing.Resource.from_contents(schema, default_specification=specification)
+        registry = referencing.Registry().with_resource(resource.id() or "", resource).crawl()
+        _refuse_remote(resource, registry)
+        # Ours search with a timeout, which the library's own patterns do not have.
+        checked = {"pattern": _pattern, "patternProperties": _pattern_properties}
+        validator = validators.extend(kind, checked)(schema, registry=registry)
+        # Fails here, not in a run, for a schema that refers to itself without looking any deeper.
+        validator.is_valid(None)
+    except RecursionError:
+        raise ProctorError("the JSON Schema is nested too deeply, or refers to itself") from None
+    return validator
+
+
+Schema = Annotated[dict[str, Any], checked_by(validator_of)]
+
+
+def schema_problems(validator: Any, document: Any) -> list[str]:
+    """Return where and why a document is not valid, the most relevant first."""
+    from jsonschema.exceptions import relevance
+
+    errors = sorted(validator.iter_errors(document), key=relevance, reverse=True)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def _refuse_remote(resource: Any, registry: Any) -> None:
+    from referencing.exceptions import Unresolvable
+
+    pending = [(resource, registry.resolver_with_root(resource))]
+    while pending:
+        current, resolver = pending.pop()
+        contents = current.contents
+        if isinstance(contents, dict):
+            # Resolved here, without a network, so that no reference fails in the middle of a run.
+            for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+                target = cast("dict[str, Any]", contents).get(key)
+                if not isinstance(target, str):
+                    continue
+                try:
+                    resolver.lookup(target)
+                except Unresolvable:
+                    raise ProctorError(
+                        f"the JSON Schema refers to {target!r}, which is not in it",
+                        hint="references are never fetched: put the definition under `$defs` "
+                        "and refer to '#/$defs/…'",
+                    ) from None
+        pending.extend((sub, resolver.in_subresource(sub)) for sub in current.subresources())
+
+
+def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and search(pattern, instance, case_sensitive=True) is None:
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
+    if not isinstance(instance, dict):
+        return
+    for pattern, subschema in patterns.items():
+        check_patterns([pattern])
+        for key, value in cast("dict[str, Any]", instance).items():
+            if search(pattern, key, case_sensitive=True) is not None:
+                yield from validator.descend(value, subschema, path=key, schema_path=pattern)

@@ -12,17 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    NamedTuple,
-    Self,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -84,45 +74,26 @@ class _ResultType(type(msgspec.Struct)):
     if not TYPE_CHECKING:  # type checkers read CheckResult.__init__ below
 
         def __call__(
-            cls,
-            *,
-            passed: bool | None = None,
-            id: str = "",  # noqa: A002 (the name in journals)
-            check: str = "",
-            layer: Layer = Layer.CORRECTNESS,
-            status: CheckStatus | None = None,
-            reason: str = "",
-            score: float | None = None,
-            **details: Any,
+            cls, *, passed: bool | None = None, status: CheckStatus | None = None, **fields: Any
         ) -> CheckResult:
-            if status is None:
-                if passed is None and score is not None:
-                    passed = score == 1.0
-                if passed is None:
-                    status = CheckStatus.SKIP
-                else:
-                    status = CheckStatus.PASS if passed else CheckStatus.FAIL
-                    score = float(passed) if score is None else score
-            return super().__call__(
-                id=id,
-                check=check,
-                layer=layer,
-                status=status,
-                reason=reason,
-                score=score,
-                **details,
-            )
+            score = fields.get("score")
+            if passed is None and score is not None:
+                passed = score == 1.0
+            if status is None and passed is not None:
+                status = CheckStatus.PASS if passed else CheckStatus.FAIL
+                fields["score"] = float(passed) if score is None else score
+            fields = {**_UNNAMED, "reason": "", **fields}
+            return super().__call__(**fields, status=status or CheckStatus.SKIP)
+
+
+_UNNAMED: dict[str, Any] = {"id": "", "check": "", "layer": Layer.CORRECTNESS}
+"""Fields that a check may leave out. They have no defaults, since a journal omits those."""
 
 
 # omit_defaults: most fields of most results have defaults, and journal lines stay short. gc=False:
 # there is a result for each check of each trial, and none is part of a reference cycle.
 class CheckResult(
-    msgspec.Struct,
-    metaclass=_ResultType,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    gc=False,
+    msgspec.Struct, metaclass=_ResultType, frozen=True, kw_only=True, omit_defaults=True, gc=False
 ):
     """One check of one trial.
 
@@ -185,7 +156,6 @@ class CheckResult(
 # Nearly every check of every trial ends in one of the functions below; calling the struct's own
 # constructor spares them `_ResultType.__call__`.
 _construct: Any = type(msgspec.Struct).__call__
-_UNNAMED: dict[str, Any] = {"id": "", "check": "", "layer": Layer.CORRECTNESS}
 
 
 def passed(reason: str, **details: Any) -> CheckResult:
@@ -475,10 +445,7 @@ class CheckGroup(Check):
             }
 
         async def judge_parts() -> Results:
-            return {
-                name: await cast("Awaitable[CheckResult]", part.evaluate(ctx))
-                for name, part in parts
-            }
+            return {name: await cast("Any", part.evaluate(ctx)) for name, part in parts}
 
         return judge_parts()
 
@@ -572,6 +539,17 @@ def listed(read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], 
         return tuple(read(item) for item in many)
 
     return read_all
+
+
+def short_for(key: str, written: Any) -> BeforeValidator:
+    """Return a validator for models in short: a text is the value of one key.
+
+    `written` is the type for the JSON Schema.
+    """
+    return BeforeValidator(
+        lambda value: {key: value} if isinstance(value, str) else value,
+        json_schema_input_type=written,
+    )
 
 
 # pydantic accepts `true` as the number 1, since bool is a subclass of int.

@@ -104,8 +104,7 @@ def custom_check(
     method = instance if callable(instance) else getattr(instance, "evaluate", None)
     if not callable(method):
         raise ProctorError(
-            f"{where} has neither __call__(context) nor evaluate(context)",
-            hint="add one of them",
+            f"{where} has neither __call__(context) nor evaluate(context)", hint="add one of them"
         )
     _check_signature(method, (None,), {}, where, "it must take one context")
     return FunctionCheck(function=method)

@@ -8,6 +8,8 @@ also runs the agents whose latency is measured.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Sequence
 from inspect import isawaitable
 from typing import Any
@@ -22,13 +24,16 @@ from proctor.checks.base import (
     CheckResult,
     CheckResults,
     CheckStatus,
+    Layer,
     Results,
+    not_judged,
     skipped,
     unobserved,
     unscored,
 )
 from proctor.errors import describe_error
-from proctor.sanitize import json_bytes
+from proctor.sanitize import json_bytes, valid_unicode
+from proctor.trace.model import CUT
 
 MAX_VALUE = 1000
 """Characters of `expected` and `actual` in a result; the answer itself is in the trial."""
@@ -41,6 +46,12 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
     """Run checks in order and return a result for each."""
     results: list[CheckResult] = []
     small = len(ctx.answer) <= SMALL_ANSWER and len(ctx.trace.spans) <= SMALL_TRACE
+    # Of a recorded trace: what the answer went on with may have passed or failed the check.
+    length = ctx.trace.metadata.get(CUT) if ctx.trace.metadata else None
+    cut = None
+    if length is not None:
+        why = f"the recorded trace holds only the start of the answer ({length} characters)"
+        cut = not_judged("unobserved", why)
     for check in checks:
         found: Results
         blocker = None
@@ -51,7 +62,9 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
         else:
             try:
                 needs = check.needs
-                if needs and (lacking := unobserved(ctx.trace, *needs)) is not None:
+                if cut is not None and check.layer is Layer.CORRECTNESS:
+                    returned = cut
+                elif needs and (lacking := unobserved(ctx.trace, *needs)) is not None:
                     returned = lacking
                 elif check.judged or (small and check.quick):
                     returned = check.evaluate(ctx)
@@ -62,8 +75,19 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
                     found = returned
                 else:
                     found = await returned
-            # SystemExit too: a check that calls sys.exit must not end the run.
-            except (Exception, SystemExit) as error:  # noqa: BLE001 (users' code raises anything)
+            # A check that calls sys.exit, or raises as Ctrl-C or a cancelled task do, must not end
+            # the run; a trial that was cancelled must.
+            except BaseException as error:
+                task = asyncio.current_task()
+                if isinstance(error, GeneratorExit) or (
+                    isinstance(error, asyncio.CancelledError) and task and task.cancelling()
+                ):
+                    raise
+                if (
+                    isinstance(error, KeyboardInterrupt)
+                    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                ):
+                    raise
                 # The check is broken, not the agent.
                 found = unscored(
                     f"the check itself failed: {type(error).__name__}: {describe_error(error)}"
@@ -80,8 +104,9 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
             results.append(
                 msgspec.structs.replace(
                     result,
-                    id=f"{check_id}.{name}" if name else check_id,
+                    id=f"{check_id}.{valid_unicode(name)}" if name else check_id,
                     check=kind,
+                    reason=valid_unicode(result.reason),
                     layer=check.layer,
                     status=status,
                     weight=weight,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from proctor.checks._judge_prompt import JudgeInput
-from proctor.checks.judge import Judge, JudgeVerdict
+from proctor.checks.judge import Judge, JudgeInput, JudgeVerdict
 from proctor.checks.rubrics import HIGHEST, LOWEST, Label
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.chat_model import NOTHING, ModelUse
@@ -373,10 +372,8 @@ def _compare(
 def _kind_of(labels: Sequence[str]) -> tuple[str, ...] | None:
     """Return the known set of labels, in order, that holds all of these; None if neither does."""
     # Text in both cases, since labels are read from a CSV file.
-    for kind in (LABELS, SCORES):
-        if all(label in kind for label in labels):
-            return kind
-    return None
+    kinds = (LABELS, SCORES)
+    return next((kind for kind in kinds if all(label in kind for label in labels)), None)
 
 
 def _row(record: Mapping[str | None, str | None], path: Path, line: int) -> LabelledAnswer:

@@ -15,8 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 from pydantic import Field, model_validator
 
-from proctor.checks._judge_prompt import JudgeInput
-from proctor.checks._structured import as_json
+from proctor.checks._answer import as_json
 from proctor.checks.base import (
     Check,
     CheckContext,
@@ -33,7 +32,7 @@ from proctor.checks.base import (
     unscored,
 )
 from proctor.checks.grounding import Grounding, ground
-from proctor.checks.judge import Judge, JudgeVerdict
+from proctor.checks.judge import Judge, JudgeInput, JudgeVerdict
 from proctor.checks.rubrics import (
     Criteria,
     GradedExample,
@@ -77,6 +76,11 @@ class JudgeOptions(Strict):
         if self.judge is not None and self.model is not None:
             raise ValueError("give `judge` or `model`, not both")
         return self
+
+    @property
+    def judged(self) -> bool:
+        """A check with these options may call a model."""
+        return True
 
     def changes(self) -> dict[str, Any]:
         """Return the fields that differ from a built-in rubric."""
@@ -164,11 +168,6 @@ class LLMJudge(JudgeRule, Check):
 
     name: ClassVar[str] = "llm_judge"
 
-    @property
-    def judged(self) -> bool:
-        """It calls a model."""
-        return True
-
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         result = await _judge(self, self.resolved, judged_of(ctx, expected=self.expected), ctx)
@@ -192,11 +191,6 @@ class Safety(SafetyOptions, Check):
 
     name: ClassVar[str] = "safety_check"
 
-    @property
-    def judged(self) -> bool:
-        """It calls a model."""
-        return True
-
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         return await _judge(self, self.resolved, judged_of(ctx), ctx)
@@ -209,11 +203,6 @@ class Grounded(HallucinationOptions, Check):
     """
 
     name: ClassVar[str] = "hallucination_check"
-
-    @property
-    def judged(self) -> bool:
-        """It may call a model."""
-        return True
 
     async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""

@@ -1,28 +1,40 @@
-"""The layers of a case as users write them: `correctness:`, `path:` and `cost:`.
+"""The checks of a case as users write them: `correctness:`, `path:`, `cost:` and `assertions:`.
 
-Each key is one check; `checks()` builds the check objects, in the order they are judged. The
-flat spelling of the same checks is `assertions.py`.
+In a layer each key is one check; `checks()` builds the check objects, in the order they are judged.
+`assertions:` is the flat spelling of the same checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from proctor.checks._answer import Contains, ContainsAny, Equals, Excludes, Matches, Patterns
+from proctor.checks._answer import (
+    Contains,
+    ContainsAny,
+    Equals,
+    Excludes,
+    JMESPath,
+    JSONSchema,
+    Matches,
+    Operators,
+    Patterns,
+    Schema,
+)
 from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
-from proctor.checks._structured import JMESPath, JSONSchema, Operators, Schema
 from proctor.checks.base import (
     Check,
     Count,
     Limit,
+    Name,
     Names,
     PositiveNumber,
     Share,
     Text,
     Texts,
+    Weight,
     grouped,
     listed,
 )
@@ -34,13 +46,18 @@ from proctor.checks.judge_checks import (
     Safety,
     SafetyOptions,
 )
+from proctor.checks.metrics.arguments import ArgumentMode
 from proctor.checks.metrics.matching import MatchMode
 from proctor.checks.path import (
+    ArgumentContains,
+    ArgumentEquals,
     ArgumentsRule,
+    CountBounds,
     CountHandoffs,
     CountToolCalls,
     DimensionBounds,
     Expected,
+    ExpectedCall,
     ExpectHandoffs,
     ExpectTools,
     ForbidTools,
@@ -63,6 +80,27 @@ class JmespathCheck(Operators):
 
     id: str | None = None
     """A name for the result; the expression when absent."""
+
+
+_Options = list[tuple[Any, Callable[[Any], Check]]]
+"""The value of each option, None if it was not written, and what builds its check."""
+
+
+# The parts of a group keep their ids; the group is named by its key.
+def _jmespaths(entries: Sequence[JmespathCheck]) -> Check:
+    checks = [JMESPath(**written(entry)) for entry in entries]
+    return grouped(checks, [entry.path for entry in entries]).with_(kind="jmespath", id=None)
+
+
+def _judges(rules: Sequence[JudgeRule]) -> Check:
+    return grouped([LLMJudge(**written(r)) for r in rules]).with_(kind="llm_judge", id=None)
+
+
+def _span_queries(entries: Sequence[dict[str, Any]]) -> Check:
+    # The id names the result; the query itself leaves it out.
+    ids = [None if entry.get("id") is None else str(entry["id"]) for entry in entries]
+    queries = [HasMatchingSpan(entry, id=name) for entry, name in zip(entries, ids, strict=True)]
+    return grouped(queries).with_(kind="spans", id=None)
 
 
 def _switch(value: Any) -> Any:
@@ -88,8 +126,7 @@ Jmespaths = Annotated[
 JudgeRules = Annotated[
     tuple[JudgeRule, ...],
     BeforeValidator(
-        listed(_read_rule),
-        json_schema_input_type=str | JudgeRule | list[str | JudgeRule],
+        listed(_read_rule), json_schema_input_type=str | JudgeRule | list[str | JudgeRule]
     ),
 ]
 
@@ -130,34 +167,21 @@ class Correctness(Strict):
 
     def checks(self) -> list[Check]:
         """Build the checks; what calls a model comes last."""
+        case = self.case_sensitive
         # In the documented order, which is the order of the results.
-        texts: list[tuple[Callable[..., Check], Any]] = [
-            (Contains, self.expected_in_answer),
-            (ContainsAny, self.any_expected_in_answer),
-            (Excludes, self.not_in_answer),
-            (Equals, self.exact_match),
-            (Matches, self.regex_match),
+        options: _Options = [
+            (self.expected_in_answer, lambda texts: Contains(texts, case_sensitive=case)),
+            (self.any_expected_in_answer, lambda texts: ContainsAny(texts, case_sensitive=case)),
+            (self.not_in_answer, lambda texts: Excludes(texts, case_sensitive=case)),
+            (self.exact_match, lambda text: Equals(text, case_sensitive=case)),
+            (self.regex_match, lambda patterns: Matches(patterns, case_sensitive=case)),
+            (self.json_schema, JSONSchema),
+            (self.jmespath, _jmespaths),
+            (self.llm_judge, _judges),
+            (self.safety_check, lambda options: Safety(**written(options))),
+            (self.hallucination_check, lambda options: Grounded(**written(options))),
         ]
-        found = [
-            check(value, case_sensitive=self.case_sensitive)
-            for check, value in texts
-            if value is not None
-        ]
-        if self.json_schema is not None:
-            found.append(JSONSchema(self.json_schema))
-        if self.jmespath is not None:
-            expressions = [JMESPath(**written(entry)) for entry in self.jmespath]
-            paths = [entry.path for entry in self.jmespath]
-            # The parts keep their ids; the group is named by its key.
-            found.append(grouped(expressions, paths).with_(kind="jmespath", id=None))
-        if self.llm_judge is not None:
-            rules = [LLMJudge(**written(rule)) for rule in self.llm_judge]
-            found.append(grouped(rules).with_(kind="llm_judge", id=None))
-        if self.safety_check is not None:
-            found.append(Safety(**written(self.safety_check)))
-        if self.hallucination_check is not None:
-            found.append(Grounded(**written(self.hallucination_check)))
-        return [check.with_(required=self.blocking) for check in found]
+        return [build(v).with_(required=self.blocking) for v, build in options if v is not None]
 
 
 class PathChecks(Strict):
@@ -200,49 +224,31 @@ class PathChecks(Strict):
 
     def checks(self) -> list[Check]:
         """Build the checks."""
-        found: list[Check] = []
-        tools = None if self.expected_tools is None else [call.tool for call in self.expected_tools]
-        mode = self.match_mode
-        if self.expected_tools is not None:
-            found.append(ExpectTools(self.expected_tools, match=mode, arguments=self.arguments))
-        if self.arguments is not None:
-            calls = self.expected_tools or ()
-            # Arguments written in expected_tools are judged there, not against the baseline.
-            judged = tuple(call.tool for call in calls if call.arguments is not None)
-            found.append(SameArguments(self.arguments, match=mode, except_=judged))
-        if self.forbidden_tools is not None:
-            found.append(ForbidTools(self.forbidden_tools))
-        if self.max_tool_calls is not None:
-            found.append(CountToolCalls(max=self.max_tool_calls, kind="max_tool_calls"))
-        if self.max_loops is not None:
-            found.append(MaxLoops(self.max_loops))
-        if self.min_tool_recall is not None:
-            found.append(MinToolRecall(self.min_tool_recall, tools=tools or ()))
-        if self.min_tool_precision is not None:
-            found.append(MinToolPrecision(self.min_tool_precision, tools=tools or ()))
-        if self.min_sequence_similarity is not None:
-            found.append(MinSequenceSimilarity(self.min_sequence_similarity, tools=tools))
-        if self.min_edit_similarity is not None:
-            found.append(MinEditSimilarity(self.min_edit_similarity, tools=tools))
-        if self.expected_handoff is not None:
-            found.append(ExpectHandoffs(self.expected_handoff))
-        if self.expected_handoffs_available is not None:
-            found.append(HandoffsAvailable(self.expected_handoffs_available))
-        if self.max_handoff_count is not None:
-            found.append(CountHandoffs(max=self.max_handoff_count, kind="max_handoff_count"))
-        if self.spans is not None:
-            # The id names the result and is not part of the query.
-            queries = [
-                HasMatchingSpan(
-                    {key: value for key, value in entry.items() if key != "id"},
-                    id=None if entry.get("id") is None else str(entry["id"]),
-                )
-                for entry in self.spans
-            ]
-            found.append(grouped(queries).with_(kind="spans", id=None))
-        if self.quality is not None:
+        calls, mode = self.expected_tools or (), self.match_mode
+        tools = None if self.expected_tools is None else [call.tool for call in calls]
+        # Arguments written in expected_tools are judged there, not against the baseline.
+        judged = tuple(call.tool for call in calls if call.arguments is not None)
+        options: _Options = [
+            (
+                self.expected_tools,
+                lambda calls: ExpectTools(calls, match=mode, arguments=self.arguments),
+            ),
+            (self.arguments, lambda rule: SameArguments(rule, match=mode, except_=judged)),
+            (self.forbidden_tools, ForbidTools),
+            (self.max_tool_calls, lambda most: CountToolCalls(max=most, kind="max_tool_calls")),
+            (self.max_loops, MaxLoops),
+            (self.min_tool_recall, lambda least: MinToolRecall(least, tools=tools or ())),
+            (self.min_tool_precision, lambda least: MinToolPrecision(least, tools=tools or ())),
+            (self.min_sequence_similarity, lambda s: MinSequenceSimilarity(s, tools=tools)),
+            (self.min_edit_similarity, lambda least: MinEditSimilarity(least, tools=tools)),
+            (self.expected_handoff, ExpectHandoffs),
+            (self.expected_handoffs_available, HandoffsAvailable),
+            (self.max_handoff_count, lambda n: CountHandoffs(max=n, kind="max_handoff_count")),
+            (self.spans, _span_queries),
             # The expected tools decide the dimension tool_selection.
-            found.append(QualityBounds(self.quality, tools=tools))
+            (self.quality, lambda bounds: QualityBounds(bounds, tools=tools)),
+        ]
+        found = [build(value) for value, build in options if value is not None]
         # forbidden_tools blocks even though the layer only warns.
         return [check.with_(required=check.always_blocks or self.blocking) for check in found]
 
@@ -265,12 +271,300 @@ class CostChecks(Strict):
 
     def checks(self) -> list[Check]:
         """Build the checks."""
-        limits: list[tuple[Callable[[Any], Check], Any]] = [
-            (MaxCost, self.max_cost_usd),
-            (MaxTokens, self.max_total_tokens),
-            (MaxLLMCalls, self.max_llm_calls),
-            (MaxLatency, self.max_latency_ms),
-            (MaxCostRatio, self.max_cost_multiplier),
+        options: _Options = [
+            (self.max_cost_usd, MaxCost),
+            (self.max_total_tokens, MaxTokens),
+            (self.max_llm_calls, MaxLLMCalls),
+            (self.max_latency_ms, MaxLatency),
+            (self.max_cost_multiplier, MaxCostRatio),
         ]
-        found = [check(limit) for check, limit in limits if limit is not None]
-        return [check.with_(required=self.blocking) for check in found]
+        return [build(v).with_(required=self.blocking) for v, build in options if v is not None]
+
+
+# -- the flat spelling ---------------------------------------------------------------------------
+# One model for each type, which builds a check object. Nothing is judged here: `{type:
+# output_contains, value: Paris}` and `correctness: {expected_in_answer: Paris}` both build
+# `Contains("Paris")`. Every type has `weight`, `required` and `id`.
+
+
+class AssertionBase(Strict):
+    """What every assertion has."""
+
+    builds: ClassVar[type[Check]]
+    """The check it builds; unless `check` is overridden, from the fields of the same names."""
+    id_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that go into the id after the type."""
+
+    weight: Weight = 1.0
+    """How much it counts in the score."""
+    required: bool = False
+    """Whether a failure makes the trial a hard failure."""
+    id: str | None = Field(default=None, min_length=1)
+    """Its name in results; its type and argument when absent."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return self.builds(**self.own())
+
+    def own(self) -> dict[str, Any]:
+        """Return the fields of the type that were set."""
+        # Only fields that were set: for some operators null differs from absent.
+        common = AssertionBase.model_fields.keys() | {"type"}
+        return {name: getattr(self, name) for name in self.model_fields_set - common}
+
+    @property
+    def argument(self) -> str:
+        """What distinguishes it from others of its type, for the id."""
+        values = [getattr(self, name) for name in self.id_fields]
+        shown = [
+            # A list in an id reads as one word: `handoff_target:billing+sales`.
+            "+".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
+            for value in values
+            if value
+        ]
+        return ".".join(shown)[:80]
+
+
+def assertion_check(assertion: Any) -> Check:
+    """Return the check of an assertion, with its id, weight and whether it blocks."""
+    kind = str(assertion.type)
+    derived = f"{kind}:{assertion.argument}" if assertion.argument else kind
+    return assertion.check().with_(
+        kind=kind, id=assertion.id or derived, weight=assertion.weight, required=assertion.required
+    )
+
+
+class ToolCalled(AssertionBase):
+    """A tool was called, with these arguments if any are given."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
+    type: Literal["tool_called"]
+    tool: Name
+    """The tool."""
+    arguments: dict[str, Any] | None = None
+    """Arguments of the call; when absent, any arguments match."""
+    match: ArgumentMode = "superset"
+    """How they are compared; `superset` lets the call have more than those written."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        call = ExpectedCall(tool=self.tool, arguments=self.arguments)
+        return ExpectTools([call], arguments=self.match)
+
+
+class ToolNotCalled(AssertionBase):
+    """A tool was not called."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
+    type: Literal["tool_not_called"]
+    tool: Name
+    """The tool; `*` matches any characters."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ForbidTools(self.tool)
+
+
+class ToolCallCount(CountBounds, AssertionBase):
+    """The number of calls of a tool, or of all tools, is within bounds."""
+
+    builds: ClassVar[type[Check]] = CountToolCalls
+    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
+    type: Literal["tool_call_count"]
+    tool: Name | None = None
+    """The tool; calls of all tools when absent."""
+
+
+class ToolSequence(AssertionBase):
+    """Tools were called in this sequence."""
+
+    type: Literal["tool_sequence"]
+    tools: tuple[Expected, ...] = Field(min_length=1)
+    """The tools, by name or as {tool, arguments}."""
+    mode: Literal["exact", "in_order", "any_order"] = "in_order"
+    """exact: these calls and no others, in this order; in_order: these in this order, others
+    between them allowed; any_order: these, in any order, others allowed."""
+
+    @property
+    def argument(self) -> str:
+        """The tools, for the id."""
+        return ">".join(call.tool for call in self.tools)[:80]
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ExpectTools(self.tools, match=_SEQUENCE_MODES[self.mode])
+
+
+_SEQUENCE_MODES: dict[str, MatchMode] = {
+    "exact": "strict",
+    "in_order": "in_order",
+    "any_order": "superset",
+}
+
+
+class _ArgumentAssertion(AssertionBase):
+    id_fields: ClassVar[tuple[str, ...]] = ("tool", "arg")
+    tool: Name
+    """The tool."""
+    arg: Name
+    """The argument, as a dotted path (`filter.city`)."""
+
+
+class ArgEquals(_ArgumentAssertion):
+    """Some call of a tool had an argument equal to a value."""
+
+    builds: ClassVar[type[Check]] = ArgumentEquals
+    type: Literal["arg_equals"]
+    value: Any
+    """The value it must equal."""
+
+
+class ArgContains(_ArgumentAssertion):
+    """Some call of a tool had an argument that contains a value."""
+
+    builds: ClassVar[type[Check]] = ArgumentContains
+    type: Literal["arg_contains"]
+    value: Any
+    """A part of the text, an item of the list, or a key of the mapping."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
+
+
+class _OutputAssertion(AssertionBase):
+    id_fields: ClassVar[tuple[str, ...]] = ("value",)
+    value: Texts
+    """The text, or several."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
+
+    def own(self) -> dict[str, Any]:
+        fields = super().own()
+        fields["texts"] = fields.pop("value")
+        return fields
+
+
+class OutputContains(_OutputAssertion):
+    """The answer contains all of the texts."""
+
+    builds: ClassVar[type[Check]] = Contains
+    type: Literal["output_contains"]
+
+
+class OutputNotContains(_OutputAssertion):
+    """The answer contains none of the texts."""
+
+    builds: ClassVar[type[Check]] = Excludes
+    type: Literal["output_not_contains"]
+
+
+class JmespathAssertion(Operators, AssertionBase):
+    """A JMESPath expression over the trial, and conditions on its value."""
+
+    builds: ClassVar[type[Check]] = JMESPath
+    id_fields: ClassVar[tuple[str, ...]] = ("path",)
+    type: Literal["jmespath"]
+
+
+class CostUnder(AssertionBase):
+    """The trial cost no more than this."""
+
+    builds: ClassVar[type[Check]] = MaxCost
+    type: Literal["cost_under"]
+    usd: Limit
+    """The highest cost, in US dollars."""
+
+
+class LatencyUnder(AssertionBase):
+    """The trial took no longer than this."""
+
+    builds: ClassVar[type[Check]] = MaxLatency
+    type: Literal["latency_under"]
+    ms: Limit
+    """The longest time, in milliseconds."""
+
+
+class StepsUnder(AssertionBase):
+    """The trial took no more steps (tool calls) than this."""
+
+    type: Literal["steps_under"]
+    steps: Count
+    """The most tool calls."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return CountToolCalls(max=self.steps)
+
+
+class HandoffTarget(AssertionBase):
+    """An agent received a handoff."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("agent",)
+    type: Literal["handoff_target"]
+    agent: Names
+    """The agent, or several that must all receive one."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ExpectHandoffs(self.agent)
+
+
+class HandoffTargetsAvailable(AssertionBase):
+    """Agents were available as handoff targets."""
+
+    builds: ClassVar[type[Check]] = HandoffsAvailable
+    id_fields: ClassVar[tuple[str, ...]] = ("agents",)
+    type: Literal["handoff_targets_available"]
+    agents: Names
+    """The agents."""
+
+
+class HandoffCount(CountBounds, AssertionBase):
+    """The number of handoffs is within bounds."""
+
+    builds: ClassVar[type[Check]] = CountHandoffs
+    type: Literal["handoff_count"]
+
+
+class JudgeAssertion(JudgeRule, AssertionBase):
+    """A judge scores the answer: by a rule, or by weighted criteria, the median of k votes each."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("rubric",)
+    type: Literal["judge"]
+    id: str | None = Field(default=None, min_length=1)
+    """Its name in results; its type and argument when absent."""
+
+    def check(self) -> Check:
+        """Build the check; the judge is shown the id as the name of the rule."""
+        return LLMJudge(**self.own(), id=self.id)
+
+
+class SpanAssertion(AssertionBase):
+    """A query over the spans of the trace holds."""
+
+    builds: ClassVar[type[Check]] = HasMatchingSpan
+    type: Literal["span"]
+    query: SpanCondition
+    """Conditions that some span must meet, or any, all, none, count, before, after."""
+
+
+Assertion = Annotated[
+    ToolCalled
+    | ToolNotCalled
+    | ToolCallCount
+    | ToolSequence
+    | ArgEquals
+    | ArgContains
+    | OutputContains
+    | OutputNotContains
+    | JmespathAssertion
+    | CostUnder
+    | LatencyUnder
+    | StepsUnder
+    | HandoffTarget
+    | HandoffTargetsAvailable
+    | HandoffCount
+    | JudgeAssertion
+    | SpanAssertion,
+    Field(discriminator="type"),
+]
+"""One assertion; `type` says which."""

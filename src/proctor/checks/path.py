@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from proctor.checks._structured import contains_value, same_value
+from proctor.checks._answer import contains_value, same_value
 from proctor.checks.base import (
     Bound,
     Check,
@@ -35,6 +35,7 @@ from proctor.checks.base import (
     not_judged,
     parse_bound,
     passed,
+    short_for,
     skipped,
     unobserved,
 )
@@ -77,13 +78,7 @@ class ExpectedCall(Strict):
     """Its arguments; when absent, any arguments match."""
 
 
-Expected = Annotated[
-    ExpectedCall,
-    BeforeValidator(
-        lambda value: {"tool": value} if isinstance(value, str) else value,
-        json_schema_input_type=str | ExpectedCall,
-    ),
-]
+Expected = Annotated[ExpectedCall, short_for("tool", str | ExpectedCall)]
 ArgumentsRule = (
     ArgumentMode | dict[Name, ArgumentMode | Annotated[tuple[Name, ...], Field(min_length=1)]]
 )

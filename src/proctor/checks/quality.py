@@ -567,17 +567,17 @@ def score_trace(
 
 
 async def score_trace_with(
-    judge: Judge,
+    judge: Judge | None,
     trace: Trace,
     config: QualityConfig | None = None,
     *,
     answer: str | None = None,
     dimensions: Collection[str] = DIMENSIONS,
 ) -> Quality:
-    """Score the quality of a trace, and its reasoning by a judge."""
+    """Score the quality of a trace, and its reasoning by a judge, if there is one."""
     config = config or QualityConfig()
     scored = score_trace(trace, config, answer=answer, dimensions=dimensions)
-    if "reasoning" not in _selected(dimensions, config):
+    if judge is None or "reasoning" not in _selected(dimensions, config):
         return scored
     judged = await reasoning(judge, trace, answer)
     found = tuple(judged if each.name == "reasoning" else each for each in scored.dimensions)
@@ -604,12 +604,8 @@ async def score_context(
 ) -> Quality:
     """Score a trial, with its expected tools and the default judge, if there is one."""
     config = QualityConfig(expected_tools=expected_tools)
-    judge = context.judges.get(DEFAULT_JUDGE)
-    if judge is None:
-        return score_trace(context.trace, config, answer=context.answer, dimensions=dimensions)
-    return await score_trace_with(
-        judge, context.trace, config, answer=context.answer, dimensions=dimensions
-    )
+    judge, trace, answer = context.judges.get(DEFAULT_JUDGE), context.trace, context.answer
+    return await score_trace_with(judge, trace, config, answer=answer, dimensions=dimensions)
 
 
 async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Dimension:

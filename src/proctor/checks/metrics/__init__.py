@@ -4,31 +4,10 @@ No spec, no trace, no I/O: anything with `name`, `arguments` and `span_id` is a 
 Formulas and edge cases: docs/reference/metrics.md.
 """
 
-from proctor.checks.metrics.alignment import (
-    CallLike,
-    PlainCall,
-    calls_of,
-    edit_distance,
-    lcs_length,
-)
-from proctor.checks.metrics.arguments import (
-    ABSENT,
-    ArgumentDifference,
-    ArgumentMode,
-    ArgumentRule,
-    ArgumentRules,
-)
-from proctor.checks.metrics.matching import (
-    Different,
-    Match,
-    MatchedCalls,
-    MatchMode,
-    PositionedCall,
-    match_calls,
-)
+from proctor.checks.metrics.alignment import PlainCall, calls_of, edit_distance, lcs_length
+from proctor.checks.metrics.arguments import ABSENT, ArgumentRules
+from proctor.checks.metrics.matching import Match, match_calls
 from proctor.checks.metrics.tool_usage import (
-    Loops,
-    Redundancy,
     edit_similarity,
     loops,
     redundancy,
@@ -39,19 +18,9 @@ from proctor.checks.metrics.tool_usage import (
 
 __all__ = [
     "ABSENT",
-    "ArgumentDifference",
-    "ArgumentMode",
-    "ArgumentRule",
     "ArgumentRules",
-    "CallLike",
-    "Different",
-    "Loops",
     "Match",
-    "MatchMode",
-    "MatchedCalls",
     "PlainCall",
-    "PositionedCall",
-    "Redundancy",
     "calls_of",
     "edit_distance",
     "edit_similarity",

@@ -6,7 +6,8 @@ paired by their hash first; only the rest is searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast
@@ -58,13 +59,17 @@ def lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     if not a or not b:
         return shared
     masks = positions_of(b)
-    everything = (1 << len(b)) - 1
-    # A cleared bit j: the common subsequence grows by one at column j.
-    row = everything
-    for item in a:
-        hits = row & masks.get(item, 0)
+    last = deque(_lcs_rows((masks.get(item, 0) for item in a), len(b)), maxlen=1)[0]
+    return shared + len(b) - last.bit_count()
+
+
+def _lcs_rows(masks: Iterable[int], columns: int) -> Iterator[int]:
+    """Yield the rows of the table; in a row, a cleared bit j is a step up by one at column j."""
+    row = everything = (1 << columns) - 1
+    for mask in masks:
+        hits = row & mask
         row = ((row + hits) | (row - hits)) & everything
-    return shared + len(b) - row.bit_count()
+        yield row
 
 
 def lcs_alignment(rows: Sequence[int], columns: int) -> list[tuple[int, int]]:
@@ -73,13 +78,7 @@ def lcs_alignment(rows: Sequence[int], columns: int) -> list[tuple[int, int]]:
     `rows[i]` has bit `j` set where row item `i` may be paired with column item `j`; the relation
     need not be equality.
     """
-    everything = (1 << columns) - 1
-    row = everything
-    table: list[int] = []
-    for mask in rows:
-        hits = row & mask
-        row = ((row + hits) | (row - hits)) & everything
-        table.append(row)
+    table = list(_lcs_rows(rows, columns))
     pairs: list[tuple[int, int]] = []
     i, j = len(rows) - 1, columns - 1
     while i >= 0 and j >= 0:
@@ -133,12 +132,7 @@ def positions_of(items: Sequence[Hashable]) -> dict[Hashable, int]:
 
 def bits(positions: Sequence[int]) -> int:
     """Return the integer with exactly these bits set."""
-    if len(positions) < 8:  # most items occur a few times
-        total = 0
-        for position in positions:
-            total |= 1 << position
-        return total
-    buffer = bytearray(max(positions) // 8 + 1)
+    buffer = bytearray(max(positions, default=0) // 8 + 1)
     for position in positions:
         buffer[position >> 3] |= 1 << (position & 7)
     return int.from_bytes(buffer, "little")
@@ -179,12 +173,10 @@ class CallLike(Protocol):
     @property
     def arguments(self) -> Any:
         """Its arguments: a mapping, or the JSON text of one."""
-        ...
 
     @property
     def span_id(self) -> str | None:
         """Its span; None when the call was written by hand, not recorded."""
-        ...
 
 
 class PlainCall(NamedTuple):

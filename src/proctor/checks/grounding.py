@@ -1,16 +1,27 @@
-"""Find the claims of an answer that can be looked up: numbers, days, names, quotes, sentences.
+"""Grounding without a model: which claims of an answer the evidence supports.
 
-Linear in the length of the answer. What may well be no claim (list markers, citation marks,
-headings, courtesies, questions) is left out rather than counted against the answer.
+Deterministic, linear in the evidence, and every unsupported claim is listed. It compares words and
+numbers, not meaning: it finds invented figures, names, dates and quotations, and cannot see a
+negation, a wrong relation between right words, or a figure that was correctly computed.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Literal, NamedTuple
+
+from proctor.formatting import and_more
+from proctor.sanitize import line
+
+# -- claims of an answer --------------------------------------------------------------------------
+# Those that can be looked up: numbers, days, names, quotes, sentences. Linear in the length of the
+# answer. What may well be no claim (list markers, citation marks, headings, courtesies, questions)
+# is left out rather than counted against the answer.
 
 # -- numbers -------------------------------------------------------------------------------------
 # 1,234.5, 1234.5 and 1.2345k are one number; 90 minutes and 1.5 hours one duration; 2024-03-15 and
@@ -488,11 +499,8 @@ def _sentences(text: str) -> Iterator[Candidate]:
     words_only = "".join([*parts, text[done:]])
     for start, end in _sentence_spans(text):
         sentence = text[start:end].replace("’", "'")
-        if (
-            sentence.endswith(("?", ":", "\uff1f"))
-            or _COURTESY.match(sentence)
-            or sentence[0] == "#"
-        ):
+        claims_nothing = sentence.endswith(("?", ":", "\uff1f")) or sentence[0] == "#"
+        if claims_nothing or _COURTESY.match(sentence):
             continue
         words = content_words(words_only[start:end])
         if len(words) >= MIN_SENTENCE_WORDS:
@@ -517,3 +525,363 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     right = len(inner.rstrip())
     if left < right:
         yield start + left, start + right
+
+
+# -- an index of the evidence ---------------------------------------------------------------------
+# For the words, numbers and days of an answer. Each text is read once, and only what the claims
+# need is stored: time is linear in the evidence, memory in its relevant part. Nothing is found
+# across two texts.
+
+# A sentence is looked for in stretches of this many words, two neighbours at a time: about a
+# paragraph. Over a whole long document any sentence's words would be found somewhere.
+_STRETCH = 40
+# Words between two texts that belong to neither, so that no stretch or phrase spans both.
+_BETWEEN_TEXTS = 3 * _STRETCH
+# "Smith, Jane A." is still Jane Smith: how many other words may be among those of a name.
+_NAME_SLACK = 3
+# Equal up to the noise of floating point: a few roundings of a conversion.
+_EQUAL = 1e-14
+
+
+class EvidencePosition(NamedTuple):
+    """A place in the evidence: which text, and the characters in it."""
+
+    source: int
+    start: int
+    end: int
+
+
+class Passage(NamedTuple):
+    """The stretch with the most words of a sentence, and those words."""
+
+    found: frozenset[str]
+    place: EvidencePosition
+
+
+class Evidence:
+    """Texts, indexed for a given list of claims."""
+
+    def __init__(self, texts: Sequence[str], claims: Iterable[Candidate]) -> None:
+        self.texts = texts
+        claims = list(claims)
+        exact = {w for claim in claims if claim.kind in ("name", "quote") for w in claim.words}
+        stems = {w for claim in claims if claim.kind == "sentence" for w in claim.words}
+        self._exact: dict[str, list[int]] = {word: [] for word in exact}
+        self._stems: dict[str, list[int]] = {word: [] for word in stems}
+        self._places: dict[int, EvidencePosition] = {}
+        self._numbers: list[tuple[float, Quantity, int]] = []
+        self._dates: dict[tuple[int | None, int, int], EvidencePosition] = {}
+        kinds = {claim.kind for claim in claims}
+        self._read_words(counting="number" in kinds)
+        if "number" in kinds:
+            self._read_numbers()
+        if "date" in kinds:
+            for source, text in enumerate(self.texts):
+                for day in dates(text):
+                    place = EvidencePosition(source, day.start, day.end)
+                    self._dates.setdefault((day.year, day.month, day.day), place)
+                    self._dates.setdefault((None, day.month, day.day), place)
+        self._exact_sets: dict[str, set[int]] = {}
+        self._by_raw = sorted(self._numbers, key=lambda entry: entry[0])
+        by_value = ((entry[1].value, *entry[1:]) for entry in self._numbers)
+        self._by_value = sorted(by_value, key=lambda entry: entry[0])
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def _read_words(self, *, counting: bool) -> None:
+        # Raw word → the lists that get its positions. Folding is done once per distinct word.
+        known: dict[str, tuple[list[int], ...]] = {}
+        ordinal = 0
+        for source, text in enumerate(self.texts):
+            for ordinal, found in enumerate(WORD.finditer(text), ordinal):  # noqa: B020 (counts on from text to text)
+                word = found.group()
+                lists = known.get(word)
+                if lists is None:
+                    plain = folded(word)
+                    wanted = (self._exact.get(plain), self._stems.get(stem(plain)))
+                    lists = known[word] = tuple(each for each in wanted if each is not None)
+                    if counting and plain in NUMBER_WORDS:
+                        value = NUMBER_WORDS[plain]
+                        start, end = found.span()
+                        spelt = Quantity(start, end, value, value, "", 1.0)
+                        self._numbers.append((value, spelt, source))
+                for places in lists:
+                    places.append(ordinal)
+                if lists:
+                    self._places[ordinal] = EvidencePosition(source, found.start(), found.end())
+            ordinal += _BETWEEN_TEXTS
+
+    def _read_numbers(self) -> None:
+        # Data repeats itself: a figure with the same unit and label is parsed once.
+        seen: set[tuple[str, str, str]] = set()
+        for source, text in enumerate(self.texts):
+            for found in NUMBER.finditer(text):
+                start = found.start()
+                written = (found.group(), text[start - 1 : start], label_before(text, start))
+                if written not in seen:
+                    seen.add(written)
+                    for quantity in read_quantities(text, found):
+                        self._numbers.append((quantity.raw, quantity, source))
+
+    # -- looking up -------------------------------------------------------------------------
+
+    def phrase(self, words: Sequence[str]) -> EvidencePosition | None:
+        """Find these words one after the other."""
+        # The rarest word has the fewest places to try.
+        rarest = min(range(len(words)), key=lambda n: len(self._exact[words[n]]))
+        others = [(n - rarest, self._set(w)) for n, w in enumerate(words) if n != rarest]
+        for ordinal in self._exact[words[rarest]]:
+            if all(ordinal + shift in places for shift, places in others):
+                first = self._places[ordinal - rarest]
+                last = self._places[ordinal - rarest + len(words) - 1]
+                return EvidencePosition(first.source, first.start, last.end)
+        return None
+
+    def name(self, words: Sequence[str]) -> EvidencePosition | None:
+        """Find these words close together, in any order."""
+        found = self.phrase(words)
+        if found is not None or len(words) == 1:
+            return found
+        rarest = min(words, key=lambda word: len(self._exact[word]))
+        reach = len(words) - 1 + _NAME_SLACK
+        others = [self._set(word) for word in words if word != rarest]
+        for ordinal in self._exact[rarest]:
+            around = range(ordinal - reach, ordinal + reach + 1)
+            if all(any(place in places for place in around) for places in others):
+                return self._places[ordinal]
+        return None
+
+    def _set(self, word: str) -> set[int]:
+        if word not in self._exact_sets:
+            self._exact_sets[word] = set(self._exact[word])
+        return self._exact_sets[word]
+
+    def passage(self, stems: Iterable[str]) -> Passage | None:
+        """Find the stretch of text with the most of these stems; None if no text has any."""
+        blocks: dict[int, set[str]] = {}
+        first: dict[int, int] = {}
+        for word in stems:
+            for ordinal in self._stems[word]:
+                block = ordinal // _STRETCH
+                blocks.setdefault(block, set()).add(word)
+                first[block] = min(ordinal, first.get(block, ordinal))
+        if not blocks:
+            return None
+        held = {block: words | blocks.get(block + 1, set()) for block, words in blocks.items()}
+        best = max(sorted(held), key=lambda block: len(held[block]))  # the first of several
+        return Passage(frozenset(held[best]), self._places[first[best]])
+
+    def date(self, year: int | None, month: int, day: int) -> EvidencePosition | None:
+        """Find a day; without a year, in any year."""
+        return self._dates.get((year, month, day))
+
+    def number(self, wanted: Quantity, slack: float) -> EvidencePosition | None:
+        """Find a number that, rounded as the wanted one is, equals the wanted one.
+
+        Units must not contradict each other: a figure without one agrees with any.
+        """
+        raw, dimension = wanted.raw, wanted.dimension
+        if not dimension:
+            return self._near(self._by_raw, raw, slack, COUNTABLE)
+        if dimension == CLOCK:
+            # "2:30" may mean the afternoon.
+            same = self._near(self._by_raw, raw, 0.0, {CLOCK})
+            return same or self._near(self._by_raw, raw + 12 * 60, 0.0, {CLOCK})
+        size = wanted.value / raw if raw else 1.0
+        near = self._near(self._by_value, wanted.value, slack * size, {dimension})
+        if near is None:
+            # Evidence without a unit, such as a cell of a table, agrees with any unit.
+            near = self._near(self._by_raw, raw, slack, {"", DAY if dimension == "ordinal" else ""})
+        if near is None and dimension == "percent":
+            # Data often holds 0.15 where an answer says 15 %.
+            near = self._near(self._by_raw, raw / 100, slack / 100, {""})
+        return near
+
+    def other_unit(self, wanted: Quantity) -> EvidencePosition | None:
+        """Find the same figure with another unit."""
+        return self._near(self._by_raw, wanted.raw, 0.0, COUNTABLE)
+
+    def _near(
+        self,
+        numbers: Sequence[tuple[float, Quantity, int]],
+        value: float,
+        slack: float,
+        dimensions: frozenset[str] | set[str],
+    ) -> EvidencePosition | None:
+        slack += abs(value) * _EQUAL
+        low = bisect_left(numbers, value - slack, key=lambda entry: entry[0])
+        for place in range(low, len(numbers)):
+            found, quantity, source = numbers[place]
+            if found > value + slack:
+                return None
+            if quantity.dimension in dimensions:
+                return EvidencePosition(source, quantity.start, quantity.end)
+        return None
+
+
+# -- grounding -------------------------------------------------------------------------------------
+
+# Half of a sentence's words within one paragraph: paraphrases keep more, inventions fewer.
+DEFAULT_OVERLAP = 0.5
+# More claims than any answer for a person makes. Each may have to be looked up at many places, so
+# an endless answer is judged by its start, and the reason says so.
+MAX_CLAIMS = 1_000
+# Characters around a piece of evidence: about a line.
+_SNIPPET_MARGIN = 60
+_SHOWN = 3
+_SHOWN_CHARS = 80
+
+
+class CheckedClaim(NamedTuple):
+    """One claim: its text and place, whether it is supported, and by what.
+
+    `evidence` is the piece of text that supports it, `source` the position of that text among
+    those given. `detail` says what is missing when it is not supported.
+    """
+
+    kind: ClaimKind
+    text: str
+    start: int
+    end: int
+    supported: bool
+    source: int | None = None
+    evidence: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grounding:
+    """How much of an answer is supported: supported claims over all claims.
+
+    `score` is None when nothing could be checked; `reason` then says why.
+    """
+
+    score: float | None
+    reason: str
+    claims: tuple[CheckedClaim, ...] = ()
+    method: Literal["words and numbers"] = "words and numbers"
+
+    @property
+    def unsupported(self) -> tuple[CheckedClaim, ...]:
+        """The claims that the evidence does not support, in the order of the answer."""
+        return tuple(claim for claim in self.claims if not claim.supported)
+
+
+def ground(
+    answer: str,
+    evidence: Sequence[str],
+    *,
+    question: str = "",
+    min_overlap: float = DEFAULT_OVERLAP,
+) -> Grounding:
+    """Look up every claim of an answer in tool outputs and retrieved documents.
+
+    A claim that the question makes, and the evidence does not, counts neither way.
+    `min_overlap` is the share of a sentence's meaningful words that one passage must hold.
+    """
+    if not any(text.strip() for text in evidence):
+        return Grounding(None, "no evidence was given: no tool output and no document has text")
+    found = claims_of(answer)
+    if not found:
+        return Grounding(None, "the answer makes no claim that can be looked up")
+    candidates = found[:MAX_CLAIMS]
+    texts = Evidence(evidence, candidates)
+    asked = _Question(question, candidates)
+    judged = (_judge(answer, claim, texts, asked, min_overlap) for claim in candidates)
+    claims = tuple(claim for claim in judged if claim is not None)
+    if not claims:
+        return Grounding(None, "the answer says only what the question said")
+    supported = sum(claim.supported for claim in claims)
+    reason = f"{supported} of {len(claims)} claims are supported by the evidence"
+    if len(found) > MAX_CLAIMS:
+        reason += f" (the first {MAX_CLAIMS} of {len(found)} looked up)"
+    if supported < len(claims):
+        wrong = [claim for claim in claims if not claim.supported]
+        listed = and_more(wrong, _SHOWN, lambda c: f'{c.kind} "{line(c.text, _SHOWN_CHARS)}"')
+        reason += f"; unsupported: {listed}"
+    return Grounding(supported / len(claims), reason, claims)
+
+
+class _Question:
+    """The words of the question, and the claims it already makes."""
+
+    def __init__(self, question: str, claims: Sequence[Candidate]) -> None:
+        self.words = frozenset(content_words(question))
+        self._evidence = Evidence([question], claims) if question.strip() else None
+
+    def gives(self, claim: Candidate) -> bool:
+        """Return whether a number, day, name or quotation is in the question."""
+        return self._evidence is not None and _place(claim, self._evidence) is not None
+
+
+def _judge(
+    answer: str, claim: Candidate, texts: Evidence, asked: _Question, min_overlap: float
+) -> CheckedClaim | None:
+    """Return the claim with its verdict; None when it only repeats the question."""
+    said = (claim.kind, answer[claim.start : claim.end], claim.start, claim.end)
+    if claim.kind == "sentence":
+        return _judge_sentence(said, claim, texts, asked, min_overlap)
+    place = _place(claim, texts)
+    if place is not None:
+        return CheckedClaim(*said, True, place.source, snippet(texts.texts[place.source], place))
+    if asked.gives(claim):
+        return None
+    return CheckedClaim(*said, False, detail=_lacking(claim, texts))
+
+
+def _place(claim: Candidate, texts: Evidence) -> EvidencePosition | None:
+    if claim.quantity is not None:
+        return texts.number(claim.quantity, claim.slack)
+    if claim.date is not None:
+        return texts.date(claim.date.year, claim.date.month, claim.date.day)
+    if claim.kind == "quote":
+        return texts.phrase(claim.words)
+    found = texts.name(claim.words)
+    # "Yesterday Oslo": the word that opens a sentence may not belong to the name.
+    if found is None and claim.head_optional:
+        return texts.name(claim.words[1:])
+    return found
+
+
+def _lacking(claim: Candidate, texts: Evidence) -> str:
+    if claim.quantity is not None and claim.quantity.dimension:
+        other = texts.other_unit(claim.quantity)
+        if other is not None:
+            text = snippet(texts.texts[other.source], other, margin=0)
+            return f"the evidence has this figure only as {text!r}"
+    if claim.kind == "name" and len(claim.words) > 1:
+        known = [word for word in claim.words if texts.phrase([word]) is not None]
+        if known:
+            return f"the evidence has only {', '.join(known)}"
+    return "not in the evidence"
+
+
+def _judge_sentence(
+    said: tuple[ClaimKind, str, int, int],
+    claim: Candidate,
+    texts: Evidence,
+    asked: _Question,
+    min_overlap: float,
+) -> CheckedClaim:
+    # Words of the question need no evidence; the others do.
+    own = [word for word in claim.words if word not in asked.words]
+    # A sentence made of the question's words is looked up whole: repeating them proves nothing.
+    words = own if len(own) >= MIN_SENTENCE_WORDS else list(claim.words)
+    passage = texts.passage(words)
+    held = passage.found if passage is not None else frozenset[str]()
+    missing = [word for word in words if word not in held]
+    supported = len(held) >= min_overlap * len(words)
+    if passage is not None and supported:
+        place = passage.place
+        return CheckedClaim(*said, True, place.source, snippet(texts.texts[place.source], place))
+    detail = f"no passage holds more than {len(held)} of {len(words)} words; lacking: "
+    return CheckedClaim(*said, False, detail=detail + ", ".join(missing[:8]))
+
+
+def snippet(text: str, place: EvidencePosition, margin: int = _SNIPPET_MARGIN) -> str:
+    """Return the text around a place, on one line, with ellipses where it was cut."""
+    start, end = max(0, place.start - margin), min(len(text), place.end + margin)
+    inner = " ".join(text[start:end].split())
+    if not margin:
+        return inner
+    return f"{'…' if start else ''}{inner}{'…' if end < len(text) else ''}"
