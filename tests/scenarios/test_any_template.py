@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proctor.errors import ProctorError
 from proctor.scenarios import Built, Catalog
-from proctor.scenarios._built_folder import dump
+from proctor.scenarios.scenario import dump
 from proctor.scenarios.template import KEYS
 from proctor.spec import SpecError
 

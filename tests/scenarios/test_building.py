@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import proctor
 from proctor.errors import ProctorError
 from proctor.scenarios import Built, Catalog, build
-from proctor.scenarios._built_folder import FILES
 from proctor.scenarios.builder import default_cache_folder
+from proctor.scenarios.scenario import FILES
 from proctor.spec import SpecError
 
 DIGESTS = {

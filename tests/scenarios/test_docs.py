@@ -7,9 +7,8 @@ import pytest
 
 from proctor.scenarios import Catalog
 from proctor.scenarios import _expressions as expressions
-from proctor.scenarios import _functions as functions
 from proctor.scenarios import _interpreter as interpreter
-from proctor.scenarios._functions import CONSTANTS, DRAWS, FUNCTIONS, KNOWN, OTHER
+from proctor.scenarios._interpreter import CONSTANTS, DRAWS, FUNCTIONS, KNOWN, OTHER
 from proctor.scenarios._opaque_names import NameGroup
 from proctor.scenarios.builder import WorldSpec
 from proctor.scenarios.params import RESERVED, TYPES
@@ -51,9 +50,9 @@ def test_every_key_and_bound_has_its_line(reference: Path) -> None:
         expressions.MAX_NESTING,
         interpreter.MAX_DEPTH,
         interpreter.MAX_VALUE_NESTING,
-        functions.MAX_ITEMS,
-        functions.MAX_TEXT,
-        functions.MAX_BITS,
+        interpreter.MAX_ITEMS,
+        interpreter.MAX_TEXT,
+        interpreter.MAX_BITS,
         MAX_CHARACTERS,
     }
 

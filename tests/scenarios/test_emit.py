@@ -7,7 +7,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proctor.scenarios._built_folder import dump
+from proctor.scenarios.scenario import dump
 from proctor.spec.located import plain
 from proctor.spec.yaml_reader import FileDialect, read_text
 

@@ -11,9 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proctor.scenarios._expressions import MAX_LENGTH, ExpressionError
-from proctor.scenarios._functions import KNOWN, MAX_BITS, MAX_ITEMS, MAX_TEXT
 from proctor.scenarios._interpreter import (
+    KNOWN,
+    MAX_BITS,
+    MAX_ITEMS,
     MAX_STEPS,
+    MAX_TEXT,
     STEPS_PER_WORD,
     Budget,
     Scope,

@@ -7,8 +7,7 @@ import pytest
 import proctor
 from proctor.errors import ProctorError
 from proctor.scenarios import Built, Catalog, build
-from proctor.scenarios._built_folder import FILES
-from proctor.scenarios.scenario import default_store_folder, stored_names
+from proctor.scenarios.scenario import FILES, default_store_folder, stored_names
 
 
 @pytest.fixture

@@ -28,17 +28,12 @@ __all__ = [
     "store",
 ]
 
+_CATALOG = ("Catalog", "UnknownTemplateError", "catalog_for")
 _HOME_OF = {
-    "Built": "proctor.scenarios.scenario",
-    "Catalog": "proctor.scenarios.catalog",
+    **dict.fromkeys(("Built", "fetch", "store"), "proctor.scenarios.scenario"),
+    **dict.fromkeys(("build", "build_template", "find_template"), "proctor.scenarios.builder"),
+    **dict.fromkeys(_CATALOG, "proctor.scenarios.catalog"),
     "Template": "proctor.scenarios.template",
-    "UnknownTemplateError": "proctor.scenarios.catalog",
-    "build": "proctor.scenarios.builder",
-    "build_template": "proctor.scenarios.builder",
-    "catalog_for": "proctor.scenarios.catalog",
-    "fetch": "proctor.scenarios.scenario",
-    "find_template": "proctor.scenarios.builder",
-    "store": "proctor.scenarios.scenario",
 }
 """Public name → the module that defines it."""
 

@@ -166,22 +166,17 @@ def _new_name(group: NameGroup, name: str, true: str, source: RandomSource, take
 
 def name_problems(groups: Mapping[str, NameGroup], place: SourceLocation) -> list[SpecProblem]:
     """Return the problems of all names together."""
-    problems: list[SpecProblem] = []
-    seen: dict[str, str] = {}
-    for name, group in groups.items():
-        for true in group.of:
-            if true.casefold() in seen:
-                problems.append(SpecProblem(place, f"names: {true!r} is there twice"))
-            elif not re.fullmatch(r"[^\W_].*[^\W_]", true):
-                message = f"names: {true!r} must be two letters or digits, with anything between"
-                problems.append(SpecProblem(place, message))
-            seen[true.casefold()] = name
+    found: list[str] = []
+    seen: set[str] = set()
+    for true in (true for group in groups.values() for true in group.of):
+        if true.casefold() in seen:
+            found.append(f"{true!r} is there twice")
+        elif not re.fullmatch(r"[^\W_].*[^\W_]", true):
+            found.append(f"{true!r} must be two letters or digits, with anything between")
+        seen.add(true.casefold())
     for name, group in groups.items():
         if group.pool is not None and len(set(group.pool)) < len(group.of):
-            message = f"names: the pool of {name!r} is too small for {len(group.of)} names"
-            problems.append(SpecProblem(place, message))
-        for new in group.pool or ():
-            if new.casefold() in seen:
-                message = f"names: the pool of {name!r} holds the true name {new!r}"
-                problems.append(SpecProblem(place, message))
-    return problems
+            found.append(f"the pool of {name!r} is too small for {len(group.of)} names")
+        known = [new for new in group.pool or () if new.casefold() in seen]
+        found += [f"the pool of {name!r} holds the true name {new!r}" for new in known]
+    return [SpecProblem(place, f"names: {message}") for message in found]

@@ -32,10 +32,7 @@ LARGEST_EXPONENT = 700.0
 """Maximum exponent of e: the largest double is about e to the 709.78."""
 
 _CONTEXT = Context(
-    prec=DIGITS,
-    Emin=-999_999,
-    Emax=999_999,
-    traps=[InvalidOperation, DivisionByZero, Overflow],
+    prec=DIGITS, Emin=-999_999, Emax=999_999, traps=[InvalidOperation, DivisionByZero, Overflow]
 )
 _TURN = Decimal("6.283185307179586476925286766559005768394338798750211641949889")
 _TINY = Decimal(10) ** -DIGITS

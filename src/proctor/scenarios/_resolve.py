@@ -15,12 +15,19 @@ from typing import NamedTuple, NoReturn, cast
 from proctor.errors import did_you_mean
 from proctor.formatting import clipped
 from proctor.scenarios._expressions import ExpressionError
-from proctor.scenarios._functions import RefusedError, Value, bounded
-from proctor.scenarios._interpreter import Budget, Scope, UnknownNameError, evaluate
+from proctor.scenarios._interpreter import (
+    Budget,
+    RefusedError,
+    Scope,
+    UnknownNameError,
+    Value,
+    bounded,
+    evaluate,
+)
 from proctor.scenarios._randomness import Place, RandomSource, Stream
 from proctor.scenarios.params import Param
+from proctor.spec.located import Problems, SpecError, SpecProblem, Tree
 from proctor.spec.located import SourceLocation as FilePlace
-from proctor.spec.located import SpecError, SpecProblem, Tree
 
 EV, REF = "!ev", "!ref"
 TAGS = (EV, REF)
@@ -63,7 +70,7 @@ class Resolver:
         self.given = given
         self.source = source
         self.budget = Budget()
-        self.problems: list[SpecProblem] = []
+        self.problems = Problems()
         self.operations: dict[Place, Operation] = {}
         self._values: dict[Place, Value] = {}
         self._failed: set[Place] = set()
@@ -100,7 +107,7 @@ class Resolver:
             try:
                 bounded(tree.value)
             except RefusedError as error:
-                self.problems.append(SpecProblem(tree.place, error.message, error.hint))
+                self.problems.add(tree.place, error.message, error.hint)
         return tree
 
     def param(self, name: str) -> Value:
@@ -144,15 +151,13 @@ class Resolver:
         try:
             value = self._evaluated(tree, text, place)
             self.budget.weigh(value)
-        except ExpressionError as error:
+        except (ExpressionError, RefusedError, FailedError) as error:
             self._failed.add(place)
-            self._problem(tree.place, quoted_message(error, text), error.hint)
-        except RefusedError as error:
-            self._failed.add(place)
-            self._problem(tree.place, error.message, error.hint)
-        except FailedError:
-            self._failed.add(place)
-            raise
+            if isinstance(error, FailedError):
+                raise
+            quoted = isinstance(error, ExpressionError)
+            message = quoted_message(error, text) if quoted else error.message
+            self._problem(tree.place, message, error.hint)
         finally:
             self._under_way.pop()
         self._values[place] = value
@@ -245,7 +250,7 @@ class Resolver:
             self.budget.depth -= 1
 
     def _problem(self, place: FilePlace, message: str, hint: str | None = None) -> NoReturn:
-        self.problems.append(SpecProblem(place, message, hint))
+        self.problems.add(place, message, hint)
         raise FailedError
 
 

@@ -21,23 +21,7 @@ from pydantic import Field
 from proctor import __version__
 from proctor.checks.base import Share
 from proctor.errors import ProctorError
-from proctor.scenarios._built_folder import (
-    FILES,
-    FORMAT,
-    HIDDEN,
-    SCENARIO,
-    SPEC,
-    TRUTH,
-    VISIBILITY,
-    VISIBLE,
-    digest,
-    refuse_taken,
-    rendered,
-    replace_folder,
-    write_aside,
-    write_folder,
-)
-from proctor.scenarios._functions import Value
+from proctor.scenarios._interpreter import Value
 from proctor.scenarios._opaque_names import (
     Group,
     NameGroup,
@@ -50,9 +34,25 @@ from proctor.scenarios._randomness import RandomSource
 from proctor.scenarios._resolve import REF, Resolver, dotted
 from proctor.scenarios.catalog import Catalog, catalog_for, template_at
 from proctor.scenarios.params import accepted_params
-from proctor.scenarios.scenario import Built
+from proctor.scenarios.scenario import (
+    FILES,
+    FORMAT,
+    HIDDEN,
+    SCENARIO,
+    SPEC,
+    TRUTH,
+    VISIBILITY,
+    VISIBLE,
+    Built,
+    digest,
+    refuse_taken,
+    rendered,
+    replace_folder,
+    write_aside,
+    write_folder,
+)
 from proctor.scenarios.template import CASE_FIELDS, CHECKING, Template
-from proctor.spec.located import SpecError, SpecProblem, Tree, plain
+from proctor.spec.located import SpecError, Tree, plain
 from proctor.spec.suite import Agent, Case
 from proctor.spec.validation import validated
 from proctor.spec.yaml_reader import MAX_DEPTH
@@ -198,8 +198,7 @@ def build(
 
 
 def find_template(
-    path: str | Path | Template,
-    catalog: Catalog | str | Path | Sequence[str | Path] | None = None,
+    path: str | Path | Template, catalog: Catalog | str | Path | Sequence[str | Path] | None = None
 ) -> Template:
     """Return the template with a name or path; the default catalog is the project's."""
     if isinstance(path, Template):
@@ -280,10 +279,10 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
     problems = resolver.problems
     for key, tree in sections.items():
         if key in ("scenario", "truth") and not tree.broken and not isinstance(tree.value, dict):
-            problems.append(SpecProblem(tree.place, f"{key} is a mapping"))
+            problems.add(tree.place, f"{key} is a mapping")
         # Files of the build add levels of their own around a section.
         if tree.depth > MAX_DEPTH - 4:
-            problems.append(SpecProblem(tree.place, f"{key} is nested too deep to be read back"))
+            problems.add(tree.place, f"{key} is nested too deep to be read back")
     chosen = {key: sections[key] for key in _Parts.model_fields if key in sections}
     keys = {key: template.tree.keys[key] for key in chosen}
     parts = validated(replace(template.tree, value=chosen, keys=keys), _Parts, problems)
@@ -380,10 +379,6 @@ def _manifest(
         "seed": seed,
         "params": dict(params),
         "variant": template.variant,
-        "source": {
-            "template": template.name,
-            "file": files[0],
-            "content": template.content_hash,
-        },
+        "source": {"template": template.name, "file": files[0], "content": template.content_hash},
         "operations": done,
     }

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean, hint_among
-from proctor.scenarios import _functions as functions
+from proctor.scenarios import _interpreter as functions
 from proctor.scenarios._expressions import is_name
-from proctor.scenarios._functions import RefusedError, Value, bounded, same_kind, shown
-from proctor.spec.located import SourceLocation, SpecProblem, Tree, plain
+from proctor.scenarios._interpreter import RefusedError, Value, bounded, same_kind, shown
+from proctor.spec.located import Problems, SourceLocation, Tree, plain
 from proctor.spec.yaml_reader import FileDialect, read_text
 
 TYPES = ("int", "float", "bool", "str", "choice", "list")
@@ -146,28 +146,24 @@ def _as_written(value: Value) -> str:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def read_params(tree: Tree | None, problems: list[SpecProblem]) -> dict[str, Param]:
+def read_params(tree: Tree | None, problems: Problems) -> dict[str, Param]:
     """Return the parameters that a template declares; add mistakes to `problems`."""
     if tree is None or tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
-        problems.append(
-            SpecProblem(tree.place, "params is a mapping of names to types and defaults")
-        )
+        problems.add(tree.place, "params is a mapping of names to types and defaults")
         return {}
     found: dict[str, Param] = {}
     for name, declared in tree.value.items():
         at = tree.keys.get(name, declared.place)
         if not is_name(name) or name in RESERVED:
-            problems.append(SpecProblem(at, f"{name!r} cannot be the name of a parameter"))
+            problems.add(at, f"{name!r} cannot be the name of a parameter")
         elif (param := _declared(name, declared, at, problems)) is not None:
             found[name] = param
     return found
 
 
-def _declared(
-    name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
-) -> Param | None:
+def _declared(name: str, tree: Tree, at: SourceLocation, problems: Problems) -> Param | None:
     """Return a parameter from `name: {type: …}`, or from `name: default` in short."""
     if not isinstance(tree.value, dict):
         # bool before int: in Python a bool is an int.
@@ -175,26 +171,22 @@ def _declared(
         kind = next((kind.__name__ for kind in kinds if isinstance(tree.value, kind)), None)
         if kind is None:
             message = f"the type of {name!r} is unknown"
-            problems.append(SpecProblem(tree.place, message, "write {type: int, default: …}"))
+            problems.add(tree.place, message, "write {type: int, default: …}")
             return None
         return Param(name, kind, at, tree)
     count = len(problems)
     for key, child in tree.value.items():
         if key not in _KEYS:
             hint = hint_among(key, _KEYS)
-            problems.append(SpecProblem(tree.keys[key], f"unknown key {key!r}", hint))
+            problems.add(tree.keys[key], f"unknown key {key!r}", hint)
         elif key != "default" and any(part.tag for part in child.walk()):
-            problems.append(
-                SpecProblem(child.place, f"{key} must be a plain value; only a default may be !ev")
-            )
+            problems.add(child.place, f"{key} must be a plain value; only a default may be !ev")
     if len(problems) > count:
         return None
     return _long_form(name, tree, at, problems)
 
 
-def _long_form(
-    name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
-) -> Param | None:
+def _long_form(name: str, tree: Tree, at: SourceLocation, problems: Problems) -> Param | None:
     fields: dict[str, Any] = {
         key: plain(child)
         for key, child in cast("dict[str, Tree]", tree.value).items()
@@ -206,12 +198,10 @@ def _long_form(
         place = (tree.child("type") or tree).place
         hint = hint_among(str(kind), TYPES)
         message = "the type is missing" if kind is None else f"there is no type {kind!r}"
-        problems.append(SpecProblem(place, message, hint))
+        problems.add(place, message, hint)
         return None
     if (kind == "choice") != bool(options):
-        problems.append(
-            SpecProblem(tree.place, "a choice, and nothing else, has a list `of` options")
-        )
+        problems.add(tree.place, "a choice, and nothing else, has a list `of` options")
         return None
     for key in ("min", "max"):
         bound = fields.get(key)
@@ -220,9 +210,7 @@ def _long_form(
             or isinstance(bound, bool)
             or not isinstance(bound, int | float)
         ):
-            problems.append(
-                SpecProblem((tree.child(key) or tree).place, f"{key} is a number, for numbers")
-            )
+            problems.add((tree.child(key) or tree).place, f"{key} is a number, for numbers")
             return None
     default = tree.child("default")
     param = Param(
@@ -234,5 +222,5 @@ def _long_form(
         try:
             param.accepted(plain(default))
         except RefusedError as error:
-            problems.append(SpecProblem(default.place, f"the default {error.message}", error.hint))
+            problems.add(default.place, f"the default {error.message}", error.hint)
     return param

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.scenarios._expressions import ExpressionError, is_name, parse
-from proctor.scenarios._functions import KNOWN, Value
+from proctor.scenarios._interpreter import KNOWN, Value
 from proctor.scenarios._randomness import Place
 from proctor.scenarios._resolve import (
     EV,
@@ -32,9 +32,9 @@ from proctor.scenarios._resolve import (
     step_key,
 )
 from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
-from proctor.spec.located import SpecError, SpecProblem, Tree, plain, renamed
+from proctor.spec.located import Problems, SpecError, SpecProblem, Tree, plain, renamed
 from proctor.spec.suite import Case, problem_with_id
-from proctor.spec.yaml_reader import FileDialect, read
+from proctor.spec.yaml_reader import FileDialect, encoding_of, read
 
 if TYPE_CHECKING:
     from proctor.scenarios.scenario import Built
@@ -55,7 +55,7 @@ def circle_problems(root: Tree, tag: str) -> list[SpecProblem]:
     leaves = dict(_leaves(root, (), tag))
     done: set[Place] = set()
     left = MAX_PARTS
-    problems: list[SpecProblem] = []
+    problems = Problems()
     for start in leaves:
         path: dict[Place, None] = {}
         waiting = [iter([start])]
@@ -68,7 +68,7 @@ def circle_problems(root: Tree, tag: str) -> list[SpecProblem]:
                     done.add(path.popitem()[0])
             elif place in path:
                 message = circle_message([*path, place])
-                problems.append(SpecProblem(leaves[place].place, message))
+                problems.add(leaves[place].place, message)
                 done.update(path)
                 break
             elif place not in done:
@@ -236,23 +236,18 @@ class Template:
 
     def is_cached(self, seed: int, params: Mapping[str, Any] | None = None) -> bool:
         """Return whether a build is in the cache."""
-        from proctor.scenarios.builder import (
-            BuildCache,
-            checked_params,
-            default_cache_folder,
-            key_of,
-        )
+        from proctor.scenarios import builder
 
-        key = key_of(self, seed, checked_params(self, seed, params or {}))
-        return BuildCache(default_cache_folder()).has(key)
+        key = builder.key_of(self, seed, builder.checked_params(self, seed, params or {}))
+        return builder.BuildCache(builder.default_cache_folder()).has(key)
 
     @property
     def sources(self) -> dict[str, str]:
         """The file and its includes, by their paths in the catalog: enough to build it again."""
         root = self.root.resolve()
         return {
-            file.resolve().relative_to(root).as_posix(): _text(file.read_bytes())
-            for file in self.files
+            file.resolve().relative_to(root).as_posix(): content.decode(encoding_of(content))
+            for file, content in ((file, file.read_bytes()) for file in self.files)
         }
 
     @cached_property
@@ -284,14 +279,12 @@ class Template:
 def read_template(path: Path, root: Path, name: str) -> Template:
     """Read a template; `SpecError` holds every problem with its place."""
     document = read(path, environ={}, dialect=FileDialect(root=root, tags=TAGS, portable=True))
-    problems = list(document.problems)
+    problems = document.problems
     if document.tree is None:
         raise SpecError(problems)
     tree = renamed(document.tree, {"query": "input"})
     if not isinstance(tree.value, dict):
-        problems.append(
-            SpecProblem(tree.place, "a template is a mapping", f"keys are {', '.join(KEYS)}")
-        )
+        problems.add(tree.place, "a template is a mapping", f"keys are {', '.join(KEYS)}")
         raise SpecError(problems)
     params = read_params(tree.child("params"), problems)
     variants = _variants(tree.child("variants"), params, problems)
@@ -316,26 +309,24 @@ def read_template(path: Path, root: Path, name: str) -> Template:
 
 
 def _key_problems(tree: Tree, members: Mapping[str, Tree]) -> list[SpecProblem]:
-    problems: list[SpecProblem] = []
+    problems = Problems()
     for key in members:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS)
             if key == "id":
                 hint = "the id of a scenario is its name in the catalog"
-            problems.append(SpecProblem(tree.keys[key], f"unknown key {key!r}", hint))
+            problems.add(tree.keys[key], f"unknown key {key!r}", hint)
     if ("input" in members) == ("scenario" in members):
         which = "not both" if "input" in members else "one of them"
-        problems.append(
-            SpecProblem(
-                tree.place, f"`input` is a question, `scenario` what may be seen: write {which}"
-            )
+        problems.add(
+            tree.place, f"`input` is a question, `scenario` what may be seen: write {which}"
         )
     return problems
 
 
 def _expression_problems(tree: Tree) -> list[SpecProblem]:
     """Return invalid expressions; aliases share one tree, which is checked once."""
-    problems: list[SpecProblem] = []
+    problems = Problems()
     seen: set[int] = set()
     left = [tree]
     while left:
@@ -349,7 +340,7 @@ def _expression_problems(tree: Tree) -> list[SpecProblem]:
                 parse(str(part.value), KNOWN)
             except ExpressionError as error:
                 message = quoted_message(error, str(part.value))
-                problems.append(SpecProblem(part.place, message, error.hint))
+                problems.add(part.place, message, error.hint)
     return problems
 
 
@@ -359,48 +350,36 @@ def _value_problems(tree: Tree | None, params: Mapping[str, Param]) -> list[Spec
         return []
     if not isinstance(tree.value, dict):
         return [SpecProblem(tree.place, "values is a mapping of names to values")]
-    problems: list[SpecProblem] = []
+    problems = Problems()
     for name in tree.value:
         if not is_name(name):
-            problems.append(
-                SpecProblem(tree.keys[name], f"{name!r} cannot be named in an expression")
-            )
+            problems.add(tree.keys[name], f"{name!r} cannot be named in an expression")
         elif name in params or name == "seed":
-            problems.append(SpecProblem(tree.keys[name], f"{name!r} is a parameter as well"))
+            problems.add(tree.keys[name], f"{name!r} is a parameter as well")
     return problems
 
 
 def _variants(
-    tree: Tree | None, params: Mapping[str, Param], problems: list[SpecProblem]
+    tree: Tree | None, params: Mapping[str, Param], problems: Problems
 ) -> dict[str, dict[str, Value]]:
     if tree is None or tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
-        problems.append(SpecProblem(tree.place, "variants is a mapping of names to parameters"))
+        problems.add(tree.place, "variants is a mapping of names to parameters")
         return {}
     found: dict[str, dict[str, Value]] = {}
     for name, member in tree.value.items():
         if "@" in name or "." in name or problem_with_id(name):
-            problems.append(
-                SpecProblem(tree.keys[name], f"{name!r} cannot be the name of a variant")
-            )
+            problems.add(tree.keys[name], f"{name!r} cannot be the name of a variant")
         elif not isinstance(member.value, dict) or any(part.tag for part in member.walk()):
-            problems.append(
-                SpecProblem(member.place, f"variant {name!r} is a mapping of parameters")
-            )
+            problems.add(member.place, f"variant {name!r} is a mapping of parameters")
         else:
             try:
                 found[name] = accepted_params(params, plain(member))
             except ProctorError as error:
                 message = f"variant {name!r}: {error.message}"
-                problems.append(SpecProblem(member.place, message, error.hint))
+                problems.add(member.place, message, error.hint)
     return found
-
-
-def _text(content: bytes) -> str:
-    # A byte order mark tells UTF-16 from UTF-8, as for YAML.
-    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-    return content.decode("utf-16" if wide else "utf-8-sig")
 
 
 class _Content:
