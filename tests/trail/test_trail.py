@@ -9,13 +9,14 @@ from click.testing import CliRunner
 from commands import proctor
 from scipy import stats
 
+from proctor import trail
 from proctor.background import run_sync
 from proctor.cli.main import cli
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.runs.run import Run
 from proctor.trail.data import read_annotations
-from proctor.trail.experiment import TrailConfig, begin, select_traces
+from proctor.trail.experiment import ExperimentConfig, begin, select_traces
 from proctor.trail.scorer import score
 from proctor.trials.session import run_session
 
@@ -96,16 +97,22 @@ def test_one_failing_trace_does_not_stop_it(few: Path) -> None:
 
 def test_an_interrupted_experiment_goes_on(few: Path) -> None:
     """R-G6: what was done is not done again; another config is another run."""
-    config = TrailConfig(
-        experiment_id="cut", trail_data_dir=few / "data", gold_dir=few, approach="rules"
+    config = ExperimentConfig(
+        experiment_id="cut",
+        trail_data_dir=few / "data",
+        gold_dir=few,
+        approach="rules",
+        subset="full",
+        output_dir=few / "out",
+        max_workers=1,
     )
-    first = begin(config, few / "out", 1, max_trials=2)
+    first = begin(config, max_trials=2)
     run_sync(run_session(first.ready, first.folder))
     assert len(list(Run(first.folder.path).trials())) == 2
-    second = begin(config, few / "out")
+    second = begin(config)
     assert second.resumed
     assert second.folder.path == first.folder.path
-    other = begin(config.model_copy(update={"approach": "offline"}), few / "out")
+    other = begin(config.model_copy(update={"approach": "offline"}))
     assert not other.resumed
 
 
@@ -174,24 +181,31 @@ def test_what_cannot_count_is_named(few: Path) -> None:
 
 
 def test_subsets(shared: Path, few: Path) -> None:
-    """R-G6: dev18 is eighteen traces of a split, a file names its own, a bad one is refused."""
+    """R-G6: dev18 is the published list, sample18 eighteen traces of each split, a file names its
+    own, a bad one is refused."""
     whole = {"trail_data_dir": shared / "trail" / "data", "gold_dir": shared / "trail"}
     for split in ("GAIA", "SWE Bench"):
-        config = TrailConfig(experiment_id="x", split=split, subset="dev18", **whole)
+        config = ExperimentConfig(experiment_id="x", split=split, subset="sample18", **whole)
         files, missing = select_traces(config)
         assert len(files) == 18
         assert not missing
+    published = json.loads((shared / "trail" / "dev18.json").read_text())["trace_ids"]
+    files, missing = select_traces(ExperimentConfig(experiment_id="x", **whole))
+    assert sorted([*(path.stem for path in files), *missing]) == published
+    assert len(files) == 16
+    with pytest.raises(ProctorError, match="no traces of SWE Bench"):
+        select_traces(ExperimentConfig(experiment_id="x", split="SWE Bench", **whole))
     ids = sorted(path.stem for path in (few / "data" / "GAIA").iterdir())[:2]
     (few / "ids.txt").write_text("\n".join([*ids, "gone"]))
     here = {"trail_data_dir": few / "data", "gold_dir": few}
-    listed = TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here)
+    listed = ExperimentConfig(experiment_id="x", subset=str(few / "ids.txt"), **here)
     files, missing = select_traces(listed)
     assert [path.stem for path in files] == ids
     assert missing == ["gone"]
     (few / "broken.json").write_text('["one",')
     for subset in ("nowhere.txt", str(few / "broken.json"), str(few)):
         with pytest.raises(ProctorError, match="cannot be read"):
-            select_traces(TrailConfig(experiment_id="x", subset=subset, **here))
+            select_traces(ExperimentConfig(experiment_id="x", subset=subset, **here))
 
 
 def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,3 +299,107 @@ def test_correlations_carry_n_and_p(tmp_path: Path, traces: int) -> None:
     # A permutation test with sampled orders, so p agrees only roughly.
     assert overall["p_value"] == pytest.approx(expected.pvalue, abs=0.005)
     assert f"n = {traces}, p " in line
+
+
+def test_one_call_runs_an_experiment(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G6: `run_experiment` with the documented defaults; the log names every experiment once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
+    places = {"trail_data_dir": few / "data", "gold_dir": few, "output_dir": few / "out"}
+    default = trail.ExperimentConfig(experiment_id="d", **places)
+    assert (default.model, default.approach, default.subset, default.prompt_version) == (
+        "openai/gpt-5-mini",
+        "single_pass",
+        "dev18",
+        "v2",
+    )
+    assert (default.split, default.max_workers, default.evidence) == ("GAIA", 5, "strict")
+    with MockLLM([{"text": '{"errors": [], "scores": {}}', "times": "forever"}]) as server:
+        config = trail.ExperimentConfig(
+            experiment_id="one", subset="full", base_url=server.base_url, **places
+        )
+        done = trail.run_experiment(config)
+        again = trail.run_experiment(config)
+        assert {request.model for request in server.requests} == {"gpt-5-mini"}
+    assert done.metrics["traces"] == 6
+    assert done.metrics["wall_seconds"] > 0
+    assert len(done.metrics["per_trace"]) == 6
+    assert {"gold_errors", "joint_accuracy"} <= done.metrics["per_trace"][0].keys()
+    assert done.metrics["caution"] is None  # the model answered by itself
+    log = json.loads((few / "out" / "experiment_log.json").read_text())
+    assert [row["config"]["experiment_id"] for row in log] == ["one", "one"]
+    assert log[0]["run"] != log[1]["run"] == f"one/{again.path.name}"
+    assert log[0]["metrics"]["joint_accuracy"] == done.metrics["joint_accuracy"]
+
+
+def test_an_option_without_effect_is_refused(few: Path) -> None:
+    """R-G6: options of models are refused for an approach that calls none."""
+    for flags in (["--model", "openai:x"], ["--leads", "offline"], ["--semantic-checks", "off"]):
+        done = proctor("trail", *run_args(few, "idle", "--approach", "rules", *flags))
+        assert done.returncode == 2
+        assert "calls no model" in done.stderr
+
+
+def test_leads_are_off_unless_requested(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G4, R-G6: a model is measured by itself; with leads, every output says so."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
+    with MockLLM([{"text": '{"errors": [], "scores": {}}', "times": "forever"}]) as server:
+        flags = ["--approach", "single_pass", "--model", "openai:scripted"]
+        flags += ["--base-url", server.base_url]
+        alone = invoke(*run_args(few, "alone", *flags))
+        assert not any("LEADS" in str(request.messages) for request in server.requests)
+        helped = invoke(*run_args(few, "helped", *flags, "--leads", "offline"))
+        assert any("LEADS" in str(request.messages) for request in server.requests)
+    assert "note:" not in alone.output
+    assert "note: the shipped detector was trained" in helped.output
+    (path,) = (few / "out" / "helped").iterdir()
+    assert "- leads: offline" in (path / "summary.md").read_text()
+    assert "leads" in (path / "predictions").glob("*.json").__next__().read_text()
+    shown = invoke("compare", "--output-dir", str(few / "out"))
+    assert "leads" in shown.output.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "category"),
+    [
+        ("429 rate limit exceeded", "Rate Limiting"),
+        ("401 unauthorized", "Authentication Errors"),
+        ("403 forbidden", "Authentication Errors"),
+        ("404 not found", "Resource Not Found"),
+        ("500 internal server error", "Service Errors"),
+        ("the request timed out", "Timeout Issues"),
+        ("MemoryError", "Resource Exhaustion"),
+    ],
+)
+@pytest.mark.parametrize("place", ["status", "message", "logs"])
+def test_traces_without_times_are_judged(tmp_path: Path, message, category, place) -> None:
+    """R-T7, R-G3: a TRAIL span needs neither times nor attributes; its error has its category."""
+    span = {"span_id": "s1", "span_name": "call", "status_code": "Unset"}
+    if place == "logs":
+        span["logs"] = [{"body": f"HTTP {message}" if message[0].isdigit() else message}]
+    else:
+        span["status_message"] = f"HTTP {message}" if message[0].isdigit() else message
+        span["status_code"] = "Error" if place == "status" else "Unset"
+    if place == "status":
+        span["status_message"] = message
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"trace_id": "t1", "spans": [span]}))
+    done = proctor("diagnose", path, "--method", "rules", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (finding,) = json.loads(done.stdout)["errors"]
+    assert (finding["category"], finding["location"]) == (category, "s1")
+
+
+def test_five_identical_calls_are_abuse(tmp_path: Path) -> None:
+    """R-G3: the same call five times is Resource Abuse, at the last; four times is none."""
+    for times in (4, 5):
+        spans = [
+            {"span_id": f"s{n}", "span_name": "search", "span_attributes": {"q": "x"}}
+            for n in range(times)
+        ]
+        path = tmp_path / f"{times}.json"
+        path.write_text(json.dumps({"trace_id": "t1", "spans": spans}))
+        done = proctor("diagnose", path, "--method", "rules", "--format", "json")
+        found = json.loads(done.stdout)
+        expected = [("Resource Abuse", "s4")] if times == 5 else []
+        assert [(f["category"], f["location"]) for f in found["errors"]] == expected
+        assert found["scores"] or found["notes"]

@@ -3,6 +3,9 @@
 A trace is a case, a diagnosis method is the agent, the share of annotated pairs found is the score.
 So experiments resume, run in parallel, record their cost and can be queried like all runs.
 
+    config = ExperimentConfig(experiment_id="first", trail_data_dir="trail/data", gold_dir="trail")
+    proctor.trail.run_experiment(config).metrics
+
     annotations = proctor.trail.read_annotations(folder).by_trace
     proctor.trail.score(annotations, predictions)
 """
@@ -13,26 +16,31 @@ from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from proctor.trail.data import Annotation, Annotations, Mark, read_annotations
-    from proctor.trail.experiment import TrailConfig
+    from proctor.trail.experiment import ExperimentConfig, run_experiment
+    from proctor.trail.report import TrailResult
     from proctor.trail.scorer import Scorecard, score
 
 __all__ = [
     "Annotation",
     "Annotations",
+    "ExperimentConfig",
     "Mark",
     "Scorecard",
-    "TrailConfig",
+    "TrailResult",
     "read_annotations",
+    "run_experiment",
     "score",
 ]
 
 _HOME_OF = {
     "Annotation": "proctor.trail.data",
     "Annotations": "proctor.trail.data",
+    "ExperimentConfig": "proctor.trail.experiment",
     "Mark": "proctor.trail.data",
     "Scorecard": "proctor.trail.scorer",
-    "TrailConfig": "proctor.trail.experiment",
+    "TrailResult": "proctor.trail.report",
     "read_annotations": "proctor.trail.data",
+    "run_experiment": "proctor.trail.experiment",
     "score": "proctor.trail.scorer",
 }
 """Public name → the module that defines it."""

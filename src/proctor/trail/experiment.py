@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
-from pydantic import Field
+from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
-from proctor.background import threads
+from proctor.background import run_sync, threads
 from proctor.checks.base import CheckResult, skipped, unscored
 from proctor.errors import ProctorError
-from proctor.files import write_atomic
+from proctor.files import lock_file, write_atomic
 from proctor.formatting import percent, plural
 from proctor.runs.folder import RunFolder, safe_name
 from proctor.runs.run import Run
@@ -34,7 +35,7 @@ from proctor.trail.scorer import Scorecard, score
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.resume import restore
-from proctor.trials.session import new_folder
+from proctor.trials.session import INFRA, new_folder, run_session
 
 if TYPE_CHECKING:
     from proctor.checks.base import CheckContext
@@ -63,6 +64,8 @@ class DiagnosisAgentConfig(AgentConfig):
     """Prompt version."""
     evidence: Literal["strict", "off"] = "strict"
     """Whether quotes of the model must appear verbatim in the span."""
+    leads: Literal["none", "offline"] = "none"
+    """Whether the model is shown what the offline detector found."""
     limit: int = Field(default=120_000, ge=1000)
     """Maximum characters of a trace in one prompt."""
     max_cost_usd: float | None = Field(default=None, gt=0)
@@ -91,6 +94,7 @@ class DiagnosisAgentConfig(AgentConfig):
             model,
             prompt_version=self.prompt_version,
             evidence=self.evidence,
+            leads=self.leads,
             limit=self.limit,
             max_cost_usd=self.max_cost_usd,
             cache=DiskCache(cache_folder("diagnose"), ChatReply),
@@ -179,8 +183,14 @@ APPROACHES = {"on": "agentic", "off": "offline"}
 """External names → ours."""
 
 
-class TrailConfig(Strict):
+DEFAULT_MODEL = "openai/gpt-5-mini"
+"""The model of an experiment that names none."""
+
+
+class ExperimentConfig(Strict):
     """Definition of an experiment: stored as config.json, and compared to detect the same one."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     experiment_id: str = Field(min_length=1)
     """Name of the experiment."""
@@ -188,17 +198,51 @@ class TrailConfig(Strict):
     """Trace folder: the split's folder or its parent."""
     gold_dir: Path
     """Annotation folder: the split's folder or its parent."""
+    output_dir: Path = Field(default=Path("results/trail"), exclude=True)
+    """Folder for the runs and the experiment log."""
     split: str = "GAIA"
     """GAIA or SWE Bench."""
-    approach: str = "offline"
+    approach: str = "single_pass"
     """offline, rules, learned, single_pass or agentic; off and on are accepted too."""
-    subset: str = "full"
-    """full, dev18, or a file with one trace id per line (or a JSON list)."""
+    subset: str = "dev18"
+    """full, dev18, sample18, or a file with one trace id per line (or a JSON list)."""
     model: str | None = None
+    """PROVIDER:MODEL; without one, single_pass and agentic call `DEFAULT_MODEL`."""
     base_url: str | None = None
     api_key_env: str | None = None
     prompt_version: str = "v2"
+    evidence: Literal["strict", "off"] = Field(
+        default="strict", validation_alias=AliasChoices("evidence", "semantic_checks")
+    )
+    """Whether quotes of the model must appear verbatim in the span; also `semantic_checks`."""
+    leads: Literal["none", "offline"] = "none"
+    """Whether the model is shown what the offline detector found."""
+    max_workers: int = Field(default=5, ge=1, exclude=True)
+    """Traces to diagnose at the same time."""
     notes: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_model(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Name the default model; refuse options that have no effect without one."""
+        from proctor.diagnose.methods import calls_model
+
+        approach = given.get("approach", cls.model_fields["approach"].default)
+        if calls_model(approach):
+            return {**given, "model": given.get("model") or DEFAULT_MODEL}
+        for name in ("model", "base_url", "api_key_env", "prompt_version", "evidence", "leads"):
+            if given.get(name) not in (None, cls.model_fields[name].default):
+                raise ProctorError(
+                    f"{name} has no effect: the approach {approach!r} calls no model",
+                    hint="leave it out, or use single_pass or agentic",
+                )
+        return given
+
+    @property
+    def uses_detector(self) -> bool:
+        """Whether the findings come from the shipped detector, or a model was shown them."""
+        method = APPROACHES.get(self.approach, self.approach)
+        return method in ("offline", "learned") or self.leads == "offline"
 
     @property
     def traces(self) -> Path:
@@ -220,6 +264,8 @@ class TrailConfig(Strict):
             base_url=self.base_url,
             api_key_env=self.api_key_env,
             prompt_version=self.prompt_version,
+            evidence=self.evidence,
+            leads=self.leads,
         )
 
 
@@ -232,7 +278,7 @@ def _inside(folder: Path, name: str) -> Path:
 # -- trace selection -----------------------------------------------------------------------------
 
 
-def select_traces(config: TrailConfig) -> tuple[list[Path], list[str]]:
+def select_traces(config: ExperimentConfig) -> tuple[list[Path], list[str]]:
     """Return the traces of the subset, ordered by name, and requested ids that are missing."""
     if not config.traces.is_dir():
         raise ProctorError("no such folder of traces", where=str(config.traces))
@@ -250,13 +296,18 @@ def select_traces(config: TrailConfig) -> tuple[list[Path], list[str]]:
     return list(files.values()), missing
 
 
-def _wanted(config: TrailConfig) -> list[str] | None:
+def _wanted(config: ExperimentConfig) -> list[str] | None:
     """Return the ids of a subset; None for all."""
     if config.subset == "full":
         return None
-    if config.subset == "dev18":
-        manifest = json.loads(Path(__file__).with_name("dev18.json").read_text(encoding="utf-8"))
-        return manifest.get(config.split, [])
+    shipped = json.loads(Path(__file__).with_name("subsets.json").read_text(encoding="utf-8"))
+    if config.subset in shipped:
+        if config.split not in shipped[config.subset]:
+            raise ProctorError(
+                f"the subset {config.subset!r} has no traces of {config.split}",
+                hint="use sample18, full, or a file of trace ids",
+            )
+        return shipped[config.subset][config.split]
     path = Path(config.subset)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -267,7 +318,7 @@ def _wanted(config: TrailConfig) -> list[str] | None:
         raise ProctorError(
             f"the subset cannot be read: {why}",
             where=config.subset,
-            hint="use full, dev18, or a file with one trace id per line (or a JSON list)",
+            hint="use full, dev18, sample18, or a file with one trace id per line (or a JSON list)",
         ) from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -278,15 +329,16 @@ def _wanted(config: TrailConfig) -> list[str] | None:
 class TrailExperiment(NamedTuple):
     """A prepared experiment: run it with `run_session(ready, folder)`, then `write_results`."""
 
-    config: TrailConfig
+    config: ExperimentConfig
     ready: RunContext
     folder: RunFolder
     resumed: bool
     missing: list[str]
 
 
-def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) -> TrailExperiment:
+def begin(config: ExperimentConfig, **limits: Any) -> TrailExperiment:
     """Return a new run of an experiment, or the last one if it is the same and unfinished."""
+    root, max_workers = config.output_dir, config.max_workers
     files, missing = select_traces(config)
     if not config.gold.is_dir():
         raise ProctorError("no such folder of annotations", where=str(config.gold))
@@ -327,11 +379,11 @@ def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) 
     return TrailExperiment(config, ready, folder, False, missing)
 
 
-def _config_text(config: TrailConfig) -> bytes:
+def _config_text(config: ExperimentConfig) -> bytes:
     return config.model_dump_json(indent=2).encode() + b"\n"
 
 
-def _unfinished(config: TrailConfig, root: Path) -> RunFolder | None:
+def _unfinished(config: ExperimentConfig, root: Path) -> RunFolder | None:
     """Return the last run of this experiment if it has the same config and is unfinished."""
     # Folder names begin with the time, so the last one is the newest.
     earlier = sorted((root / safe_name(config.experiment_id)).glob("*/_spec_.yaml"))
@@ -350,31 +402,92 @@ def _unfinished(config: TrailConfig, root: Path) -> RunFolder | None:
 # -- results -------------------------------------------------------------------------------------
 
 
+def run_experiment(config: ExperimentConfig) -> TrailResult:
+    """Run a TRAIL experiment from start to end and return its metrics; resumes an unfinished one.
+
+    done = proctor.trail.run_experiment(proctor.trail.ExperimentConfig(
+        experiment_id="first", trail_data_dir="trail/data", gold_dir="trail"))
+    done.metrics["joint_accuracy"]
+    """
+    experiment = begin(config)
+    # nested: notebooks call this inside a running event loop.
+    run = run_sync(run_session(experiment.ready, experiment.folder, rerun=INFRA), nested=True)
+    return write_results(run)
+
+
 def write_results(run: Run) -> TrailResult:
-    """Write the derived predictions, metrics and summary of a run."""
+    """Write the derived predictions, metrics and summary of a run, and add it to the log."""
     config: dict[str, Any] = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
-    gold = read_annotations(TrailConfig.model_validate(config).gold)
+    settings = ExperimentConfig.model_validate(config)
+    gold = read_annotations(settings.gold)
     predicted, failed, fallbacks = _predictions(run)
     # Gold of traces outside the subset would count as missing predictions.
     requested = {str(cell["case"]) for cell in run.spec["cells"]}
     gold_traces = {name: note for name, note in gold.by_trace.items() if name in requested}
     card = score(gold_traces, predicted)
     totals = run.totals
+    ends = [trial.started_ns / 1e9 + (trial.duration_ms or 0) / 1e3 for trial in run.trials()]
+    began = min((trial.started_ns / 1e9 for trial in run.trials()), default=0.0)
     metrics = {
         **card_record(card),
+        "per_trace": [
+            _trace_record(name, gold_traces[name], predicted[name])
+            for name in sorted(gold_traces.keys() & predicted.keys())
+        ],
         "failed": failed,
+        "wall_seconds": round(max(ends) - began, 3) if ends else None,
         # Only problems of this subset: gold folders hold the whole split.
         "gold_problems": [p for p in gold.problems if p.split(".json:")[0] in requested],
         "cost_usd": totals.cost_usd,
         "unpriced_calls": totals.unpriced_calls,
         "fallen_back": fallbacks,
-        "caution": None if config["approach"] == "rules" else TRAINED,
+        "caution": TRAINED if settings.uses_detector else None,
     }
     pretty = msgspec.json.format(msgspec.json.encode(metrics), indent=2)
     write_atomic(run.path / "metrics.json", pretty + b"\n")
     result = TrailResult(config, metrics, run.path)
+    _add_to_log(result)
     write_atomic(run.path / "summary.md", "\n".join(summary_lines(result)).encode() + b"\n")
     return result
+
+
+def _trace_record(name: str, gold: Annotation, predicted: Annotation) -> dict[str, Any]:
+    """Return the figures of one trace."""
+    card = score({name: gold}, {name: predicted})
+    figures = ("location_accuracy", "joint_accuracy", "pair_precision", "pair_recall", "pair_f1")
+    return {
+        "trace_id": name,
+        "gold_errors": len(gold.marks),
+        "findings": len(predicted.marks),
+        **{key: getattr(card, key) for key in figures},
+    }
+
+
+def _add_to_log(result: TrailResult) -> None:
+    """Put an experiment into `experiment_log.json` of its output folder; a run is there once."""
+    path = result.path.parent.parent / "experiment_log.json"
+    run = f"{result.path.parent.name}/{result.path.name}"
+    with path.with_suffix(".lock").open("ab") as lock:
+        lock_file(lock)
+        try:
+            log: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            log = []
+        except ValueError as error:
+            raise ProctorError(f"not JSON: {error}", where=str(path)) from None
+        row = {
+            "run": run,
+            "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config": result.config,
+            "metrics": {
+                key: value
+                for key, value in result.metrics.items()
+                if isinstance(value, int | float) or value is None
+            },
+            "traces_failed": len(result.metrics["failed"]),
+        }
+        log = [*(entry for entry in log if entry.get("run") != run), row]
+        write_atomic(path, json.dumps(log, indent=2).encode() + b"\n")
 
 
 def _predictions(run: Run) -> tuple[dict[str, Annotation], dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from proctor.formatting import p_text, plural
+from proctor.formatting import duration_ms, p_text, plural
 from proctor.sanitize import line
 from proctor.tables import table
 
@@ -33,9 +33,9 @@ TRAINED = (
 )
 """Note for every method that uses the detector: all but the rules."""
 
-SETTINGS = ("split", "subset", "approach", "model", "prompt_version")
+SETTINGS = ("split", "subset", "approach", "model", "prompt_version", "evidence", "leads")
 
-MAY_DIFFER = ("subset", "model", "prompt_version", "notes")
+MAY_DIFFER = ("subset", "model", "prompt_version", "evidence", "leads", "notes")
 """Settings shown next to metrics where experiments differ."""
 
 
@@ -58,6 +58,10 @@ def figure(value: Any) -> str:
 def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Format one set of predictions for the terminal: the metrics, then each category."""
     yield f"{metrics['traces']} traces"
+    if metrics.get("wall_seconds") is not None:
+        yield f"  {'wall time':<{WIDTH}}{duration_ms(metrics['wall_seconds'] * 1000):>8}"
+    if "failed" in metrics:
+        yield f"  {'traces failed':<{WIDTH}}{len(metrics['failed']):>8}"
     for key, name in FIGURES.items():
         yield f"  {name:<{WIDTH}}{figure(metrics[key]):>8}"
     for key, found in metrics["correlations"].items():
