@@ -190,3 +190,45 @@ def test_nothing_heavy_at_import() -> None:
     """R-G3: importing diagnosis does not load numpy; only the learned detector does."""
     code = "import sys, proctor.diagnose.methods; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_work_on_a_trace_grows_with_its_spans() -> None:
+    """R-G2: ten times the spans take about ten times the steps of Python, not a hundred times."""
+
+    def lines_run(spans: int) -> int:
+        made = [Span(span_id="root", trace_id="t", name="a", kind=SpanKind.AGENT, start_ns=0)]
+        for number in range(spans):
+            tool = number % 2
+            failed = SpanStatus.ERROR if number % 6 == 1 else SpanStatus.UNSET
+            made.append(
+                Span(
+                    span_id=f"s{number}",
+                    trace_id="t",
+                    parent_id="root",
+                    name="search" if tool else "chat",
+                    kind=SpanKind.TOOL if tool else SpanKind.LLM,
+                    start_ns=number + 1,
+                    tool_name="search" if tool else None,
+                    status=failed if tool else SpanStatus.UNSET,
+                    error_message="it timed out" if tool and number % 6 == 1 else None,
+                    output_messages=() if tool else (Message("assistant", f"look at {number}"),),
+                )
+            )
+        trace, count = Trace(trace_id="t", spans=made), 0
+
+        def tracer(_frame: object, _event: str, _arg: object) -> object:
+            nonlocal count
+            count += 1
+            return tracer
+
+        before = sys.gettrace()
+        sys.settrace(tracer)  # type: ignore[arg-type]
+        try:
+            diagnose(trace)
+        finally:
+            sys.settrace(before)
+        return count
+
+    lines_run(10)  # the shipped model is loaded once
+    # Beyond the 60 steps that a step is compared with.
+    assert lines_run(4000) < 13 * lines_run(400)

@@ -254,7 +254,7 @@ async def test_single_pass_asks_once_and_cleans() -> None:
     lead = Finding(Category.TIMEOUT, "search01", "429", "a lead", Impact.LOW, 0.5, "rule")
     offline = Diagnosis("trace", "offline", (lead,))
     with MockLLM([reply(error(), error("Bad Luck"))]) as server:
-        found = await single_pass(sample(), asking(server), offline)
+        found = await single_pass(sample(), asking(server, leads="offline"), offline)
         (asked,) = server.requests
     assert found.method == "single_pass"
     assert pairs(found) == {("search01", "Rate Limiting")}

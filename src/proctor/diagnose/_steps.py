@@ -93,6 +93,14 @@ class AgentStep:
     """What the next step of this agent was shown as a result."""
     report: AgentStep | None = None
     """The last step of a sub-agent since this agent's previous step."""
+    following: AgentStep | None = None
+    """The next step of this agent."""
+    planned: bool = False
+    """Whether an earlier step of this agent plans."""
+    planned_lookups: bool = False
+    """Whether such a plan needs a tool or a source."""
+    worked: bool = False
+    """Whether an earlier step of this agent calls anything besides submitting the answer."""
 
     @property
     def span_id(self) -> str:
@@ -147,16 +155,6 @@ class Steps:
     """Tool spans without a model call: plain code called them, or the model calls were not
     recorded.
     """
-
-    def before(self, step: AgentStep) -> list[AgentStep]:
-        """Earlier steps of the same agent."""
-        return [m for m in self.steps if m.agent == step.agent and m.index < step.index]
-
-    def after(self, step: AgentStep) -> AgentStep | None:
-        """The next step of the same agent."""
-        return next(
-            (m for m in self.steps if m.agent == step.agent and m.index == step.index + 1), None
-        )
 
 
 class _Reader:
@@ -237,10 +235,15 @@ class _Reader:
             steps.append(self._step(spans[start], agent, tools))
         for number, step in enumerate(steps):
             step.index, step.of = number, len(steps)
-            if number + 1 < len(steps):
-                step.observation = _answer_to(step, steps[number + 1])
-                if not step.failure and _FAILED.match(step.observation):
-                    step.failure = step.observation
+        for step, following in pairwise(steps):
+            step.following = following
+            step.observation = _answer_to(step, following)
+            if not step.failure and _FAILED.match(step.observation):
+                step.failure = step.observation
+            following.planned = step.planned or step.plans
+            needs_lookups = step.plans and not step.self_contained
+            following.planned_lookups = step.planned_lookups or needs_lookups
+            following.worked = step.worked or step.works
         return steps
 
     def _step(self, span: Span, agent: str, tools: tuple[Span, ...]) -> AgentStep:
@@ -280,8 +283,10 @@ class _Reader:
         # The error may be on the step span around the calls; it belongs to the last of them.
         parent = self.trace.node(span.parent_id) if span.parent_id else None
         if parent is not None and parent.kind == SpanKind.CHAIN and parent.span.failed:
-            last = [c.span_id for c in parent.children if c.kind == SpanKind.LLM][-1:]
-            if last == [span.span_id]:
+            below = self.tree.children[self.tree.position[parent.span_id]]
+            calls = (self.tree.spans[at] for at in reversed(below))
+            last = next((call for call in calls if call.kind == SpanKind.LLM), None)
+            if last is not None and last.span_id == span.span_id:
                 return parent.span.error_message or parent.span.error_type or "error"
         return ""
 

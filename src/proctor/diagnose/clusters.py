@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from proctor.diagnose.finding import Diagnosis, Finding, Impact
 from proctor.diagnose.taxonomy import Category
 
@@ -32,7 +34,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 _WORST = {Impact.HIGH: 0, Impact.MEDIUM: 1, Impact.LOW: 2}
 
 
-class Occurrence(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Occurrence:
     """One occurrence of a failure: its trial or trace, its span and its text."""
 
     where: str
@@ -55,16 +58,7 @@ class Cluster:
 
     def to_dict(self) -> dict[str, object]:
         """Return the cluster as JSON data."""
-        return {
-            "category": self.category.value,
-            "place": self.place,
-            "message": self.message,
-            "impact": self.impact.value,
-            "count": self.count,
-            "of": self.of,
-            "findings": self.findings,
-            "samples": [sample._asdict() for sample in self.samples],
-        }
+        return msgspec.to_builtins(self)
 
 
 class _Noted(NamedTuple):

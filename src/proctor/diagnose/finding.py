@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from proctor.diagnose.taxonomy import Category
 
 if TYPE_CHECKING:
@@ -40,15 +42,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding under the keys of TRAIL's annotation files, plus our own keys."""
-        return {
-            "category": self.category.value,
-            "location": self.location,
-            "evidence": self.evidence,
-            "description": self.description,
-            "impact": self.impact.value,
-            "confidence": round(self.confidence, 4),
-            "detector": self.detector,
-        }
+        return {**msgspec.to_builtins(self), "confidence": round(self.confidence, 4)}
 
 
 @dataclass(frozen=True, slots=True)

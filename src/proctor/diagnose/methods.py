@@ -2,8 +2,8 @@
 
 Promise: every finding names a span of the trace and quotes text from it; `Diagnosis.method` says
 what produced the findings. The offline methods are deterministic, need no provider and take
-milliseconds. A method that calls a model gets the offline findings as leads and falls back to
-them, so there is always an answer.
+milliseconds. A method that calls a model falls back to the offline findings, so there is always an
+answer, and gets them as leads only on request.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class ModelOptions(TypedDict, total=False):
     """The shipped prompt to use."""
     evidence: Literal["strict", "off"]
     """Whether quotes must appear verbatim in their span."""
+    leads: Literal["none", "offline"]
+    """Whether the prompts show what the offline detector found."""
     limit: int
     """Characters of the trace in one prompt."""
     max_reply_tokens: int
@@ -126,7 +128,8 @@ def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
     # A trace without steps was not judged: it has no scores, rather than full marks.
     seen = bool(steps.steps or steps.strays or findings)
     scores = scores_of(findings, values) if seen else {}
-    return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds)
+    notes = () if seen else ("no scores: the trace has no model call, no tool call and no error",)
+    return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds, notes)
 
 
 def detector_options(model: ChatModel | str | None, **how: Any) -> DetectorOptions:

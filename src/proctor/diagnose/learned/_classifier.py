@@ -54,6 +54,9 @@ MACHINES = (
     Machine(1.0, 0.0, {"output": 0.5, "plan": 0.5}, 1.5),
 )
 
+# Rows compared with the training spans at a time: bounds the memory of a long trace.
+BLOCK = 4096
+
 # Machine and field of each block of word weights.
 VIEWS = tuple((number, field) for number, m in enumerate(MACHINES) for field in m.words)
 
@@ -105,8 +108,17 @@ class TrainedModel:
 
     def read_rows(self, rows: Sequence[FeatureRow]) -> TraceScores:
         """Score the spans of one trace with every classifier."""
-        if not rows:
-            return TraceScores(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
+        scores = np.zeros((len(MACHINES), len(rows), len(self.base)))
+        cosines = np.zeros(len(rows))
+        for start in range(0, len(rows), BLOCK):
+            part = slice(start, start + BLOCK)
+            scores[:, part], cosines[part] = self._read_block(rows[part])
+        # A span whose exporter dropped data cannot be judged.
+        scores[:, [row.cut for row in rows]] = 0.0
+        return TraceScores(scores, float(cosines.mean()) if rows else 0.0)
+
+    def _read_block(self, rows: Sequence[FeatureRow]) -> tuple[Numbers, Numbers]:
+        """Return the scores of some rows, and their cosine to the nearest known facts."""
         facts = fact_table(rows, self.fact_names)
         # Computed once: both the similarities and the cosines below need them.
         products = _Products.of(facts, self.support)
@@ -124,12 +136,10 @@ class TrainedModel:
                 if words is not None and len(words.buckets):
                     values = weighed(words, self.rarity[block])
                     scores[number, place] += values @ self.word_weights[block, words.buckets]
-        # A span whose exporter dropped data cannot be judged.
-        scores[:, [row.cut for row in rows]] = 0.0
-        return TraceScores(scores, self._familiar(rows, products))
+        return scores, self._cosines(rows, products)
 
-    def _familiar(self, rows: Sequence[FeatureRow], products: _Products) -> float:
-        """Return the mean cosine of each row's facts to the nearest known ones.
+    def _cosines(self, rows: Sequence[FeatureRow], products: _Products) -> Numbers:
+        """Return the cosine of each row's facts to the nearest known ones.
 
         Facts never seen in training count against a row. Distance would not work: a row with few
         known facts lies near everything.
@@ -138,7 +148,7 @@ class TrainedModel:
         strange = [sum(v * v for n, v in row.facts.items() if n not in known) for row in rows]
         size = np.sqrt(products.one + np.array(strange))
         cosines = products.both / (np.outer(size, np.sqrt(products.other)) + 1e-9)
-        return float(cosines.max(axis=1).mean())
+        return cosines.max(axis=1)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays to store; words and facts at half precision."""

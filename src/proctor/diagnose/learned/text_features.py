@@ -13,12 +13,12 @@ import numpy as np
 
 from proctor.diagnose._steps import plain
 from proctor.diagnose.learned._features import (
+    Scenes,
     facts_of_amounts,
     facts_of_rules,
     facts_of_step,
     facts_of_tool,
     facts_of_trace,
-    scenes_of,
 )
 from proctor.diagnose.rules import heard
 
@@ -113,12 +113,12 @@ def rows_of(steps: Steps, findings: Iterable[Finding]) -> list[FeatureRow]:
     for finding in heard(findings):
         name = f"{finding.detector.removeprefix('rule:')}: {finding.category.value}"
         rules.setdefault(finding.location, []).append(name)
-    scenes = scenes_of(steps)
-    trace = facts_of_trace(scenes, rules)
+    scenes = Scenes(steps)
+    trace = facts_of_trace(scenes.all, rules)
     hasher = Hasher()
     words: dict[int, dict[str, HashedWords]] = {}
     rows: list[FeatureRow] = []
-    for scene in scenes:
+    for scene in scenes.all:
         facts = facts_of_step(scene, scenes) | trace | facts_of_rules(scene, rules)
         facts |= facts_of_amounts(scene)
         words[scene.place] = _words(scene, words, hasher)

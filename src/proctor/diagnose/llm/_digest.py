@@ -37,19 +37,17 @@ _FAILED_WEIGHT = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The text, and the number of spans it names, shows whole, and shows in part."""
+    """The text, and the number of spans it shows whole."""
 
     text: str
-    indexed: int
     whole: int
-    cut: int
 
 
 def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | None = None) -> Digest:
     """Render the trace, or some of its spans, in at most `limit` characters."""
     chosen = list(trace.index.spans if spans is None else spans)
     header = _header(trace, max(0, limit // 10))
-    index, indexed = _index(chosen, int((limit - len(header)) * INDEX_SHARE))
+    index = _index(chosen, int((limit - len(header)) * INDEX_SHARE))
     fixed = f"{header}## Spans (id kind name status)\n{index}\n## What they hold\n"
     shown: set[str] = set()
     bodies = [_body(span, shown) for span in chosen]
@@ -57,7 +55,7 @@ def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | Non
     weights = [_FAILED_WEIGHT if s.failed else _WEIGHT.get(s.kind, 1.0) for s in chosen]
     given = _share_out([len(b) for b in bodies], weights, room)
     parts: list[str] = []
-    whole = cut = 0
+    whole = 0
     for body, size in zip(bodies, given, strict=True):
         if not body:
             continue
@@ -65,9 +63,8 @@ def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | Non
             whole += 1
             parts.append(body)
         elif size >= MIN_BODY:
-            cut += 1
             parts.append(shorten(body, size))
-    return Digest((fixed + "".join(parts))[:limit], indexed, whole, cut)
+    return Digest((fixed + "".join(parts))[:limit], whole)
 
 
 def shorten(text: str, size: int) -> str:
@@ -94,7 +91,7 @@ def _header(trace: Trace, size: int) -> str:
     return f"## Task\n{task}\n## Final answer\n{answer}\n"
 
 
-def _index(spans: Sequence[Span], size: int) -> tuple[str, int]:
+def _index(spans: Sequence[Span], size: int) -> str:
     """Return one line per span, in trace order; failed ones are dropped last when there are too
     many.
     """
@@ -113,7 +110,7 @@ def _index(spans: Sequence[Span], size: int) -> tuple[str, int]:
         kept.add(span.span_id)
     text = "".join(lines[span.span_id] for span in spans if span.span_id in kept)
     missing = len(spans) - len(kept)
-    return (text + f"({missing} more spans not listed)\n" if missing else text), len(kept)
+    return text + f"({missing} more spans not listed)\n" if missing else text
 
 
 def _share_out(needs: Sequence[int], weights: Sequence[float], room: int) -> list[int]:

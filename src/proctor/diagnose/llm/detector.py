@@ -10,9 +10,9 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -37,20 +37,23 @@ MAX_GROUPS = 8
 GROUP_SPANS = 12
 
 Read = TypeVar("Read")
+Leads = Literal["none", "offline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorOptions:
     """Options of the model calls.
 
-    `limit` is the number of characters of the trace in one prompt. The budget applies to one trace:
-    calls (repairs included), dollars and seconds; no call is made once one of them is used up. A
-    money cap with a model of unknown price ends after its first call.
+    `limit` is the number of characters of the trace in one prompt. `leads` is whether prompts show
+    what the offline detector found: a model then no longer answers by itself. The budget applies to
+    one trace: calls (repairs included), dollars and seconds; no call is made once one of them is
+    used up. A money cap with a model of unknown price ends after its first call.
     """
 
     model: ChatModel
     prompt_version: str = _prompt.DEFAULT_VERSION
     evidence: parse.Evidence = "strict"
+    leads: Leads = "none"
     limit: int = DEFAULT_LIMIT
     max_reply_tokens: int = _prompt.MAX_REPLY_TOKENS
     max_calls: int = 24
@@ -77,11 +80,19 @@ class OutOfBudget(Exception):
 
 
 class _Desk:
-    """Call one model about one trace within its budget, and record the usage."""
+    """Diagnose one trace with one model within its budget; record usage and notes.
 
-    def __init__(self, how: DetectorOptions) -> None:
-        self.how = how
-        self._until = how.clock() + how.max_seconds
+    `offline` supplies the scores that the model does not give, the result on failure and, on
+    request, leads.
+    """
+
+    def __init__(self, trace: Trace, how: DetectorOptions, offline: Diagnosis, method: str) -> None:
+        self.trace, self.how, self.offline, self.method = trace, how, offline, method
+        self.notes: list[str] = []
+        if how.leads == "offline":
+            self.notes.append("the prompts contained leads: findings of the offline detector")
+        self._began = how.clock()
+        self._until = self._began + how.max_seconds
         self._replies: list[ChatReply] = []
         self._begun = 0
         self._cached = 0
@@ -132,9 +143,44 @@ class _Desk:
         if sum(reply.cost_usd or 0.0 for reply in self._replies) >= how.max_cost_usd:
             raise OutOfBudget(f"the budget of {dollars(how.max_cost_usd)} is used up")
 
-    def use(self) -> ModelUse:
-        """Return the usage so far."""
-        return ModelUse.of(self._replies) + ModelUse(cached=self._cached)
+    def offline_in(self, spans: Sequence[Span]) -> list[Finding]:
+        """Return the offline findings in some spans."""
+        inside = {span.span_id for span in spans}
+        return [finding for finding in self.offline.findings if finding.location in inside]
+
+    def leads(self, spans: Sequence[Span]) -> list[Finding]:
+        """Return the findings to show to the model, in some spans; none unless requested."""
+        return self.offline_in(spans) if self.how.leads == "offline" else []
+
+    def findings_in(self, reply: dict[str, Any]) -> parse.Cleaned:
+        """Return the verified findings of a reply."""
+        detector = f"{self.method}:{self.how.model.name}"
+        return parse.read_findings(reply, self.trace, evidence=self.how.evidence, detector=detector)
+
+    def diagnosis(self, findings: Sequence[Finding], scores: dict[str, Score]) -> Diagnosis:
+        """Return the result: offline scores where the model gave none, reasons by the findings."""
+        values = [score.value for score in self.offline.scores.values()]
+        missing = [in_words(name) for name in self.offline.scores if name not in scores]
+        if missing and scores:
+            self.notes.append(
+                f"the model gave no usable score of {', '.join(missing)}: offline ones"
+            )
+        elif missing:
+            self.notes.append("the model gave no usable scores; these are the offline ones")
+        scores = {**(scores_of(findings, values) if values else {}), **scores}
+        found = replace(self.offline, method=self.method, findings=tuple(findings), scores=scores)
+        return self._with_usage(found, self.notes)
+
+    def fallback(self, error: BaseException) -> Diagnosis:
+        """Return the offline result, with the reason."""
+        offline = self.offline
+        note = f"{self.method} gave no answer ({_reason(error)}); this is {offline.method}"
+        return self._with_usage(offline, [*offline.notes, note])
+
+    def _with_usage(self, found: Diagnosis, notes: Sequence[str]) -> Diagnosis:
+        seconds = {**self.offline.seconds, self.method: self.how.clock() - self._began}
+        use = ModelUse.of(self._replies) + ModelUse(cached=self._cached)
+        return replace(found, seconds=seconds, notes=tuple(notes), use=use)
 
 
 # Errors that end a call without a usable reply; a ValueError is a reply that does not parse.
@@ -145,67 +191,20 @@ FAILURES = (ModelError, OutOfBudget, ValueError)
 
 
 async def single_pass(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Diagnosis:
-    """Use one prompt with everything that fits; `offline` supplies leads, and the result on
-    failure.
-    """
-    began = how.clock()
-    desk = _Desk(how)
+    """Use one prompt with everything that fits."""
+    desk = _Desk(trace, how, offline, "single_pass")
     text = digest(trace, how.limit).text
-    request = _prompt.single_pass(text, offline.findings, how.prompt_version)
+    request = _prompt.single_pass(text, desk.leads(trace.spans), how.prompt_version)
 
     def understand(reply: dict[str, Any]) -> tuple[parse.Cleaned, dict[str, Score]]:
-        found = parse.read_findings(
-            reply, trace, evidence=how.evidence, detector=_detector("single_pass", how)
-        )
-        return found, parse.read_scores(reply)
+        return desk.findings_in(reply), parse.read_scores(reply)
 
     try:
         cleaned, scores = await desk.read(request, understand)
     except FAILURES as error:
-        return _fallback(offline, "single_pass", error, desk, how.clock() - began)
-    return Diagnosis(
-        trace.trace_id,
-        "single_pass",
-        tuple(cleaned.findings),
-        scores=_completed(scores, offline, cleaned.findings),
-        seconds={**offline.seconds, "single_pass": how.clock() - began},
-        notes=(*cleaned.notes(), *_scores_note(scores, offline)),
-        use=desk.use(),
-    )
-
-
-def _completed(
-    scores: dict[str, Score], offline: Diagnosis, findings: Sequence[Finding]
-) -> dict[str, Score]:
-    """Return the model's scores, and offline ones where it gave none; reasons name the findings."""
-    values = [score.value for score in offline.scores.values()]
-    return {**(scores_of(findings, values) if values else {}), **scores}
-
-
-def _scores_note(scores: dict[str, Score], offline: Diagnosis) -> list[str]:
-    missing = [in_words(name) for name in offline.scores if name not in scores]
-    if not missing:
-        return []
-    if scores:
-        return [f"the model gave no usable score of {', '.join(missing)}: offline ones"]
-    return ["the model gave no usable scores; these are the offline ones"]
-
-
-def _fallback(
-    offline: Diagnosis, method: str, error: BaseException, desk: _Desk, seconds: float
-) -> Diagnosis:
-    return Diagnosis(
-        offline.trace_id,
-        offline.method,
-        offline.findings,
-        scores=offline.scores,
-        seconds={**offline.seconds, method: seconds},
-        notes=(
-            *offline.notes,
-            f"{method} gave no answer ({_reason(error)}); this is {offline.method}",
-        ),
-        use=desk.use(),
-    )
+        return desk.fallback(error)
+    desk.notes += cleaned.notes()
+    return desk.diagnosis(cleaned.findings, scores)
 
 
 def _reason(error: BaseException) -> str:
@@ -214,43 +213,33 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
-def _detector(method: str, how: DetectorOptions) -> str:
-    return f"{method}:{how.model.name}"
-
-
 # -- three passes --------------------------------------------------------------------------------
 
 
 async def agentic(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Diagnosis:
     """Profile the trace, investigate its parts in parallel, then verify the findings."""
-    began = how.clock()
-    desk = _Desk(how)
-    notes: list[str] = []
-    known = await _profile(trace, desk, offline, notes)
+    desk = _Desk(trace, how, offline, "agentic")
+    known = await _profile(desk)
     groups = group_spans(trace)
     turn = asyncio.Semaphore(how.parallel)
 
     async def look(number: int, spans: Sequence[Span]) -> parse.Cleaned | BaseException:
         async with turn:
-            return await _investigate(trace, desk, known, offline, (number, len(groups)), spans)
+            text = digest(trace, how.limit // 2, spans).text
+            leads, place = desk.leads(spans), (number, len(groups))
+            request = _prompt.investigate(text, known, leads, *place, how.prompt_version)
+            try:
+                return await desk.read(request, desk.findings_in)
+            except FAILURES as error:
+                return error
 
     looked = await asyncio.gather(*(look(n, g) for n, g in enumerate(groups, start=1)))
     failed = [result for result in looked if isinstance(result, BaseException)]
     # A part that failed is replaced by offline findings; only when all failed is the whole offline.
     if len(failed) == len(groups):
-        error = failed[0] if failed else ValueError("the trace has no spans")
-        return _fallback(offline, "agentic", error, desk, how.clock() - began)
-    candidates = _gathered(looked, groups, offline, notes)
-    kept, scores = await _synthesise(desk, known, candidates, notes)
-    return Diagnosis(
-        trace.trace_id,
-        "agentic",
-        tuple(kept),
-        scores=_completed(scores, offline, kept),
-        seconds={**offline.seconds, "agentic": how.clock() - began},
-        notes=(*notes, *_scores_note(scores, offline)),
-        use=desk.use(),
-    )
+        return desk.fallback(failed[0] if failed else ValueError("the trace has no spans"))
+    candidates = _gathered(desk, looked, groups)
+    return desk.diagnosis(*await _synthesise(desk, known, candidates))
 
 
 def group_spans(trace: Trace) -> list[list[Span]]:
@@ -263,53 +252,28 @@ def group_spans(trace: Trace) -> list[list[Span]]:
     return [spans[a:b] for a, b in pairwise(edges)]
 
 
-async def _profile(trace: Trace, desk: _Desk, offline: Diagnosis, notes: list[str]) -> str:
+async def _profile(desk: _Desk) -> str:
     """Return the model's summary of the trace; empty when it gave none."""
-    overview = digest(trace, max(1000, desk.how.limit // 4)).text
+    limit = desk.how.limit // 4
+    overview = digest(desk.trace, max(1000, limit)).text
 
     def understand(reply: dict[str, Any]) -> str:
         parts = {key: reply[key] for key in ("task", "course", "suspicions") if key in reply}
         if not parts:
             raise ValueError("it has none of task, course and suspicions")
-        return encode_json(parts)[: desk.how.limit // 4]
+        return encode_json(parts)[:limit]
 
     try:
-        return await desk.read(_prompt.profile(overview, offline.findings), understand)
+        return await desk.read(_prompt.profile(overview, desk.leads(desk.trace.spans)), understand)
     except FAILURES as error:
-        notes.append(f"without a profile ({_reason(error)})")
+        desk.notes.append(f"without a profile ({_reason(error)})")
         return "(none)"
 
 
-async def _investigate(
-    trace: Trace,
-    desk: _Desk,
-    known: str,
-    offline: Diagnosis,
-    place: tuple[int, int],
-    spans: Sequence[Span],
-) -> parse.Cleaned | BaseException:
-    """Return the findings in one part of the trace, or the reason there are none."""
-    how = desk.how
-    inside = {span.span_id for span in spans}
-    leads = [finding for finding in offline.findings if finding.location in inside]
-    text = digest(trace, how.limit // 2, spans).text
-    request = _prompt.investigate(text, known, leads, *place, how.prompt_version)
-
-    def understand(reply: dict[str, Any]) -> parse.Cleaned:
-        detector = _detector("agentic", how)
-        return parse.read_findings(reply, trace, evidence=how.evidence, detector=detector)
-
-    try:
-        return await desk.read(request, understand)
-    except FAILURES as error:
-        return error
-
-
 def _gathered(
+    desk: _Desk,
     looked: Sequence[parse.Cleaned | BaseException],
     groups: Sequence[Sequence[Span]],
-    offline: Diagnosis,
-    notes: list[str],
 ) -> list[Finding]:
     """Return the findings of all parts, each (span, category) once; offline ones where no model
     looked.
@@ -318,29 +282,31 @@ def _gathered(
     cleaned = parse.Cleaned()
     for number, (result, spans) in enumerate(zip(looked, groups, strict=True), start=1):
         if isinstance(result, BaseException):
-            notes.append(
+            desk.notes.append(
                 f"part {number} was not investigated ({_reason(result)}): offline findings"
             )
-            inside = {span.span_id for span in spans}
-            found = [finding for finding in offline.findings if finding.location in inside]
+            found = desk.offline_in(spans)
         else:
             found = result.findings
-            cleaned.join(result)
+            cleaned.cut = cleaned.cut or result.cut
+            cleaned.dropped += result.dropped
         for finding in found:
             merged.setdefault((finding.location, finding.category.value), finding)
-    notes += cleaned.notes()
+    desk.notes += cleaned.notes()
     return list(merged.values())
 
 
 async def _synthesise(
-    desk: _Desk, known: str, candidates: list[Finding], notes: list[str]
+    desk: _Desk, known: str, candidates: list[Finding]
 ) -> tuple[list[Finding], dict[str, Score]]:
+    """Return the findings that the model accepts, and its scores."""
+
     def understand(reply: dict[str, Any]) -> tuple[list[int], dict[str, Score]]:
         return parse.read_choice(reply, len(candidates)), parse.read_scores(reply)
 
     try:
         numbers, scores = await desk.read(_prompt.synthesise(known, candidates), understand)
     except FAILURES as error:
-        notes.append(f"the findings were not weighed ({_reason(error)}): all are reported")
+        desk.notes.append(f"the findings were not weighed ({_reason(error)}): all are reported")
         return candidates, {}
     return [candidates[number - 1] for number in numbers], scores

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -55,19 +56,9 @@ class Cleaned:
     """Verified findings, and the number dropped, by reason."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
-    dropped: dict[str, int] = field(default_factory=dict[str, int])
+    dropped: Counter[str] = field(default_factory=Counter[str])
     cut: bool = False
     """Whether the reply ended in the middle of its list."""
-
-    def drop(self, reason: str) -> None:
-        """Count a dropped finding."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
-
-    def join(self, other: Cleaned) -> None:
-        """Add the counts of another reply."""
-        self.cut = self.cut or other.cut
-        for reason, times in other.dropped.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + times
 
     def notes(self) -> list[str]:
         """Describe what was dropped."""
@@ -153,46 +144,39 @@ def read_findings(
     cleaned = Cleaned(cut=bool(reply.get(CUT)))
     merged: dict[tuple[str, str], Finding] = {}
     entries = cast("list[Any]", listed)
-    for _ in entries[MAX_FINDINGS:]:
-        cleaned.drop(f"beyond the first {MAX_FINDINGS}")
+    if more := len(entries[MAX_FINDINGS:]):
+        cleaned.dropped[f"beyond the first {MAX_FINDINGS}"] = more
     for entry in entries[:MAX_FINDINGS]:
-        finding = _finding(entry, trace, spans, evidence, detector, cleaned)
-        if finding is None:
+        try:
+            finding = _finding(entry, spans, evidence, detector)
+        except ValueError as error:
+            cleaned.dropped[str(error)] += 1
             continue
         key = (finding.location, finding.category.value)
         if key in merged:
-            cleaned.drop("the same span and category again")
+            cleaned.dropped["the same span and category again"] += 1
         merged.setdefault(key, finding)
     cleaned.findings = list(merged.values())
     return cleaned
 
 
-def _finding(
-    entry: Any,
-    trace: Trace,
-    spans: Mapping[str, Span],
-    evidence: Evidence,
-    detector: str,
-    cleaned: Cleaned,
-) -> Finding | None:
+def _finding(entry: Any, spans: Mapping[str, Span], evidence: Evidence, detector: str) -> Finding:
+    """Return one entry of a reply as a finding; ValueError says why it is dropped."""
     if not isinstance(entry, dict):
-        cleaned.drop("not an object")
-        return None
+        raise ValueError("not an object")
     said = cast("dict[str, Any]", entry)
     category = parse_category(str(said.get("category") or ""))
     if category is None:
-        cleaned.drop("an unknown category")
-        return None
+        raise ValueError("an unknown category")
     passage = str(said.get("evidence") or "").strip()
     span = _located(str(said.get("location") or ""), passage, spans)
     if span is None:
-        cleaned.drop("a span that is not in the trace")
-        return None
+        raise ValueError("a span that is not in the trace")
     shown = passage[:MAX_QUOTE] if evidence == "off" else verified(span, passage)
     if not shown and evidence == "strict":
-        cleaned.drop("a quote that is not in its span")
-        return None
-    impact = _impact(said.get("impact"))
+        raise ValueError("a quote that is not in its span")
+    stated = str(said.get("impact") or "").strip().upper()
+    impact = Impact(stated) if stated in Impact.__members__ else Impact.MEDIUM
     return Finding(
         category=category,
         location=span.span_id,
@@ -245,33 +229,27 @@ def verified(span: Span, passage: str) -> str:
     return ""
 
 
-def _impact(value: Any) -> Impact:
-    text = str(value or "").strip().upper()
-    return Impact(text) if text in Impact.__members__ else Impact.MEDIUM
-
-
 def read_scores(reply: Mapping[str, Any]) -> dict[str, Score]:
     """Return the scores of a reply that are numbers from 0 to 5; drop the others."""
     given = reply.get("scores")
     if isinstance(given, list):
         listed = cast("list[Any]", given)
         given = listed[0] if listed else None
+    scores: dict[str, Score] = {}
     if not isinstance(given, dict):
-        return {}
-    return dict(_scores(cast("dict[str, Any]", given)))
-
-
-def _scores(given: Mapping[str, Any]) -> Iterator[tuple[str, Score]]:
+        return scores
+    entries = cast("dict[str, Any]", given)
     for name in SCORES:
-        value = given.get(name, given.get(f"{name}_score"))
-        reason: Any = given.get(f"{name}_reasoning") or ""
+        value = entries.get(name, entries.get(f"{name}_score"))
+        reason: Any = entries.get(f"{name}_reasoning") or ""
         if isinstance(value, dict):
             inner = cast("dict[str, Any]", value)
             value, reason = inner.get("value"), inner.get("reason") or ""
         if isinstance(value, int | float) and not isinstance(value, bool):
             number = float(value)
             if math.isfinite(number) and 0 <= number <= 5:
-                yield name, Score(number, _plain(reason, "The model gave no reason."))
+                scores[name] = Score(number, _plain(reason, "The model gave no reason."))
+    return scores
 
 
 def _plain(text: Any, otherwise: str) -> str:

@@ -6,24 +6,8 @@ from typing import TYPE_CHECKING
 
 from proctor.diagnose.finding import Finding
 from proctor.diagnose.quotes import quote
+from proctor.diagnose.rules import _behaviour, _failures
 from proctor.diagnose.rules._base import Rule, RuleHit
-from proctor.diagnose.rules._behaviour import (
-    AnswerWithoutWork,
-    LimitExceeded,
-    MissingTag,
-    RepeatedCall,
-    ReportOverruled,
-    ToolPassedOver,
-    UnsupportedAnswer,
-)
-from proctor.diagnose.rules._failures import (
-    BrokenCode,
-    EmptySearch,
-    FailedCall,
-    MalformedCall,
-    MissingResource,
-    SystemFault,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,19 +16,21 @@ if TYPE_CHECKING:
     from proctor.diagnose.taxonomy import Category
 
 RULES: tuple[Rule, ...] = (
-    UnsupportedAnswer(),
-    ReportOverruled(),
-    EmptySearch(),
-    ToolPassedOver(),
-    MalformedCall(),
-    BrokenCode(),
-    MissingTag(),
-    LimitExceeded(),
-    MissingResource(),
-    SystemFault(),
-    FailedCall(),
-    RepeatedCall(),
-    AnswerWithoutWork(),
+    _behaviour.unsupported_answer,
+    _behaviour.report_overruled,
+    _failures.empty_search,
+    _behaviour.tool_passed_over,
+    _failures.malformed_call,
+    _failures.broken_code,
+    _behaviour.missing_tag,
+    _behaviour.limit_exceeded,
+    _failures.missing_resource,
+    _failures.system_fault,
+    _failures.failed_call,
+    _failures.logged_fault,
+    _failures.identical_calls,
+    _behaviour.repeated_call,
+    _behaviour.answer_without_work,
 )
 
 # Rules that the detector was not trained with: TRAIL has too few of their cases to learn from.

@@ -6,13 +6,12 @@ traces (or 0.5 where those show too few cases), so that findings can be ranked.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.diagnose.finding import Impact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from proctor.diagnose._steps import Steps
     from proctor.diagnose.taxonomy import Category
@@ -29,16 +28,21 @@ class RuleHit(NamedTuple):
     """Category of this match, if the rule distinguishes several; otherwise the rule's own."""
 
 
-class Rule(ABC):
+class Rule(NamedTuple):
     """A detector that needs no training."""
 
-    name: ClassVar[str]
-    category: ClassVar[Category]
-    impact: ClassVar[Impact] = Impact.MEDIUM
-    confidence: ClassVar[float] = 0.5
-    heard: ClassVar[bool] = True
+    name: str
+    category: Category
+    impact: Impact
+    confidence: float
+    heard: bool
     """Whether the learned detector uses it; false where TRAIL has too few cases to learn from."""
+    find: Callable[[Steps], Iterator[RuleHit]]
+    """Returns every match of the rule, in order of time."""
 
-    @abstractmethod
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """Return every match of the rule, in order of time."""
+
+def rule(
+    category: Category, *, confidence: float, impact: Impact = Impact.MEDIUM, heard: bool = True
+) -> Callable[[Callable[[Steps], Iterator[RuleHit]]], Rule]:
+    """Make a rule of a function that finds its matches; its name is the rule's."""
+    return lambda find: Rule(find.__name__, category, impact, confidence, heard, find)

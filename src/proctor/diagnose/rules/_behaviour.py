@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import Rule, RuleHit
+from proctor.diagnose.rules._base import RuleHit, rule
 from proctor.diagnose.taxonomy import Category
 
 if TYPE_CHECKING:
@@ -32,112 +32,93 @@ _SENTENCE = re.compile(r"[^.\n]{20,200}")
 SAME = 0.8
 
 
-class AnswerWithoutWork(Rule):
-    """The agent plans to look things up, then answers without doing any of it."""
+@rule(Category.GOAL_DEVIATION, confidence=0.71, impact=Impact.HIGH)
+def answer_without_work(steps: Steps) -> Iterator[RuleHit]:
+    """The agent plans to look things up, then answers without doing any of it.
 
-    name = "answer_without_work"
-    category = Category.GOAL_DEVIATION
-    impact = Impact.HIGH
-    confidence = 0.71
+    Found at: the model call that answers.
+    """
+    for step in _unworked(steps):
+        yield RuleHit(
+            step.span,
+            "The agent answers without doing any step of its own plan.",
+            _answer(step),
+        )
 
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that answers."""
-        for step in _unworked(steps):
+
+@rule(Category.LANGUAGE_ONLY, confidence=0.38, impact=Impact.HIGH)
+def unsupported_answer(steps: Steps) -> Iterator[RuleHit]:
+    """The answer rests on the model's own knowledge: nothing was looked up.
+
+    Found at: the model call that answers.
+    """
+    for step in _unworked(steps):
+        claims = tuple(found.group() for found in _UNSUPPORTED.finditer(step.text))
+        yield RuleHit(
+            step.span,
+            "The answer rests on no observation in the trace.",
+            (*claims, *_answer(step)),
+        )
+
+
+@rule(Category.LANGUAGE_ONLY, confidence=0.62, impact=Impact.HIGH)
+def report_overruled(steps: Steps) -> Iterator[RuleHit]:
+    """A sub-agent reports that it found nothing; a definite answer follows anyway.
+
+    Found at: the model call that answers.
+    """
+    for step in steps.steps:
+        if step.answers and step.report and step.report.gives_up and not step.gives_up:
             yield RuleHit(
                 step.span,
-                "The agent answers without doing any step of its own plan.",
+                "The answer is definite although the sub-agent found none.",
                 _answer(step),
             )
 
 
-class UnsupportedAnswer(Rule):
-    """The answer rests on the model's own knowledge: nothing was looked up."""
+@rule(Category.TOOL_SELECTION, confidence=0.52)
+def tool_passed_over(steps: Steps) -> Iterator[RuleHit]:
+    """The agent writes its own code although suitable tools are offered and the plan needs them.
 
-    name = "unsupported_answer"
-    category = Category.LANGUAGE_ONLY
-    impact = Impact.HIGH
-    confidence = 0.38
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that answers."""
-        for step in _unworked(steps):
-            claims = tuple(found.group() for found in _UNSUPPORTED.finditer(step.text))
+    Found at: the model call that writes such code.
+    """
+    for step in steps.steps:
+        if "```" not in step.text or step.calls:
+            continue
+        # Tools that the system prompt lists, besides the one that answers.
+        first = step.span.input_messages[:1]
+        if not any(m.role == "system" and _OFFER.search(m.content or "") for m in first):
+            continue
+        if not step.planned or step.planned_lookups:
             yield RuleHit(
                 step.span,
-                "The answer rests on no observation in the trace.",
-                (*claims, *_answer(step)),
+                "The code calls none of the tools the agent was offered.",
+                tuple(_SENTENCE.findall(step.text)[:1]),
             )
 
 
-class ReportOverruled(Rule):
-    """A sub-agent reports that it found nothing; a definite answer follows anyway."""
+@rule(Category.RESOURCE_ABUSE, confidence=0.2)
+def repeated_call(steps: Steps) -> Iterator[RuleHit]:
+    """A failed call is repeated almost unchanged and fails again.
 
-    name = "report_overruled"
-    category = Category.LANGUAGE_ONLY
-    impact = Impact.HIGH
-    confidence = 0.62
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that answers."""
-        for step in steps.steps:
-            if step.answers and step.report and step.report.gives_up and not step.gives_up:
-                yield RuleHit(
-                    step.span,
-                    "The answer is definite although the sub-agent found none.",
-                    _answer(step),
-                )
-
-
-class ToolPassedOver(Rule):
-    """The agent writes its own code although suitable tools are offered and the plan needs them."""
-
-    name = "tool_passed_over"
-    category = Category.TOOL_SELECTION
-    confidence = 0.52
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that writes such code."""
-        for step in steps.steps:
-            if "```" not in step.text or step.calls:
-                continue
-            # Tools that the system prompt lists, besides the one that answers.
-            first = step.span.input_messages[:1]
-            if not any(m.role == "system" and _OFFER.search(m.content or "") for m in first):
-                continue
-            plans = [m for m in steps.before(step) if m.plans]
-            if not plans or not all(plan.self_contained for plan in plans):
-                yield RuleHit(
-                    step.span,
-                    "The code calls none of the tools the agent was offered.",
-                    tuple(_SENTENCE.findall(step.text)[:1]),
-                )
-
-
-class RepeatedCall(Rule):
-    """A failed call is repeated almost unchanged and fails again."""
-
-    name = "repeated_call"
-    category = Category.RESOURCE_ABUSE
-    confidence = 0.2
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The last repetition, as the taxonomy requires: its tool span where there is one."""
-        last: dict[tuple[str, str], tuple[AgentStep, StepCall]] = {}
-        repeats: dict[tuple[str, str], tuple[AgentStep, int]] = {}
-        for step in steps.steps:
-            for call in step.calls:
-                key = (step.agent, call.name)
-                before = last.get(key)
-                last[key] = (step, call)
-                if before and step.failure and before[0].failure and _same(before[1], call):
-                    repeats[key] = (step, repeats[key][1] + 1 if key in repeats else 1)
-        for (_, name), (step, times) in repeats.items():
-            where = step.tools[-1] if step.tools else step.span
-            yield RuleHit(
-                where,
-                f"{name} is called again with like arguments after failing, {times} times.",
-                (name,),
-            )
+    Found at: the last repetition, as the taxonomy requires: its tool span where there is one.
+    """
+    last: dict[tuple[str, str], tuple[AgentStep, StepCall]] = {}
+    repeats: dict[tuple[str, str], tuple[AgentStep, int]] = {}
+    for step in steps.steps:
+        for call in step.calls:
+            key = (step.agent, call.name)
+            before = last.get(key)
+            last[key] = (step, call)
+            if before and step.failure and before[0].failure and _same(before[1], call):
+                repeats[key] = (step, repeats[key][1] + 1 if key in repeats else 1)
+    for (_, name), (step, times) in repeats.items():
+        where = step.tools[-1] if step.tools else step.span
+        yield RuleHit(
+            where,
+            f"{name} is called again with like arguments after failing, {times} times.",
+            (name,),
+        )
 
 
 def _unworked(steps: Steps) -> Iterator[AgentStep]:
@@ -149,9 +130,7 @@ def _unworked(steps: Steps) -> Iterator[AgentStep]:
     for step in steps.steps:
         if not step.answers or step.works:
             continue
-        before = steps.before(step)
-        planned = any(m.plans and not m.self_contained for m in before)
-        if planned and not any(m.works for m in before):
+        if step.planned_lookups and not step.worked:
             yield step
 
 
@@ -182,59 +161,52 @@ _SLICE = re.compile(r"\[[^\]\n:]*:\s*[^\]\n]*?(\d{2,6})\]")
 SLACK = 300
 
 
-class MissingTag(Rule):
-    """The prompt asks for a closing tag; the output has none."""
+@rule(Category.NON_COMPLIANCE, confidence=0.26, impact=Impact.LOW)
+def missing_tag(steps: Steps) -> Iterator[RuleHit]:
+    """The prompt asks for a closing tag; the output has none.
 
-    name = "missing_tag"
-    category = Category.NON_COMPLIANCE
-    impact = Impact.LOW
-    confidence = 0.26
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The first output of each agent that lacks it."""
-        seen: set[tuple[str, str]] = set()
-        for step in steps.steps:
-            found = _TAG.search(step.prompt)
-            tag = found.group(1) if found else ""
-            if not tag or not step.text or (step.agent, tag) in seen:
-                continue
-            seen.add((step.agent, tag))
-            if tag not in step.text:
-                tail = step.text.strip().rsplit("\n", 1)[-1]
-                yield RuleHit(step.span, f"The output lacks the tag {tag}.", (tail,))
+    Found at: the first output of each agent that lacks it.
+    """
+    seen: set[tuple[str, str]] = set()
+    for step in steps.steps:
+        found = _TAG.search(step.prompt)
+        tag = found.group(1) if found else ""
+        if not tag or not step.text or (step.agent, tag) in seen:
+            continue
+        seen.add((step.agent, tag))
+        if tag not in step.text:
+            tail = step.text.strip().rsplit("\n", 1)[-1]
+            yield RuleHit(step.span, f"The output lacks the tag {tag}.", (tail,))
 
 
-class LimitExceeded(Rule):
-    """The prompt bounds how many characters are read at a time; the agent reads more."""
+@rule(Category.NON_COMPLIANCE, confidence=0.36)
+def limit_exceeded(steps: Steps) -> Iterator[RuleHit]:
+    """The prompt bounds how many characters are read at a time; the agent reads more.
 
-    name = "limit_exceeded"
-    category = Category.NON_COMPLIANCE
-    confidence = 0.36
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The code that asks for more, and the model call that is shown more."""
-        for step in steps.steps:
-            stated = [
-                _LIMIT.search(message.content)
-                for message in step.span.input_messages[:2]
-                # A plain search first: the pattern starts with digits, and prompts are long.
-                if message.content and "characters at a time" in message.content
-            ]
-            limit = next((int(match.group(1)) for match in stated if match), None)
-            if limit is None:
-                continue
-            for found in _SLICE.finditer(step.text):
-                if int(found.group(1)) > limit:
-                    yield RuleHit(
-                        step.span,
-                        f"Reads {found.group(1)} characters; the limit is {limit}.",
-                        (found.group(),),
-                    )
-                    break
-            shown = steps.after(step)
-            if shown is not None and not step.failure and len(step.observation) > limit + SLACK:
+    Found at: the code that asks for more, and the model call that is shown more.
+    """
+    for step in steps.steps:
+        stated = [
+            _LIMIT.search(message.content)
+            for message in step.span.input_messages[:2]
+            # A plain search first: the pattern starts with digits, and prompts are long.
+            if message.content and "characters at a time" in message.content
+        ]
+        limit = next((int(match.group(1)) for match in stated if match), None)
+        if limit is None:
+            continue
+        for found in _SLICE.finditer(step.text):
+            if int(found.group(1)) > limit:
                 yield RuleHit(
-                    shown.span,
-                    f"Was shown {len(step.observation)} characters; the limit is {limit}.",
-                    (step.observation.rsplit("\n", 1)[-1], step.observation),
+                    step.span,
+                    f"Reads {found.group(1)} characters; the limit is {limit}.",
+                    (found.group(),),
                 )
+                break
+        shown = step.following
+        if shown is not None and not step.failure and len(step.observation) > limit + SLACK:
+            yield RuleHit(
+                shown.span,
+                f"Was shown {len(step.observation)} characters; the limit is {limit}.",
+                (step.observation.rsplit("\n", 1)[-1], step.observation),
+            )

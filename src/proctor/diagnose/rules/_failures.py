@@ -10,12 +10,12 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.diagnose._steps import plain
 from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import Rule, RuleHit
+from proctor.diagnose.rules._base import RuleHit, rule
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import SpanKind
 
@@ -42,6 +42,10 @@ MAX_ERROR = 5000
 
 # Characters of a tool's output searched for a refusal; later ones belong to the page.
 HEAD = 600
+
+
+# Calls with the same arguments from which on they are no longer a retry.
+IDENTICAL_CALLS = 5
 
 
 class FaultPattern(NamedTuple):
@@ -110,21 +114,22 @@ _STATUS = r"(?:error|http|status|code)\W{0,4}(?:code)?\W{0,4}"
 ERRORS: dict[Category, tuple[str, ...]] = {
     Category.RATE_LIMIT: (
         rf"{_STATUS}429\b",
-        r"\b429 Client|rate.?limit|too many requests|quota|throttl",
+        r"\b429\b|rate.?limit|too many requests|quota|throttl",
     ),
     Category.AUTHENTICATION: (
         rf"{_STATUS}40[13]\b",
-        r"\b40[13] Client|unauthori[sz]ed|unauthenticated|forbidden|access.?denied",
+        r"\b40[13]\b|unauthori[sz]ed|unauthenticated|forbidden|access.?denied",
         r"authentication|api.?key",
     ),
     Category.TIMEOUT: (r"timed?[ -]?out|deadline.?exceeded|took too long",),
     Category.SERVICE: (
         rf"{_STATUS}5\d\d\b",
-        r"\b5\d\d Server|internal server error|unavailable|bad gateway|overloaded",
+        r"\b5\d\d Server|\b50[0-4]\b|internal server error|unavailable|bad gateway|overloaded",
         r"connection.?(?:error|refused|reset|aborted|closed)|\bECONN|name resolution|getaddrinfo",
     ),
     Category.EXHAUSTION: (
-        r"out of memory|disk.{0,9} full|context.?(?:length|window)|recursion.?limit|usage.?limit",
+        r"out of memory|MemoryError|disk.{0,9} full|context.?(?:length|window)",
+        r"recursion.?limit|usage.?limit",
         r"max(?:imum)?[ _]?(?:number of )?(?:turns|steps|iterations|tokens)|too many tokens",
         r"(?:prompt|input|message)[^.\n]{0,20}too long",
     ),
@@ -138,7 +143,7 @@ ERRORS: dict[Category, tuple[str, ...]] = {
     ),
     Category.NOT_FOUND: (
         rf"{_STATUS}404\b",
-        r"\b404 Client|not.?found|does(?: not|n't) exist|no such",
+        r"\b404\b|not.?found|does(?: not|n't) exist|no such",
         r"\bunknown (?!error|reason|exception|argument|option)\w",
     ),
 }
@@ -146,92 +151,76 @@ ERRORS: dict[Category, tuple[str, ...]] = {
 _ERRORS = {kind: re.compile("|".join(texts), re.IGNORECASE) for kind, texts in ERRORS.items()}
 
 
-class MalformedCall(Rule):
-    """A tool call whose arguments do not fit the tool."""
+@rule(Category.FORMATTING, confidence=0.66)
+def malformed_call(steps: Steps) -> Iterator[RuleHit]:
+    """A tool call whose arguments do not fit the tool.
 
-    name = "malformed_call"
-    category = Category.FORMATTING
-    confidence = 0.66
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that wrote it."""
-        for step in steps.steps:
-            if step.tools and not _CODE.search(step.failure) and _MALFORMED.search(step.failure):
-                tool = next((t for t in step.tools if t.failed), step.tools[-1])
-                yield RuleHit(
-                    step.span,
-                    f"The call of {tool.tool_name} does not fit the tool: {_line(step.failure)}",
-                    _written_call(step, tool),
-                )
-
-
-class BrokenCode(Rule):
-    """Code the agent wrote fails to parse or run."""
-
-    name = "broken_code"
-    category = Category.FORMATTING
-    confidence = 0.45
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that first sees the error; else the one that wrote the code."""
-        for step in steps.steps:
-            if not _CODE.search(step.failure[:HEAD]):
-                continue
-            shown = steps.after(step) or step
-            lines = [line for line in step.observation.splitlines() if _CODE.search(line)]
+    Found at: the model call that wrote it.
+    """
+    for step in steps.steps:
+        if step.tools and not _CODE.search(step.failure) and _MALFORMED.search(step.failure):
+            tool = next((t for t in step.tools if t.failed), step.tools[-1])
             yield RuleHit(
-                shown.span, f"The code fails: {_line(step.failure)}", (*lines, step.failure)
+                step.span,
+                f"The call of {tool.tool_name} does not fit the tool: {_line(step.failure)}",
+                _written_call(step, tool),
             )
 
 
-class SystemFault(Rule):
-    """A service or the environment refuses: by exception, or at the head of tool output."""
+@rule(Category.FORMATTING, confidence=0.45)
+def broken_code(steps: Steps) -> Iterator[RuleHit]:
+    """Code the agent wrote fails to parse or run.
 
-    name = "system_fault"
-    category = Category.SERVICE
-    confidence = 0.7
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The first tool span that shows it, else the model call; not after a good retry."""
-        seen = _FailureCounts()
-        for step, outcome in _outcomes(steps):
-            fault = _fault(outcome.text)
-            # A transient fault after which the agent goes on is not an error of the run.
-            if fault is None or (fault.transient and _recovered(steps, step, outcome.span)):
-                continue
-            found = fault.pattern.search(outcome.text)
-            start = found.start() if found else 0
-            seen.add(outcome, fault.category, _around(outcome.text, start))
-        yield from seen.hits()
-
-
-class FailedCall(Rule):
-    """A call, a handoff or a whole agent ends in an error that no other rule covers and nothing
-    recovers from.
+    Found at: the model call that first sees the error; else the one that wrote the code.
     """
+    for step in steps.steps:
+        if not _CODE.search(step.failure[:HEAD]):
+            continue
+        shown = step.following or step
+        lines = [line for line in step.observation.splitlines() if _CODE.search(line)]
+        yield RuleHit(shown.span, f"The code fails: {_line(step.failure)}", (*lines, step.failure))
 
-    name = "failed_call"
-    category = Category.SERVICE
-    confidence = 0.5
-    heard = False
 
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The first span that failed this way; of nested failures, the innermost."""
-        seen = _FailureCounts()
-        for step, outcome in _outcomes(steps):
-            if not outcome.failed or _fault(outcome.text) is not None:
-                continue
-            # Most rules look at model steps only; they cover these errors there.
-            others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if step is not None else ()
-            if any(pattern.search(outcome.text) for pattern in others):
-                continue
-            if _recovered(steps, step, outcome.span, any_tool=True):
-                continue
-            seen.add(outcome, _kind(outcome), outcome.text)
-        for span in _crashed(steps):
-            outcome = _outcome(span)
-            seen.add(outcome, _kind(outcome), outcome.text)
-        yield from seen.hits()
+@rule(Category.SERVICE, confidence=0.7)
+def system_fault(steps: Steps) -> Iterator[RuleHit]:
+    """A service or the environment refuses: by exception, or at the head of tool output.
+
+    Found at: the first tool span that shows it, else the model call; not after a good retry.
+    """
+    seen, successes = _FailureCounts(), _Successes(steps)
+    for step, outcome in _outcomes(steps):
+        fault = _fault(outcome.text)
+        # A transient fault after which the agent goes on is not an error of the run.
+        if fault is None or (fault.transient and successes.recovered(step, outcome.span)):
+            continue
+        found = fault.pattern.search(outcome.text)
+        start = found.start() if found else 0
+        seen.add(outcome, fault.category, _around(outcome.text, start))
+    yield from seen.hits()
+
+
+@rule(Category.SERVICE, confidence=0.5, heard=False)
+def failed_call(steps: Steps) -> Iterator[RuleHit]:
+    """A call, a handoff, an agent or any other span ends in an error that no other rule covers and
+    nothing recovers from.
+
+    Found at: the first span that failed this way; of nested failures, the innermost.
+    """
+    seen, successes = _FailureCounts(), _Successes(steps)
+    for step, outcome in _outcomes(steps):
+        if not outcome.failed or _fault(outcome.text) is not None:
+            continue
+        # Most rules look at model steps only; they cover these errors there.
+        others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if step is not None else ()
+        if any(pattern.search(outcome.text) for pattern in others):
+            continue
+        if successes.recovered(step, outcome.span, any_tool=True):
+            continue
+        seen.add(outcome, _kind(outcome), outcome.text)
+    for span in _crashed(steps):
+        outcome = _outcome(span)
+        seen.add(outcome, _kind(outcome), outcome.text)
+    yield from seen.hits()
 
 
 class _FailureCounts:
@@ -256,43 +245,36 @@ class _FailureCounts:
                 what = f"The handoff to {span.handoff_to or span.name}"
             elif span.kind == SpanKind.AGENT:
                 what = f"The agent {span.agent_name or span.name}"
+            elif span.kind == SpanKind.LLM:
+                what = "The model call"
             else:
-                what = f"The call of {span.tool_name}" if span.tool_name else "The model call"
+                what = f"The call of {span.tool_name}" if span.tool_name else f"{span.name!r}"
             yield RuleHit(span, f"{what} fails{often}: {_line(line)}", passages, key[1])
 
 
-class EmptySearch(Rule):
-    """A search that finds nothing."""
+@rule(Category.POOR_RETRIEVAL, confidence=0.35)
+def empty_search(steps: Steps) -> Iterator[RuleHit]:
+    """A search that finds nothing.
 
-    name = "empty_search"
-    category = Category.POOR_RETRIEVAL
-    confidence = 0.35
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The model call that requested it."""
-        for step in steps.steps:
-            if _EMPTY.search(step.failure):
-                arguments = tuple(call.arguments for call in step.calls)
-                yield RuleHit(
-                    step.span, f"The search finds nothing: {_line(step.failure)}", arguments
-                )
+    Found at: the model call that requested it.
+    """
+    for step in steps.steps:
+        if _EMPTY.search(step.failure):
+            arguments = tuple(call.arguments for call in step.calls)
+            yield RuleHit(step.span, f"The search finds nothing: {_line(step.failure)}", arguments)
 
 
-class MissingResource(Rule):
-    """A file or package the step relies on is not there."""
+@rule(Category.ENVIRONMENT, confidence=0.2, impact=Impact.HIGH)
+def missing_resource(steps: Steps) -> Iterator[RuleHit]:
+    """A file or package the step relies on is not there.
 
-    name = "missing_resource"
-    category = Category.ENVIRONMENT
-    impact = Impact.HIGH
-    confidence = 0.2
-
-    def find(self, steps: Steps) -> Iterator[RuleHit]:
-        """The first model call whose step fails for it."""
-        for step in steps.steps:
-            if _MISSING.search(step.failure):
-                arguments = tuple(call.arguments for call in step.calls)
-                yield RuleHit(step.span, f"Not there: {_line(step.failure)}", arguments)
-                return
+    Found at: the first model call whose step fails for it.
+    """
+    for step in steps.steps:
+        if _MISSING.search(step.failure):
+            arguments = tuple(call.arguments for call in step.calls)
+            yield RuleHit(step.span, f"Not there: {_line(step.failure)}", arguments)
+            return
 
 
 def _written_call(step: AgentStep, tool: Span) -> tuple[str, ...]:
@@ -346,44 +328,126 @@ def _fault(text: str) -> FaultPattern | None:
     return next((fault for fault in FAULTS if fault.pattern.search(text)), None)
 
 
-def _recovered(
-    steps: Steps, failed: AgentStep | None, span: Span, *, any_tool: bool = False
-) -> bool:
-    """Return whether the same agent later called this tool (or any), or the model, successfully."""
-    later: list[AgentStep] = []
-    if failed is not None:
-        later = [m for m in steps.steps if m.agent == failed.agent and m.index > failed.index]
+class _Successes:
+    """The latest success of a model call and of each tool, found in one pass over the trace."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._latest: dict[tuple[str | None, ...], int] = {}
+        """The index of a step of an agent, or a start time within a step or among strays."""
+        self._names: dict[str, set[str | None]] = {}
+        """Tools that a step calls."""
+        for step in steps.steps:
+            if not step.failure:
+                self._add(step.index, "step", step.agent)
+            self._names[step.span_id] = {tool.tool_name for tool in step.tools}
+            for tool in filter(_succeeded, step.tools):
+                self._add(step.index, "tool", step.agent, tool.tool_name)
+                self._add(step.index, "any tool", step.agent)
+                self._add(tool.start_ns, "within", step.span_id)
+        for tool in filter(_succeeded, steps.strays):
+            self._add(tool.start_ns, "stray", tool.tool_name)
+            self._add(tool.start_ns, "any stray")
+
+    def _add(self, when: int, *key: str | None) -> None:
+        self._latest[key] = max(when, self._latest.get(key, when))
+
+    def recovered(self, failed: AgentStep | None, span: Span, *, any_tool: bool = False) -> bool:
+        """Return whether the agent later called this tool (or any), or the model, successfully."""
+        # Parallel calls do not count as recovery: they did not react to the failure.
+        over = span.start_ns if span.end_ns is None else span.end_ns
+        if failed is None:
+            key = ("any stray",) if any_tool else ("stray", span.tool_name)
+            return self._latest.get(key, -1) >= over
         if span is failed.span and not failed.tools:
-            return any(not step.failure for step in later)
-    # Parallel calls do not count as recovery: they did not react to the failure.
-    over = span.start_ns if span.end_ns is None else span.end_ns
-    beside = steps.strays if failed is None else failed.tools
-    tools = [tool for tool in beside if tool.start_ns >= over]
-    tools += [tool for step in later for tool in step.tools]
-    names = {span.tool_name} if failed is None else {tool.tool_name for tool in failed.tools}
-    for tool in tools:
-        if any_tool or tool.tool_name in names:
-            outcome = _outcome(tool)
-            if not outcome.failed and _fault(outcome.text) is None:
-                return True
-    return False
+            return self._latest.get(("step", failed.agent), -1) > failed.index
+        if self._latest.get(("within", failed.span_id), -1) >= over:
+            return True
+        names = self._names[failed.span_id]
+        keys = (
+            [("any tool", failed.agent)] if any_tool else [("tool", failed.agent, n) for n in names]
+        )
+        return any(self._latest.get(key, -1) > failed.index for key in keys)
+
+
+def _succeeded(tool: Span) -> bool:
+    outcome = _outcome(tool)
+    return not outcome.failed and _fault(outcome.text) is None
+
+
+_CALLS = (SpanKind.LLM, SpanKind.TOOL)
 
 
 def _crashed(steps: Steps) -> Iterator[Span]:
-    """Return agents and handoffs that failed while nothing inside them did."""
+    """Return failed spans that are no model or tool call, and whose failure nothing inside shows.
+
+    The failure of a chain around a model call is the failure of that step, which was looked at.
+    """
+    failures = _spans_around(steps, lambda span: span.failed)
+    calls = _spans_around(steps, lambda span: span.kind in _CALLS)
+    for span in steps.trace.index.spans:
+        if not span.failed or span.kind in _CALLS or span.span_id in failures:
+            continue
+        if span.kind in (SpanKind.AGENT, SpanKind.HANDOFF) or span.span_id not in calls:
+            yield span
+
+
+def _spans_around(steps: Steps, inside: Callable[[Span], bool]) -> set[str]:
+    """Return the ids of all spans around one of these."""
     spans = steps.trace.index.spans
     parents = {span.span_id: span.parent_id for span in spans}
-    # Spans around a failed one: their failure is only a consequence.
     around: set[str] = set()
     for span in spans:
-        above = span.parent_id if span.failed else None
+        above = span.parent_id if inside(span) else None
         while above is not None and above not in around:
             around.add(above)
             above = parents.get(above)
+    return around
+
+
+@rule(Category.SERVICE, confidence=0.5, heard=False)
+def logged_fault(steps: Steps) -> Iterator[RuleHit]:
+    """A span that is no model or tool call reports a failure in its message or logs only.
+
+    Found at: the first span that reports it.
+    """
+    seen = _FailureCounts()
+    for span in steps.trace.index.spans:
+        if span.failed or span.kind in _CALLS:
+            continue
+        bodies = [event.attributes.get("body") for event in span.events]
+        for text in (span.error_message, *bodies):
+            # A longer text is content that an agent works with, not a message about a failure.
+            if isinstance(text, str) and len(text) <= HEAD and (fault := _fault(text)):
+                seen.add(SpanOutcome(span, text, failed=False), fault.category, text)
+                break
+    yield from seen.hits()
+
+
+@rule(Category.RESOURCE_ABUSE, confidence=0.5, heard=False)
+def identical_calls(steps: Steps) -> Iterator[RuleHit]:
+    """The same call with the same arguments, again and again.
+
+    Found at: the last one, as the taxonomy requires.
+    """
+    spans = steps.trace.index.spans
+    inner = {span.parent_id for span in spans}
+    kinds_named = any(span.kind in _CALLS for span in spans)
+    same: dict[tuple[str, str, str], list[Span]] = {}
     for span in spans:
-        crashes = span.kind in (SpanKind.AGENT, SpanKind.HANDOFF) and span.failed
-        if crashes and span.span_id not in around:
-            yield span
+        if span.kind is SpanKind.TOOL:
+            key = (span.parent_id or "", span.tool_name or span.name, plain(span.tool_input))
+        elif not kinds_named and span.kind is SpanKind.OTHER and span.span_id not in inner:
+            # A producer that names no calls: what the span holds tells them apart.
+            about = (span.attributes, [event.attributes for event in span.events])
+            key = (span.parent_id or "", span.name, repr(about))
+        else:
+            continue
+        same.setdefault(key, []).append(span)
+    for (_, name, _), found in same.items():
+        if len(found) >= IDENTICAL_CALLS:
+            yield RuleHit(
+                found[-1], f"{name} is called {len(found)} times with the same arguments.", (name,)
+            )
 
 
 def _kind(outcome: SpanOutcome) -> Category:
