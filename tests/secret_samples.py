@@ -1,4 +1,22 @@
-"""Secrets as they stand in texts, and texts that only look like them."""
+"""Secrets as they stand in texts, and texts that only look like them.
+
+Keys are built from parts, so that no scanner of this repository takes a sample for a leak.
+"""
+
+import base64
+
+
+def letters(count: int, alphabet: str = "aB3dE5gH7jK9mN2pQ4rS6tV8wX0yZ1cF") -> str:
+    """Return letters and digits without a pattern that a search could depend on."""
+    return "".join(alphabet[(7 * i * i + 3 * i + 5) % len(alphabet)] for i in range(count))
+
+
+def hexes(count: int) -> str:
+    """Return hexadecimal digits."""
+    return letters(count, "0f1e2d3c4b5a6978a")
+
+
+UUID = "-".join(hexes(n) for n in (8, 4, 4, 4, 12))
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7b\n-----END RSA PRIVATE KEY-----"
 
@@ -32,6 +50,151 @@ SECRETS = [
     ("api_key", 'curl -H "X-Api-Key: ', "12ab", '" https://example.org'),
     ("cookie", "Cookie: ", "sid=31d4d96e407aad42; theme=dark", "\nHost: x"),
     ("token", '{"access_token":"', "ya29.x", '","expires_in":3599}'),
+    # Webhooks: the address stays, what allows posting to it goes.
+    (
+        "slack_webhook",
+        "https://hooks.slack.com/services/",
+        f"T0{letters(8)}/B0{letters(8)}/{letters(24)}",
+        " ",
+    ),
+    (
+        "slack_webhook",
+        "https://hooks.slack.com/workflows/",
+        f"T0{letters(8)}/A0{letters(8)}/{letters(18)}/{letters(24)}",
+        "",
+    ),
+    ("discord_webhook", "https://discord.com/api/webhooks/1234567890123/", letters(68), " ok"),
+    ("discord_webhook", "https://discordapp.com/api/v10/webhooks/1234567890123/", letters(68), ""),
+    (
+        "teams_webhook",
+        "https://acme.webhook.office.com/webhookb2/",
+        f"{UUID}@{UUID}/IncomingWebhook/{hexes(32)}/{UUID}",
+        "\n",
+    ),
+    (
+        "teams_webhook",
+        "https://outlook.office.com/webhook/",
+        f"{UUID}@{UUID}/IncomingWebhook/{hexes(32)}/{UUID}",
+        "",
+    ),
+    (
+        "signature",
+        "https://prod-1.westeurope.logic.azure.com/workflows/1/triggers/manual?sv=1.0&sig=",
+        letters(43),
+        "",
+    ),
+    # Keys with a prefix.
+    *(
+        (kind, before, prefix + body, after)
+        for kind, prefix, body in (
+            ("sendgrid_key", "SG.", f"{letters(22)}.{letters(43)}"),
+            ("mailgun_key", "key-", hexes(32)),
+            ("twilio_key", "SK", hexes(32)),
+            ("twilio_key", "AC", hexes(32)),
+            ("stripe_key", "whsec_", letters(32)),
+            ("stripe_key", "rk_" + "live_", letters(24)),
+            ("google_token", "ya29.", f"a0{letters(60)}-{letters(20)}_x"),
+            ("google_token", "1//0", f"g{letters(50)}-{letters(20)}"),
+            ("pypi_token", "pypi-", "AgEIcHlwaS5vcmc" + letters(80)),
+            ("databricks_token", "dapi", hexes(32)),
+            ("databricks_token", "dapi", hexes(32) + "-2"),
+            ("vault_token", "hvs.", "CAESI" + letters(90)),
+            ("vault_token", "hvb.", letters(120)),
+            ("docker_token", "dckr_" + "pat_", letters(27)),
+            ("shopify_token", "shp" + "at_", hexes(32)),
+            ("shopify_token", "shp" + "ss_", hexes(32)),
+            ("linear_key", "lin_" + "api_", letters(40)),
+            ("notion_token", "secret" + "_", letters(43)),
+            ("notion_token", "ntn" + "_", letters(46)),
+            ("figma_token", "fig" + "d_", f"{letters(20)}_{letters(18)}"),
+            ("atlassian_token", "ATATT3", f"xFfGF0{letters(180)}={letters(8)}"),
+            ("atlassian_token", "ATBB", letters(32)),
+            ("supabase_key", "sb" + "p_", hexes(40)),
+            ("supabase_key", "sb_" + "secret_", f"{letters(22)}_{letters(8)}"),
+            ("postman_key", "PMAK" + "-", f"{hexes(24)}-{hexes(34)}"),
+            ("newrelic_key", "NRAK" + "-", letters(27).upper()),
+            ("newrelic_key", "NRII" + "-", letters(32)),
+            ("sentry_token", "sntrys" + "_", f"eyJpYXQiOjE3{letters(60)}=_{letters(43)}"),
+            ("sentry_token", "sntryu" + "_", hexes(64)),
+            ("grafana_token", "glsa" + "_", f"{letters(32)}_{hexes(8)}"),
+            ("grafana_token", "glc" + "_", "eyJvIjoi" + letters(60) + "="),
+            ("grafana_token", "eyJrIjoi", letters(70) + "=="),
+            ("pinecone_key", "pcsk" + "_", f"{letters(5)}_{letters(63)}"),
+            ("tavily_key", "tvly-", f"dev-{letters(32)}"),
+            ("together_key", "tgp_" + "v1_", letters(43)),
+            ("fireworks_key", "fw" + "_", letters(24)),
+            ("doppler_token", "dp.pt.", letters(43)),
+            ("doppler_token", "dp.st.", f"dev.{letters(40)}"),
+            ("fly_token", "fm2" + "_", letters(60) + "+/" + letters(20) + "="),
+            ("fly_token", "fo1" + "_", letters(43)),
+            ("age_key", "AGE-SECRET-" + "KEY-1", letters(58).upper()),
+            ("gitlab_token", "glpat" + "-", letters(20)),
+            ("gitlab_token", "glrt" + "-", letters(20)),
+            ("digitalocean_token", "doo_" + "v1_", hexes(64)),
+            ("square_token", "sq0" + "csp-", letters(43)),
+            ("facebook_token", "EAACEdEose0cBA", letters(120)),
+            ("heroku_key", "HRKU" + "-", UUID),
+            ("groq_key", "gsk" + "_", letters(52)),
+            ("npm_token", "npm" + "_", letters(36)),
+            ("terraform_token", "atlasv1.", letters(67)),
+            ("hubspot_token", "pat-" + "eu1-", UUID),
+            ("nvidia_key", "nvapi" + "-", letters(64)),
+            ("aws_session_token", "IQoJb3JpZ2luX2Vj", letters(200) + "=="),
+            ("azure_secret", "", "aBc8Q" + f"~{letters(34)}"),
+            ("discord_token", "", f"MTk4NjIyNDgzNDcxOTI1MjQ4.{letters(6)}.{letters(27)}"),
+            ("openshift_token", "sha256" + "~", letters(43)),
+        )
+        for before, after in (("it is ", " now"), ('{"x": "', '"}'), ("line\\n", "\\nnext"))
+    ),
+    ("telegram_token", "https://api.telegram.org/bot123456789:", "AA" + letters(33), "/getMe"),
+    # By their place.
+    ("api_key", "GET https://maps.example.com/v1?key=", letters(32), "&q=x"),
+    ("token", "git clone https://", letters(32), "@github.com/a/b.git"),
+    ("token", "dsn https://", hexes(32), "@o1.ingest.sentry.io/2"),
+    (
+        "signature",
+        "?sv=2022-11-02&se=2026-01-01T00%3A00%3A00Z&sr=b&sp=r&sig=",
+        letters(40) + "%3D",
+        "",
+    ),
+    ("password", "mysqladmin --password ", "hunter2", " status"),
+    ("password", "tool --user bob --password ", "correcthorse", ""),
+    ("password", "['tool', '--password', '", "correcthorse", "']"),
+    ("token", "deploy --token ", "abc123def", " --env prod"),
+    ("api_key", "tool --api-key ", "Xy77", "\n"),
+    ("password", "curl -u bob:", "hunter2", " https://example.com"),
+    ("password", "curl -s --user 'api:", "key77", "' https://example.com"),
+    ("password", "machine api.example.com login bob password ", "correcthorse", "\n"),
+    ("password", "machine api.example.com\n  login bob\n  password ", "hunter2", "\n"),
+    ("password", "sshpass -p ", "hunter2", " ssh bob@host"),
+    ("password", "mysql -u root -p", "hunter2", " shop"),
+    ("password_hash", "root:", "$6$" + letters(16) + "$" + letters(86), ":19000:0:99999:7:::"),
+    ("password_hash", "bob:", "$y$j9T$" + letters(22) + "$" + letters(43), ":19000:"),
+    ("password_hash", "", "$2b$12$" + letters(53), ""),
+    ("password_hash", "", "$argon2id$v=19$m=65536,t=3,p=4$" + letters(22) + "$" + letters(43), ""),
+    ("password_hash", "", "pbkdf2_sha256$260000$" + letters(22) + "$" + letters(43) + "=", ""),
+    ("private_key", "    client-key-data: ", "LS0tLS1CRUdJTi" + letters(90), "\n"),
+    (
+        "basic_auth",
+        '{"auths": {"x.io": {"auth": "',
+        base64.b64encode(b"bob:hunter22").decode(),
+        '"}}}',
+    ),
+    ("bearer_token", "authorized with SSWS ", "00" + letters(40), ""),
+    (
+        "api_key",
+        "AccountName=a;AccountKey=",
+        letters(86) + "==",
+        ";EndpointSuffix=core.windows.net",
+    ),
+    ("password", "Server=db;User Id=sa;Password=", "hunter2", ";"),
+    ("password", "redis://:", "hunter2", "@cache:6379/0"),
+    (
+        "token",
+        "https://x-access-token:ghs@h then AWS_SESSION_TOKEN=".replace(":ghs@h", ""),
+        letters(80),
+        "\n",
+    ),
 ]
 
 CLEAN = [
@@ -57,4 +220,65 @@ CLEAN = [
     '"pad_token": "<pad>", "next_page_token": "CAUQAA", "primary_key": "order_id"',
     "key: value, cache_key=orders:17, public_key: see docs, keyboard=qwerty",
     '"csrfToken":"+\\\\","patrolToken":"+\\\\"',
+    # Shapes that are close to keys.
+    f"ids {UUID} {hexes(40)} {hexes(64)} sha512:{hexes(128)} md5 {hexes(32)}",
+    "src/secret_patterns.py tests/hf_utils/test_re_export_names.py docs/key-concepts/dp.png",
+    "/usr/lib/python3.11/site-packages/google/api_core/grpc_helpers_async.py",
+    "C:\\Users\\bob\\AppData\\Local\\Programs\\npm_modules\\index.js",
+    "call fw_update_firmware_v2 and re_compile_patterns_2024, sk_learn_models_from_disk",
+    "re_match_or_search_in_long_documents2; secret_santa_names_of_everyone_in_this_office",
+    "The --token option is required; --password takes the password of the user.",
+    "usage: tool [--token TOKEN] [--password PASSWORD] [--api-key API_KEY] FILE",
+    "use --password-stdin or --token-file /run/secrets/token, never --secret directly",
+    "tool --token $TOKEN --password ${PASSWORD} --api-key <your-key>",
+    "curl -u $USER:$PASSWORD https://example.com; curl -u <user>:<password> x",
+    "curl -s https://example.com -o file && grep -u name: file",
+    "docker run -p 8080:80 -u 1000:1000 nginx; mysql -u root -p shop_database",
+    "The machine login screen asks for a password twice on this machine.",
+    "machine learning needs no login; default login password rules apply",
+    "https://example.com/?key=value&sort=key&page=2 and /search?key=name",
+    "https://api.example.com/v1/items?signal=1&sig=short&sign=2",
+    "ssh://git@github.com/a/b.git git@github.com:a/b.git https://user@host/x",
+    "https://en.wikipedia.org/wiki/Key_(cryptography)?oldid=1234567890123456789",
+    "https://hooks.slack.com/services is where webhooks live; see discord.com/api/webhooks",
+    "https://outlook.office.com/mail/inbox and https://acme.webhook.office.com/",
+    "costs $1 or $2a$ or $5$ or $6$ and $100$ in TeX: $x_1$ $y$ $6$-dimensional",
+    "awk '{print $1$2}' file; echo $1$2$3; $5$; perl -e '$y$z'",
+    "12:30:45 at 2026-11-18T05:40:46.123456Z took 00:01:23.456",
+    "ratio 12345678:AA is a label; 10.0.0.1:8080; ::1; fe80::1ff:fe23:4567:890a",
+    "SKU 12345 SK-2026-11 ACCOUNT ACME-2026 TASK1234567890 DISK_USAGE_PERCENT_TOTAL",
+    "AKIAN mountains, ASIAGO cheese, EAAST winds, ATBBQ sauce, LTAIRLINES",
+    "dapibus ac, dose of 20 mg daily, dosens of other latin words: dapibusdapibusdapibus",
+    "sq0 and figd and ghp are prefixes; so are hvs., SG., ya29. and 1//0.",
+    "1//0 is a division by zero in Python: 1//0 raises ZeroDivisionError",
+    "SG.com and SG.net; hvs.hosting.example.org; dp.pt is a site; sl.wikipedia.org",
+    "glass-ceiling, gloss-over, glimpse-of-2026, glide-path-2026-11-18",
+    "pat-riot, pul-ley, key-value-store-2026, key-concepts-of-2026, pubkey-pinning",
+    "xai-explained-in-2026? pplx: perplexity; hf_dataset; gsk_company; npm_config_cache",
+    "task_live_update_2026; disk_test_results_2026_11_18; risk_test_2",
+    "requirements: pypi-simple, pypi-timemachine, wandb_v1_migration",
+    "PMAK is a prefix. NRAK-free. CFPAT-less. HRKU- dyno names.",
+    "class SecretKeyData: client_key_data_path = None; key_data = load(); certificate-data: x",
+    '{"auth": "none", "auths": {}, "auth_type": "oauth2", "author": "bob"}',
+    "A JWT has three parts: eyJhbGci.payload.signature (this is none)",
+    "Bearer tokens, Basic authentication, SSWS schemes and Digest access are described below",
+    "-----BEGIN CERTIFICATE-----\nMIIBkTCB+wIJ\n-----END CERTIFICATE-----",
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJtd9YkzU0u6wJcLqYJp3e2m bob@host",
+    "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQDZ8 bob@laptop",
+    "function_name_with_many_words_and_2_digits(argument_number_1=1, argument_number_2=2)",
+    "gen_ai.usage.input_tokens=812 llm.token_count.prompt=5 gen_ai.request.max_tokens=1024",
+    "span_id=00f067aa0ba902b7 trace_id=4bf92f3577b34da6a3ce929d0e0e4736 parent=00",
+    "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    "toolu_01A09q90qw90lq917835lq9 call_abc123def456ghi789jkl012 chatcmpl-9abcDEF123456789ghijk",
+    "msg_01XFDUDYJgAACzvnptvVoYEL resp_68a1b2c3d4e5f60718293a4b5c6d7e8f file-abc123DEF456",
+    "gpt-4o-mini-2024-07-18 claude-3-5-sonnet-20241022 text-embedding-3-small",
+    "order-2026-11-18-000123 invoice_2026_000123 customer-number-0123456789",
+    "The keys are under the mat, the password is not 'password', and tokens cost money.",
+    "SELECT token, secret FROM keys WHERE password IS NOT NULL AND api_key LIKE '%x%'",
+    "Passwords: 3 failed, 5 passed. Keys: left, right. Tokens: 1,024.",
+    "monkey=1 donkey: 2 turkey=3 whiskey: 4 keyboard: 5 keynote=6 hockey=7",
+    "base64: " + base64.b64encode(bytes(range(256))).decode(),
+    "integrity sha512-" + base64.b64encode(bytes(range(64))).decode(),
+    'etag W/"5e8f-18c2" if-none-match 33a64df551425fcc55e4d42a148795d9f25f89d4',
+    "x" * 500 + " " + "ab12" * 10,
 ]

@@ -228,6 +228,15 @@ HOSTILE = {
     "name": "a_",
     "cookie": "cookie: ",
     "aws": "AKIAIOSFODNN7EXAMPLE/",
+    "curl": "curl -u a:",
+    "options": "--password ",
+    "netrc": "machine a login b ",
+    "hashes": "$6$aaaaaaaaa",
+    "webhooks": "hooks.slack.com/services/",
+    "dotted": "SG.aaaaaaaaaaaaaaaa.",
+    "resend": "re_aaaaaa_",
+    "userinfo": "://aaaaaaaaaaaaaaaa1:",
+    "docker": '"auths auth": "',
 }
 
 

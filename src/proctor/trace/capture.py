@@ -133,16 +133,6 @@ def _current() -> tuple[Recorder, str] | None:
     return place.sink, place.span_id
 
 
-@contextmanager
-def _inside(recorder: Recorder, span: Span) -> Generator[None]:
-    """Make a span the current one, for our helpers and for OpenTelemetry alike."""
-    tokens = otel.enter(recorder, span.trace_id, span.span_id)
-    try:
-        yield
-    finally:
-        otel.leave(tokens)
-
-
 class StepFields(TypedDict, total=False):
     """Span fields that every step can set from the start."""
 
@@ -198,14 +188,15 @@ def span(
     step.parent_id = otel.innermost(step.trace_id) or current[1]
     # Added while open, so that a crash inside the step still leaves it in the trace.
     recorder.add(step)
+    tokens = otel.enter(recorder, step.trace_id, step.span_id)
     try:
-        with _inside(recorder, step):
-            yield step
+        yield step
     except BaseException as error:
         recorder.seen_error = error
         _fail(step, error)
         raise
     finally:
+        otel.leave(tokens)
         step.end_ns = max(clock(), step.start_ns)
 
 
@@ -308,14 +299,8 @@ capture = Capture()
 
 def documents(texts: Iterable[str | Mapping[str, Any] | Document]) -> tuple[Document, ...]:
     """Return documents from texts or mappings with id, text, score, metadata."""
-    return tuple(
-        item
-        if isinstance(item, Document)
-        else Document(text=item)
-        if isinstance(item, str)
-        else Document(**item)
-        for item in texts
-    )
+    given = ({"text": item} if isinstance(item, str) else item for item in texts)
+    return tuple(item if isinstance(item, Document) else Document(**item) for item in given)
 
 
 @overload

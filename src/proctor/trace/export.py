@@ -14,23 +14,19 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from proctor.errors import ProctorError, hint_among
 from proctor.files import replacing
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace.conventions.proctor import TRACE_METADATA_KEY, to_attributes, trace_to_attributes
-from proctor.trace.conventions.values import encode_json, is_mapping, shown
+from proctor.trace.conventions.values import encode_json, is_list, is_mapping, shown
 from proctor.trace.formats.native import encode_trace
-from proctor.trace.model import Event, Message, Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import Message, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.redact import Redactor, default_redactor
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-    from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +205,8 @@ def genai(span: Span) -> Attributes:
 def _parts(message: Message) -> Attributes:
     parts: list[Attributes] = []
     if message.role == "tool" and message.tool_call_id is not None:
-        parts.append(
-            {
-                "type": "tool_call_response",
-                "id": message.tool_call_id,
-                "response": message.content,
-            }
-        )
+        answered = {"id": message.tool_call_id, "response": message.content}
+        parts.append({"type": "tool_call_response", **answered})
     elif message.content is not None:
         parts.append({"type": "text", "content": message.content})
     parts += [
@@ -335,25 +326,9 @@ GENAI = Convention(genai, "gen_ai.conversation.id")
 OPENINFERENCE = Convention(openinference, "session.id")
 
 
-class WireSpan(NamedTuple):
-    """The OTLP fields of a span, before encoding as JSON or protobuf."""
-
-    trace_id: str
-    span_id: str
-    parent_id: str
-    name: str
-    kind: int
-    start: int
-    end: int
-    attributes: Attributes
-    events: tuple[Event, ...]
-    status: int
-    message: str
-
-
-def wire_spans(trace: Trace, convention: Convention) -> dict[str | None, list[WireSpan]]:
-    """Group the spans of a trace by instrumentation scope; trace fields go on the first root."""
-    scopes: dict[str | None, list[WireSpan]] = {}
+def _resource_spans(trace: Trace, convention: Convention) -> dict[str, Any]:
+    """Return the spans of a trace by instrumentation scope; trace fields go on the first root."""
+    scopes: dict[str | None, list[dict[str, Any]]] = {}
     roots = trace.roots
     first_root = roots[0].span if roots else None
     for span in trace.spans:
@@ -363,97 +338,63 @@ def wire_spans(trace: Trace, convention: Convention) -> dict[str | None, list[Wi
             # Even an empty trace record tells importers that there is nothing left to infer.
             extra |= {TRACE_METADATA_KEY: "{}"} | trace_to_attributes(trace)
         scopes.setdefault(span.scope, []).append(_wire_span(span, convention, extra))
-    return scopes
-
-
-def _wire_span(span: Span, convention: Convention, extra: Attributes) -> WireSpan:
-    trace_id = _wire_id(span.trace_id, _TRACE_DIGITS)
-    span_id = _wire_id(span.span_id, _SPAN_DIGITS)
-    parent_id = "" if span.parent_id is None else _wire_id(span.parent_id, _SPAN_DIGITS)
-    originals = {
-        TRACE_ID_KEY: span.trace_id if trace_id != span.trace_id else None,
-        SPAN_ID_KEY: span.span_id if span_id != span.span_id else None,
-        PARENT_ID_KEY: span.parent_id if parent_id != (span.parent_id or "") else None,
-    }
-    # Attributes as received override the convention's; our own record overrides both.
-    attributes = convention.span(span) | span.attributes | extra | to_attributes(span)
-    attributes.update((key, value) for key, value in originals.items() if value is not None)
-    return WireSpan(
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_id=parent_id,
-        name=span.name,
-        kind=_CLIENT if span.kind == SpanKind.LLM else _INTERNAL,
-        start=_time(span.start_ns),
-        end=_time(span.end_ns or 0),
-        attributes=attributes,
-        events=span.events,
-        status=_STATUS_CODES.get(span.status, 0),
-        message=(span.error_message or "") if span.failed else "",
-    )
-
-
-def _time(nanoseconds: int) -> int:
-    return min(max(nanoseconds, 0), _MAX_TIME)
-
-
-def _resource(trace: Trace) -> Attributes:
-    """Return the resource attributes of the producer, where the importer stores them."""
+    # The importer stores the attributes of the producer here.
     resource = trace.metadata.get("resource")
-    return resource if is_mapping(resource) else {}
-
-
-# -- JSON -------------------------------------------------------------------------------------
-
-
-def encode_json_spans(trace: Trace, convention: Convention) -> bytes:
-    """Return one trace as a `ResourceSpans` object; empty without spans."""
-    if not trace.spans:
-        return b""
-    document = {
-        "resource": {"attributes": _json_attributes(_resource(trace))},
+    return {
+        "resource": {"attributes": _attributes(resource if is_mapping(resource) else {})},
         "scopeSpans": [
-            {"scope": {"name": scope} if scope else {}, "spans": [_json_span(s) for s in spans]}
-            for scope, spans in wire_spans(trace, convention).items()
+            {"scope": {"name": scope} if scope else {}, "spans": spans}
+            for scope, spans in scopes.items()
         ],
     }
-    return json_bytes(document)
 
 
-def _json_span(span: WireSpan) -> dict[str, Any]:
+def _wire_span(span: Span, convention: Convention, extra: Attributes) -> dict[str, Any]:
+    # Attributes as received override the convention's; our own record overrides both.
+    attributes = convention.span(span) | span.attributes | extra | to_attributes(span)
     encoded: dict[str, Any] = {
-        "traceId": span.trace_id,
-        "spanId": span.span_id,
         "name": span.name,
-        "kind": span.kind,
-        "startTimeUnixNano": str(span.start),
-        "attributes": _json_attributes(span.attributes),
+        "kind": _CLIENT if span.kind == SpanKind.LLM else _INTERNAL,
+        "startTimeUnixNano": _time(span.start_ns),
     }
-    if span.parent_id:
-        encoded["parentSpanId"] = span.parent_id
-    if span.end:
-        encoded["endTimeUnixNano"] = str(span.end)
+    for key, original, digits, kept_as in (
+        ("traceId", span.trace_id, _TRACE_DIGITS, TRACE_ID_KEY),
+        ("spanId", span.span_id, _SPAN_DIGITS, SPAN_ID_KEY),
+        ("parentSpanId", span.parent_id, _SPAN_DIGITS, PARENT_ID_KEY),
+    ):
+        if original is not None:
+            encoded[key] = _wire_id(original, digits)
+            if encoded[key] != original:
+                attributes[kept_as] = original
+    if span.end_ns:
+        encoded["endTimeUnixNano"] = _time(span.end_ns)
     if span.events:
         encoded["events"] = [
             {
-                "timeUnixNano": str(_time(event.time_ns)),
+                "timeUnixNano": _time(event.time_ns),
                 "name": event.name,
-                "attributes": _json_attributes(event.attributes),
+                "attributes": _attributes(event.attributes),
             }
             for event in span.events
         ]
-    status: dict[str, Any] = {"code": span.status} if span.status else {}
-    if span.message:
-        status["message"] = span.message
-    encoded["status"] = status
-    return encoded
+    code = _STATUS_CODES.get(span.status)
+    message = (span.error_message or None) if span.failed else None
+    return {
+        **encoded,
+        "attributes": _attributes(attributes),
+        "status": _known({"code": code, "message": message}),
+    }
 
 
-def _json_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _json_value(value, 0)} for key, value in attributes.items()]
+def _time(nanoseconds: int) -> str:
+    return str(min(max(nanoseconds, 0), _MAX_TIME))
 
 
-def _json_value(value: Any, depth: int) -> dict[str, Any]:
+def _attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _any_value(value, 0)} for key, value in attributes.items()]
+
+
+def _any_value(value: Any, depth: int) -> dict[str, Any]:
     """Return a value as OTLP's AnyValue in JSON."""
     if isinstance(value, str):
         return {"stringValue": value}
@@ -470,18 +411,19 @@ def _json_value(value: Any, depth: int) -> dict[str, Any]:
         # JSON has no such numbers; protobuf's JSON mapping spells them as text.
         name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return {"doubleValue": name}
-    if depth < _MAX_NESTING and isinstance(value, list | tuple):
-        items = cast("Iterable[Any]", value)
-        return {"arrayValue": {"values": [_json_value(item, depth + 1) for item in items]}}
+    if depth < _MAX_NESTING and is_list(value):
+        return {"arrayValue": {"values": [_any_value(item, depth + 1) for item in value]}}
     if depth < _MAX_NESTING and is_mapping(value):
         pairs = [
-            {"key": str(key), "value": _json_value(item, depth + 1)} for key, item in value.items()
+            {"key": str(key), "value": _any_value(item, depth + 1)} for key, item in value.items()
         ]
         return {"kvlistValue": {"values": pairs}}
     return {"stringValue": encode_json(value)}
 
 
-# -- protobuf ---------------------------------------------------------------------------------
+def encode_json_spans(trace: Trace, convention: Convention) -> bytes:
+    """Return one trace as a `ResourceSpans` object; empty without spans."""
+    return json_bytes(_resource_spans(trace, convention)) if trace.spans else b""
 
 
 def encode_proto_spans(trace: Trace, convention: Convention) -> bytes:
@@ -490,68 +432,30 @@ def encode_proto_spans(trace: Trace, convention: Convention) -> bytes:
 
     if not trace.spans:
         return b""
-    data = TracesData()
-    batch = data.resource_spans.add()
-    _add_attributes(batch.resource.attributes, _resource(trace))
-    for scope, spans in wire_spans(trace, convention).items():
-        group = batch.scope_spans.add()
-        if scope:
-            group.scope.name = valid_unicode(scope)
-        for span in spans:
-            _add_span(group, span)
-    return data.SerializeToString()
+    batch: Any = _proto_form(_resource_spans(trace, convention))
+    return TracesData(resource_spans=[batch]).SerializeToString()
 
 
-def _add_span(group: ScopeSpans, span: WireSpan) -> None:
-    proto: ProtoSpan = group.spans.add()
-    proto.trace_id = bytes.fromhex(span.trace_id)
-    proto.span_id = bytes.fromhex(span.span_id)
-    proto.parent_span_id = bytes.fromhex(span.parent_id)
-    proto.name = valid_unicode(span.name)
-    proto.kind = cast("Any", span.kind)
-    proto.start_time_unix_nano = span.start
-    proto.end_time_unix_nano = span.end
-    _add_attributes(proto.attributes, span.attributes)
-    for event in span.events:
-        added = proto.events.add()
-        added.name = valid_unicode(event.name)
-        added.time_unix_nano = _time(event.time_ns)
-        _add_attributes(added.attributes, event.attributes)
-    if span.status:
-        proto.status.code = cast("Any", span.status)
-    if span.message:
-        proto.status.message = valid_unicode(span.message)
+_PROTO_TYPES: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("traceId", "spanId", "parentSpanId"), bytes.fromhex),
+    **dict.fromkeys(("startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "intValue"), int),
+    "doubleValue": float,
+}
+"""Fields that JSON holds as text and protobuf does not."""
 
 
-def _add_attributes(target: Any, attributes: Mapping[str, Any]) -> None:
-    for key, value in attributes.items():
-        pair: KeyValue = target.add()
-        pair.key = valid_unicode(str(key))
-        _set_value(pair.value, value, 0)
-
-
-def _set_value(target: AnyValue, value: Any, depth: int) -> None:
-    """Write a value into an AnyValue; null leaves it empty."""
-    if value is None:
-        return
+def _proto_form(value: Any) -> Any:
+    """Return OTLP's JSON with the field names and types of protobuf's constructors."""
     if isinstance(value, str):
-        target.string_value = valid_unicode(value)
-    elif isinstance(value, bool):
-        target.bool_value = value
-    elif isinstance(value, int) and value in _INT64:
-        target.int_value = value
-    elif isinstance(value, float):
-        target.double_value = value
-    elif depth < _MAX_NESTING and isinstance(value, list | tuple):
-        # An empty list would otherwise be written as a missing value.
-        target.array_value.SetInParent()
-        for item in cast("Iterable[Any]", value):
-            _set_value(target.array_value.values.add(), item, depth + 1)
-    elif depth < _MAX_NESTING and is_mapping(value):
-        target.kvlist_value.SetInParent()
-        for key, item in value.items():
-            pair = target.kvlist_value.values.add()
-            pair.key = valid_unicode(str(key))
-            _set_value(pair.value, item, depth + 1)
-    else:
-        target.string_value = valid_unicode(encode_json(value))
+        return valid_unicode(value)
+    if is_mapping(value):
+        return {
+            _snake_case(key): _PROTO_TYPES.get(key, _proto_form)(item)
+            for key, item in value.items()
+        }
+    return [_proto_form(item) for item in value] if is_list(value) else value
+
+
+@cache
+def _snake_case(field: str) -> str:
+    return re.sub("([A-Z])", r"_\1", field).lower()

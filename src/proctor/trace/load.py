@@ -63,11 +63,15 @@ class SourceError(Exception):
     """A source that cannot be read; the message is one line without the source's name."""
 
 
+Report = Callable[[str, str], None]
+"""Called with a place in a file and what is wrong there."""
+
+
 class Content(NamedTuple):
-    """A named source whose bytes are read on demand."""
+    """A named source whose bytes are read on demand, within a limit."""
 
     name: str
-    read: Callable[[int], bytes]
+    read: Callable[[int, Report], bytes]
 
 
 def expand(source: Source | Iterable[Source]) -> Iterator[Content | tuple[str, str]]:
@@ -145,10 +149,10 @@ def _file(path: Path) -> Content:
 # -- bytes ------------------------------------------------------------------------------------
 
 
-def _read_file(path: Path, limit: int) -> bytes:
+def _read_file(path: Path, limit: int, report: Report) -> bytes:
     try:
         with path.open("rb") as stream:
-            return _read_stream(stream, limit)
+            return _read_stream(stream, limit, report)
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror or error}") from None
 
@@ -165,7 +169,7 @@ def _read_up_to(stream: IO[Any], limit: int) -> Any:
     return "".join(parts) if parts and isinstance(parts[0], str) else b"".join(parts)
 
 
-def _read_stream(stream: IO[Any], limit: int) -> bytes:
+def _read_stream(stream: IO[Any], limit: int, report: Report) -> bytes:
     try:
         # One byte more than allowed shows that the limit is exceeded.
         data: Any = _read_up_to(stream, limit + 1)
@@ -175,10 +179,10 @@ def _read_stream(stream: IO[Any], limit: int) -> bytes:
         raise SourceError(f"cannot be read: {error}") from None
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
-    return _unpacked(bytes(data or b""), limit)
+    return _unpacked(bytes(data or b""), limit, report)
 
 
-def _unpacked(data: bytes, limit: int) -> bytes:
+def _unpacked(data: bytes, limit: int, report: Report) -> bytes:
     if len(data) > limit:
         raise SourceError(f"holds more than {_size(limit)}; split it, or raise max_bytes")
     try:
@@ -191,7 +195,38 @@ def _unpacked(data: bytes, limit: int) -> bytes:
         if error.partial is not None and data.startswith(ZSTD_MAGIC):
             # A killed run leaves a torn last frame; the traces before it are good.
             return error.partial
+        if data.startswith(ZSTD_MAGIC) and (rest := _good_frames(data, limit, report)):
+            return rest
         raise SourceError(str(error)) from None
+
+
+def _good_frames(data: bytes, limit: int, report: Report) -> bytes:
+    """Return the content of the zstd frames that can be read: a run has one frame per trace."""
+    good, bad = bytearray(), list[tuple[str, str]]()
+    start = 0
+    while start >= 0:
+        following = end = data.find(ZSTD_MAGIC, start + 1)
+        # The four bytes that begin a frame may also be inside one: then it is longer.
+        for _ in range(3):
+            try:
+                stop = len(data) if end < 0 else end
+                good += decompress(data[start:stop], limit - len(good))
+                following = end
+                break
+            except DecompressionError as error:
+                if error.too_large:
+                    raise SourceError(f"unpacks to more than {_size(limit)}; refused") from None
+                if end < 0 or error.partial is None:
+                    bad.append((f"byte {start}", f"a trace cannot be read: {error}"))
+                    break
+                end = data.find(ZSTD_MAGIC, end + 1)
+        else:
+            bad.append((f"byte {start}", "a trace cannot be read: zstd data ends too early"))
+        start = following
+    if good:  # else the error of the whole file says it
+        for place, what in bad:
+            report(place, what)
+    return bytes(good)
 
 
 def _size(count: int) -> str:
@@ -253,7 +288,8 @@ def load_traces(
         loaded.files.extend([out.file] * len(traces))
         loaded.problems.extend(_final_problems(out))
     if pool.left:
-        loaded.problems.append(_unmatched_logs(pool, collected))
+        last = next(out.file for out in reversed(collected) if out.logs)
+        loaded.problems.append(_unmatched_logs(pool, last))
     if not loaded and loaded.problems:
         raise TraceLoadError(loaded.problems)
     return loaded
@@ -274,14 +310,13 @@ def iter_traces(
     A log record joins its span when both are in one file or the record's file comes first.
     """
     pool = LogPool()
-    last: list[Collector] = []
+    last = ""
     for out in _collect(source, on_problem, format, max_bytes):
         pool.add(out.logs)
         traces = assemble(out, pool)
         for problem in _final_problems(out):
             on_problem(problem)
-        if out.logs:
-            last = [out]
+        last = out.file if out.logs else last
         if on_file is not None:
             on_file(out.file)
         yield from traces
@@ -289,8 +324,7 @@ def iter_traces(
         on_problem(_unmatched_logs(pool, last))
 
 
-def _unmatched_logs(pool: LogPool, collected: list[Collector]) -> TraceProblem:
-    file = next((out.file for out in reversed(collected) if out.logs), "")
+def _unmatched_logs(pool: LogPool, file: str) -> TraceProblem:
     return TraceProblem(file, f"{pool.left} log records belong to no span that was loaded")
 
 
@@ -325,7 +359,7 @@ def _collect(
             continue
         out = Collector(item.name)
         try:
-            data = item.read(max_bytes)
+            data = item.read(max_bytes, out.problem)
         except SourceError as error:
             out.problem("", str(error))
         except MemoryError:

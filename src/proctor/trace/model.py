@@ -183,6 +183,9 @@ class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 WAITED = "proctor.waited_s"
 """Key in a trace's metadata: seconds that its agent waited for its harness."""
 
+CUT = "proctor.response_cut_from"
+"""Key in a trace's metadata: the characters of a response of which only the start is stored."""
+
 
 class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
     """A tree of spans: the steps of an agent for one request.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import load_yaml
 from proctor.trace.tree import Mask, SpanNode, SpanTree
 
 # Equality of attribute values: a structure equals its JSON text, a list equals a tuple, booleans
@@ -170,7 +171,7 @@ class QueryEvaluation(NamedTuple):
 
 MaskOf = Callable[[QueryEvaluation, Any], Mask]
 Carry = Callable[[SpanTree, Mask, Mask | None], Mask]
-Figure = Callable[[SpanTree], list[int]]
+Figure = Callable[[SpanTree], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +236,11 @@ def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
 
 
 def _at_least(figure: Figure) -> MaskOf:
-    return lambda at, least: bytes(map(least.__le__, figure(at.tree)))
+    return lambda at, least: bytes([each >= least for each in figure(at.tree)])
 
 
 def _at_most(figure: Figure) -> MaskOf:
-    return lambda at, most: bytes(map(most.__ge__, figure(at.tree)))
+    return lambda at, most: bytes([each <= most for each in figure(at.tree)])
 
 
 # -- arguments: each parses a value from YAML, JSON or Python, or raises with the expected type --
@@ -308,27 +309,18 @@ def _nanoseconds(value: Any, where: str) -> float:
     return value if math.isinf(value) else round(value * 10**9)
 
 
-def _choice(*choices: str) -> Callable[[Any, str], str]:
-    def read(value: Any, where: str) -> str:
-        text = _text(value, where)
-        if text not in choices:
-            raise QueryError(
-                f"{text!r} is none of {', '.join(choices)}",
-                where=where,
-                hint=did_you_mean(text, choices),
-            )
-        return text
-
-    return read
+def _choice(choices: Sequence[str], value: Any, where: str) -> str:
+    text = _text(value, where)
+    if text not in choices:
+        hint = did_you_mean(text, choices)
+        raise QueryError(f"{text!r} is none of {', '.join(choices)}", where=where, hint=hint)
+    return text
 
 
-def _choices(read: Callable[[Any, str], str]) -> Callable[[Any, str], frozenset[str]]:
-    def read_all(value: Any, where: str) -> frozenset[str]:
-        if isinstance(value, list | tuple | set | frozenset):
-            return frozenset(read(item, where) for item in cast(Sequence[Any], value))
-        return frozenset([read(value, where)])
-
-    return read_all
+def _one_or_more(read: Callable[[Any, str], str], value: Any, where: str) -> frozenset[str]:
+    several = isinstance(value, list | tuple | set | frozenset)
+    items = cast("Iterable[Any]", value) if several else (value,)
+    return frozenset(read(item, where) for item in items)
 
 
 def read_queries(value: Any, where: str) -> list[SpanQuery]:
@@ -359,20 +351,18 @@ CONDITIONS: dict[str, Condition] = {
         _keys, lambda at, keys: bytes([keys <= span.attributes.keys() for span in at.tree.spans])
     ),
     "has_status": Condition(
-        _choice(*_STATUSES), lambda at, status: at.tree.statuses.where({status}.__contains__)
+        partial(_choice, _STATUSES),
+        lambda at, status: at.tree.statuses.where({status}.__contains__),
     ),
     "kind": Condition(
-        _choices(_choice(*_KINDS)), lambda at, kinds: at.tree.kinds.where(kinds.__contains__)
+        partial(_one_or_more, partial(_choice, _KINDS)),
+        lambda at, kinds: at.tree.kinds.where(kinds.__contains__),
     ),
     "tool_name": Condition(
-        _choices(_text), lambda at, names: at.tree.tool_names.where(names.__contains__)
+        partial(_one_or_more, _text), lambda at, names: at.tree.tool_names.where(names.__contains__)
     ),
-    "min_duration": Condition(
-        _nanoseconds, lambda at, least: bytes([each >= least for each in at.tree.durations])
-    ),
-    "max_duration": Condition(
-        _nanoseconds, lambda at, most: bytes([each <= most for each in at.tree.durations])
-    ),
+    "min_duration": Condition(_nanoseconds, _at_least(lambda tree: tree.durations)),
+    "max_duration": Condition(_nanoseconds, _at_most(lambda tree: tree.durations)),
     "not_": Condition(SpanQuery.parse, lambda at, query: invert(query.mask(at.tree))),
     "and_": Condition(
         read_queries, lambda at, queries: _all_of(at.tree, [q.mask(at.tree) for q in queries])
@@ -485,14 +475,10 @@ def _all(tree: SpanTree, query: SpanQuery) -> QueryResult:
 
 def _counted(tree: SpanTree, count: Count) -> QueryResult:
     ids = _ids(tree, count.where.mask(tree))
-    holds = (count.least is None or len(ids) >= count.least) and (
-        count.most is None or len(ids) <= count.most
-    )
-    bounds = [
-        f"at least {count.least}" if count.least is not None else "",
-        f"at most {count.most}" if count.most is not None else "",
-    ]
-    expected = " and ".join(filter(None, bounds))
+    most = math.inf if count.most is None else count.most
+    holds = (count.least or 0) <= len(ids) <= most
+    bounds = (("at least", count.least), ("at most", count.most))
+    expected = " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
     reason = f"{len(ids)} of {len(tree)} spans match {count.where}, expected {expected}"
     return QueryResult(holds, reason, ids)
 
@@ -584,10 +570,14 @@ def _mapping(body: str, where: str) -> dict[str, Any]:
     import yaml
 
     try:
-        loaded: Any = yaml.safe_load(body)
+        loaded: Any = load_yaml(body)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        mark, lines = error.problem_mark, body.splitlines() or [""]
+        place = where
+        if mark and mark.line < len(lines):
+            place = f"{where}:{mark.line + 1}:{mark.column + 1}"
+        elif mark:  # what is missing is missing at the end of the last line
+            place = f"{where}:{len(lines)}:{len(lines[-1]) + 1}"
         raise QueryError(f"not YAML: {error.problem or 'cannot be read'}", where=place) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise QueryError(f"not YAML: {str(error).splitlines()[0]}", where=where) from None

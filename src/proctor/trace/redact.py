@@ -13,9 +13,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, partial
 from hashlib import sha256
-from itertools import count
+from itertools import count, zip_longest
 from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -24,7 +25,12 @@ from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.secret_patterns import (
     BARE_TOKEN,
     DETECTORS,
+    KEY_DETECTORS,
+    LONG_RUN,
+    OTHER_DETECTORS,
     STEMS,
+    UNPREFIXED,
+    WORD_DETECTORS,
     SecretMatch,
     named_at,
     pairs,
@@ -48,14 +54,6 @@ def mark(kind: str) -> str:
     return f"[redacted:{kind}]"
 
 
-def occurrences(data: bytes, value: bytes) -> Iterable[SecretMatch]:
-    """Yield the positions of environment values."""
-    position = data.find(value)
-    while position >= 0:
-        yield SecretMatch(position, position + len(value), "environment")
-        position = data.find(value, position + len(value))
-
-
 def replaced(data: bytes, hits: list[SecretMatch]) -> bytes:
     """Return the text with each run of overlapping hits replaced by the mark of the first."""
     # The longest of several hits at one place comes first and names the mark.
@@ -75,12 +73,8 @@ def between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
     replace = partial(pattern.sub, lambda _: mark(kind))
     if "[redacted:" not in text:
         return replace(text)
-    parts: list[str] = []
-    position = 0
-    for found in MARK.finditer(text):
-        parts += (replace(text[position : found.start()]), found.group())
-        position = found.end()
-    return "".join([*parts, replace(text[position:])])
+    between, marks = map(replace, MARK.split(text)), MARK.findall(text)
+    return "".join(part for pair in zip_longest(between, marks, fillvalue="") for part in pair)
 
 
 def redact_named_text(value: str, kind: str) -> str:
@@ -117,12 +111,21 @@ _BLOCK = 16_384
 """Bytes per block: their codes fit in the processor's level 2 cache."""
 
 _BITS = 5
-_BY_FREQUENCY = "etaoinshrdlcumwfgypbvkjxqz"
-"""Letters, the most common in English first; any other character is rarer still."""
+_ALNUM = 27
+"""Letters and digits have the codes 1 to 27."""
+_BACKSLASH, _PERCENT = b"\\%"
+_BY_FREQUENCY = b"\0et1aoinsrhdlcumwfgpyb_-v:/kjxqz$"
+"""Letters, the most common first; 0 is every character without a code, 1 is every digit."""
 
 
-_MARKERS = (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
-"""Marker words: every known secret, or its name, contains one of them."""
+# Marker words: every known secret, or its name, contains one of them.
+_WORDS_ANYWHERE = tuple(
+    dict.fromkeys((*STEMS, *(word for each in OTHER_DETECTORS for word in each.needles)))
+)
+_WORDS = tuple(word for each in WORD_DETECTORS for word in each.needles)
+_KEY_WORDS = tuple(dict.fromkeys(word for each in KEY_DETECTORS for word in each.needles))
+"""These and `_WORDS` begin where a word begins."""
+_SHORT_WORDS = tuple(word for word in (*_WORDS_ANYWHERE, *_WORDS) if b"$" not in word)
 
 
 class _Grams(NamedTuple):
@@ -131,6 +134,10 @@ class _Grams(NamedTuple):
     classes: bytes
     words: NDArray[Any]
     """One bit per word, by the code of three letters."""
+    starts: NDArray[Any]
+    """Whether a key may begin so, by the code of four letters."""
+    by_start: dict[bytes, list[bytes]]
+    """Words by their first three letters."""
 
 
 def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
@@ -149,18 +156,44 @@ def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
 
 
 def _present(data: bytes, low: bytes) -> set[bytes]:
-    """Return the words that occur; `low` is `data` in lower case."""
-    words = _MARKERS
-    if len(data) < _LONG:
-        return {word for word in words if word in low}
+    """Return the words that occur; `low` is `data` in lower case.
+
+    In a short text, keys begin where a word begins, so one pass over the words replaces a search
+    for each prefix.
+    """
+    if len(data) >= _LONG:
+        return _present_in_long(data, low)
+    found = {word for word in _SHORT_WORDS if word in low}
+    if b"$" in low:
+        found.update(word for word in _WORDS_ANYWHERE if word in low)
+    if len(low) < _SHORTEST_KEY:
+        return found
+    long = False
+    for run in _KEY_RUNS.findall(low):
+        if (whole := _KEY_HEADS.get(run)) is not None:
+            found |= whole
+        # After an escape (`\\n`, `%3D`) the key begins at the second or third letter.
+        for start in range(3):
+            if (begun := _RUN_HEADS.get(run[start : start + 3])) is not None:
+                found |= begun
+        long = long or len(run) >= _SHORTEST_KEY
+    if long and any(pattern.search(data) for pattern in UNPREFIXED):
+        found.add(LONG_RUN)
+    return found
+
+
+def _present_in_long(data: bytes, low: bytes) -> set[bytes]:
+    """Return the words that occur, found by the codes of their letters."""
     import numpy as np
 
-    grams = _grams()
-    small = data.translate(grams.classes)
-    found: set[bytes] = set()
+    grams, words = _grams(), _WORDS_ANYWHERE
+    # Padding: a key may begin with the first letter, or be the last.
+    low = b"\n\n\n" + low + b"\n" * 6
+    small = low.translate(grams.classes)
+    found = {LONG_RUN} if any(pattern.search(data) for pattern in UNPREFIXED) else set[bytes]()
     unknown = (1 << len(words)) - 1
     for start in range(0, len(small), _BLOCK):
-        part = np.frombuffer(small, np.uint8, min(_BLOCK + 2, len(small) - start), start)
+        part = np.frombuffer(small, np.uint8, min(_BLOCK + 6, len(small) - start), start)
         letters = part.astype(np.uint16)
         codes = letters[:-2] << 2 * _BITS
         codes |= letters[1:-1] << _BITS
@@ -175,28 +208,69 @@ def _present(data: bytes, low: bytes) -> set[bytes]:
             if low.find(word, max(0, start - len(word)), start + _BLOCK + len(word)) >= 0:
                 found.add(word)
                 unknown ^= 1 << position
+        # A key begins with a word, or after an escape (`\\n`, `%3D`).
+        plain = np.frombuffer(low, np.uint8, len(part), start)
+        in_word = part - np.uint8(1) < _ALNUM
+        begin = in_word[3:-3] > in_word[2:-4]
+        begin |= plain[1:-5] == _BACKSLASH
+        begin |= plain[:-6] == _PERCENT
+        begins = np.flatnonzero(begin) + 3
+        fours = codes.take(begins, mode="clip").astype(np.uint32) << _BITS
+        fours |= letters.take(begins + 3, mode="clip")
+        for place in (begins[grams.starts.take(fours, mode="clip")] + start).tolist():
+            words_so = grams.by_start.get(low[place : place + 3], ())
+            found.update(word for word in words_so if low.startswith(word, place))
     return found
+
+
+_SHORTEST_KEY = 16
+_KEY_RUNS = re.compile(rb"(?<![a-z0-9])(?:[a-z0-9]{16,}+|[a-z0-9]++(?=[-_.~]))")
+_KEY_HEADS: dict[bytes, set[bytes]] = {}
+"""First letters of a prefix, up to `-`, `_`, `.` or `~`, with the words they may begin."""
+_RUN_HEADS: dict[bytes, set[bytes]] = {}
+"""The same for prefixes without any of these: their first three letters."""
+for _word in _KEY_WORDS:
+    _head = re.split(rb"[-_.~]", _word)[0]
+    if _head == _word or not _head.isalnum():
+        _RUN_HEADS.setdefault(_word[:3], set()).add(_word)
+    else:
+        for _escape in (b"", b"n", b"r", b"t", b"3d"):
+            _KEY_HEADS.setdefault(_escape + _head, set()).add(_word)
 
 
 @cache
 def _grams() -> _Grams:
     import numpy as np
 
-    def rarity(letters: tuple[int, int, int]) -> int:
-        places = (_BY_FREQUENCY.find(chr(letter)) for letter in letters)
-        return sum(place if place >= 0 else len(_BY_FREQUENCY) for place in places)
-
     # Capitals map to lower case, digits to one code, and characters in no word to another.
     signs = {sign: number for number, sign in enumerate(b"abcdefghijklmnopqrstuvwxyz", 1)}
-    signs |= dict.fromkeys(b"0123456789", 27) | {ord("-"): 28, ord("_"): 29, ord(":"): 30}
+    signs |= dict.fromkeys(b"0123456789", 27) | dict(
+        zip(b"-_:/$", (28, 29, 30, 30, 31), strict=True)
+    )
     signs |= {sign - 32: number for sign, number in signs.items() if chr(sign).islower()}
     classes = bytes(signs.get(byte, 0) for byte in range(256))
+
+    def rarity(letters: tuple[int, int, int]) -> int:
+        classed = (
+            b"1"[0] if chr(each).isdigit() else each * bool(classes[each]) for each in letters
+        )
+        return sum(_BY_FREQUENCY.index(each) for each in classed)
+
     table = np.zeros(1 << 3 * _BITS, np.uint64)
-    for position, word in enumerate(_MARKERS):
+    for position, word in enumerate(_WORDS_ANYWHERE):
         a, b, c = max(zip(word, word[1:], word[2:], strict=False), key=rarity)
         code = classes[a] << 2 * _BITS | classes[b] << _BITS | classes[c]
         table[code] |= np.uint64(1 << position)
-    return _Grams(classes, table)
+    starts = np.zeros(1 << 4 * _BITS, np.bool_)
+    by_start: dict[bytes, list[bytes]] = {}
+    for word in (*_WORDS, *_KEY_WORDS):
+        by_start.setdefault(word[:3], []).append(word)
+        code = 0
+        for letter in word[:4]:
+            code = code << _BITS | classes[letter]
+        missing = _BITS * (4 - len(word[:4]))
+        starts[code << missing : (code + 1) << missing] = True
+    return _Grams(classes, table, starts, by_start)
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -214,13 +288,6 @@ _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
 
-_HINTS = tuple(
-    dict.fromkeys(
-        "-" if b"-" in word else "_" if b"_" in word else word.decode() for word in _MARKERS
-    )
-)
-"""A part of each marker word, so that few searches clear most short texts."""
-
 _KELVIN = "\u212a".encode()
 
 _WITHOUT_TEXT = frozenset({type(None), bool, int, float, SpanKind, SpanStatus})
@@ -230,7 +297,7 @@ _FOLDERS = frozenset({"PWD", "OLDPWD"})
 
 _FORCED = frozenset({"password", "secret", "api_key", "token", "private_key", "cookie"})
 _IDS = frozenset({"span_id", "trace_id", "parent_id"})
-_WORDS = frozenset({"kind", "status", "role"})
+_ENUM_FIELDS = frozenset({"kind", "status", "role"})
 # The usual shape of ids, which need no search.
 _ID_DIGITS, _LONGEST_ID = "0123456789abcdef-", 36
 
@@ -282,27 +349,23 @@ class Redactor:
         self._clean.update(texts)
 
     def _built_in(self, text: str) -> str:
-        # Most texts end here, after a few substring searches.
-        low_text = text.lower()
-        for hint in _HINTS:
-            if hint in low_text:
-                break
-        else:
-            encoded = text.encode("utf-8", "surrogatepass") if self._values else b""
-            if not any(value in encoded for value in self._values):
-                return text
         # The leading line break acts as the start of the text in patterns that look behind.
         data = b"\n" + text.encode("utf-8", "surrogatepass")
         low = data.lower()
+        present = _present(data, low)
+        # Most texts end here.
+        if not present and not any(value in data for value in self._values):
+            return text
         hits = [
             hit
             for detector in DETECTORS
-            if any(needle in low for needle in detector.needles)
+            if not present.isdisjoint(detector.needles)
             for hit in detector.find(data, low)
         ]
         hits.extend(pairs(data, low))
         for value in self._values:
-            hits.extend(occurrences(data, value))
+            found = re.finditer(re.escape(value), data)
+            hits.extend(SecretMatch(*match.span(), "environment") for match in found)
         if not hits:
             return text
         return replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
@@ -355,26 +418,19 @@ class Redactor:
             return value
         if depth > _DEEPEST:
             return self._as_text(value)
-        if kind is list or kind is tuple:
-            return self._sequence(value, depth + 1) if value else value
-        if kind is dict:
-            return self._mapping(value, depth + 1) if value else value
-        if isinstance(value, msgspec.Struct):
-            return self._struct(value, depth + 1)
-        return self._uncommon_value(value, depth)
-
-    def _uncommon_value(self, value: Any, depth: int) -> Any:
-        """Redact a value of a less common type."""
         if isinstance(value, str):
             return self.text(value)
-        if isinstance(value, Mapping):
+        if isinstance(value, (list, tuple)):
+            items = cast("list[Any] | tuple[Any, ...]", value)
+            return self._sequence(items, depth + 1) if items else items
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value, depth + 1)
+        # A plain dictionary first: the test for other mappings is slow.
+        if isinstance(value, (dict, Mapping)):
             return self._mapping(cast("Mapping[Any, Any]", value), depth + 1)
-        if isinstance(value, list | tuple):
-            return self._sequence(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
         if isinstance(value, bytes):
-            return self.text(value.decode("utf-8", "surrogateescape")).encode(
-                "utf-8", "surrogateescape"
-            )
+            text = self.text(value.decode("utf-8", "surrogateescape"))
+            return text.encode("utf-8", "surrogateescape")
         # A foreign object of an agent: the form in which it will be written must hold no secret.
         return self._as_text(value)
 
@@ -455,7 +511,7 @@ class Redactor:
             return struct
         changes: dict[str, Any] = {}
         for field in struct.__struct_fields__:
-            if field not in _WORDS:
+            if field not in _ENUM_FIELDS:
                 value = getattr(struct, field)
                 redacted = self._id(value) if field in _IDS else self.value(value, depth)
                 if redacted is not value:
@@ -491,6 +547,20 @@ class Redactor:
 def default_redactor() -> Redactor:
     """Return a redactor with the built-in patterns and this process's environment."""
     return Redactor()
+
+
+def url_secrets(url: str) -> set[str]:
+    """Return the parts of an agent's URL that are secret wherever they occur, as in error messages.
+
+    User and password, values of its query and parts of its path that look random.
+    """
+    parts = urlsplit(url)
+    found = {parts.password or "", *(value for _, value in parse_qsl(parts.query))}
+    found |= {parts.username or "", *parts.path.split("/")}
+    return {each for each in found if _RANDOM_PART.fullmatch(each)}
+
+
+_RANDOM_PART = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])(?!.*[-_.]{2})[A-Za-z0-9_.~+/=-]{16,512}")
 
 
 def _is_plain_id(text: str) -> bool:

@@ -11,7 +11,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 # Longer names are prose or data, never the name of a setting.
@@ -20,23 +20,12 @@ MAX_NAME = 80
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 _ALONE = {
-    "password": "password",
-    "passwd": "password",
-    "passphrase": "password",
-    "passcode": "password",
-    "pwd": "password",
-    "pgpassword": "password",
-    "secret": "secret",
+    **dict.fromkeys("password passwd passphrase passcode pwd pgpassword".split(), "password"),
+    **dict.fromkeys("secret secretkey clientsecret".split(), "secret"),
+    **dict.fromkeys("apitoken accesstoken authtoken".split(), "token"),
     "apikey": "api_key",
-    "apitoken": "token",
-    "accesstoken": "token",
-    "authtoken": "token",
-    "secretkey": "secret",
     "privatekey": "private_key",
-    "clientsecret": "secret",
-    "credential": "credential",
-    "authorization": "authorization",
-    "cookie": "cookie",
+    **{word: word for word in ("credential", "authorization", "cookie")},
 }
 """Last words that are sufficient alone (plurals are the same name)."""
 
@@ -44,7 +33,9 @@ _PAIRS = {
     "key": {
         **dict.fromkeys(
             "api access account auth encryption master openai anthropic azure service signing "
-            "storage subscription shared function".split(),
+            "storage subscription shared function priv hmac jwt license webhook groq cohere "
+            "mistral gemini google pinecone tavily together fireworks deepseek openrouter sendgrid "
+            "mailgun stripe twilio datadog ingest app".split(),
             "api_key",
         ),
         "secret": "secret",
@@ -54,12 +45,18 @@ _PAIRS = {
     "token": dict.fromkeys(
         "access account api app auth bearer bot client csrf deploy device github gitlab hf hub id "
         "identity login npm oauth personal private pypi refresh registry secret security "
-        "service session slack telegram user vault webhook xsrf".split(),
+        "service session slack telegram user vault webhook xsrf jwt sas pat discord figma notion "
+        "linear sentry databricks circleci heroku grafana fly vercel netlify doppler twilio "
+        "shopify atlassian jira docker cloudflare digitalocean mapbox dropbox replicate".split(),
         "token",
     ),
     "string": {"connection": "credential"},
     "signature": {"amz": "signature", "goog": "signature"},
-    "pass": dict.fromkeys("db user smtp mysql postgres redis root admin ftp".split(), "password"),
+    "pat": dict.fromkeys("github gitlab azure devops ado gh".split(), "token"),
+    "pass": dict.fromkeys(
+        "db user smtp mysql postgres redis root admin ftp database key ssh http proxy mail".split(),
+        "password",
+    ),
 }
 """Last words that need a certain word before them: `cache_key` and `pad_token` are no secrets."""
 
@@ -86,6 +83,8 @@ def secret_kind(name: str) -> str | None:
     if last == "token" and len(words) == 1:
         # `tokens` is a count or a list of words.
         return BARE_TOKEN if words[-1] == "token" else None
+    if words[-3:] == ["client", "key", "data"]:  # a Kubernetes configuration
+        return "private_key"
     before = words[-2] if len(words) > 1 else ""
     if last == "token" and words[-1] == "tokens" and before not in ("access", "api", "auth"):
         return None
@@ -111,84 +110,11 @@ Finder = Callable[[bytes, bytes], Iterator[SecretMatch]]
 """Searches a text, given as it is and in lower case."""
 
 
-_DASHED = re.compile(
-    rb"-(?:(?<=[^A-Za-z0-9]sk-)|(?<=xox[a-z]-)|(?<=xapp-)|(?<=glpat-)|(?<=GOCSPX-)|(?<=pplx-)"
-    rb"|(?<=[^A-Za-z0-9]xai-))[A-Za-z0-9_-]{10,}"
-)
-_UNDERSCORED = re.compile(
-    rb"_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=[^A-Za-z0-9]hf_)|(?<=[^A-Za-z0-9]gsk_)"
-    rb"|(?<=[^A-Za-z0-9]npm_)|(?<=[sr]k_live_)|(?<=[sr]k_test_)|(?<=lsv2_pt_)|(?<=lsv2_sk_)"
-    rb"|(?<=[^A-Za-z0-9]r8_)|(?<=dop_v1_))[A-Za-z0-9_]{16,}"
-)
-# Letters before the separator (`-` or `_`); longest first, because `sk-` also ends others.
-_KIND_OF_PREFIX = [
-    (b"github_pat_", "github_token"),
-    (b"lsv2_pt_", "langsmith_key"),
-    (b"lsv2_sk_", "langsmith_key"),
-    (b"k_live_", "stripe_key"),
-    (b"k_test_", "stripe_key"),
-    (b"dop_v1_", "digitalocean_token"),
-    (b"GOCSPX-", "google_secret"),
-    (b"glpat-", "gitlab_token"),
-    (b"xapp-", "slack_token"),
-    (b"pplx-", "perplexity_key"),
-    (b"gsk_", "groq_key"),
-    (b"npm_", "npm_token"),
-    (b"xai-", "xai_key"),
-    (b"hf_", "huggingface_token"),
-    (b"r8_", "replicate_token"),
-    (b"sk-", "openai_key"),
-]
-_KIND_AFTER_SK = {
-    b"ant-": "anthropic_key",
-    b"or-": "openrouter_key",
-    b"lf-": "langfuse_key",
-}
+# A key begins where a word does; the last letter of an escape (`\\n`, `%3D`) is part of no word.
+_KEY_START = rb"(?:(?<![A-Za-z0-9]%b)|(?<=[\\][nrt]%b)|(?<=%3D%b))"
 
-_ALNUM_RUN = re.compile(rb"[A-Za-z0-9]{20}")
 _DIGIT = re.compile(rb"[0-9]")
-
-# Shorter ones are words: `sk-learn`, `xox-games`.
-_MIN_SK = 20
-
-
-def dashed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Yield `sk-…`, `xoxb-…`, `glpat-…` and similar keys."""
-    del low
-    for match in _DASHED.finditer(data):
-        body = data[match.start() + 1 : match.end()]
-        prefix, kind = _prefixed(data, match.start())
-        if prefix == b"sk-":
-            if len(body) < _MIN_SK or not _looks_random(body):
-                continue
-            kind = next((k for head, k in _KIND_AFTER_SK.items() if body.startswith(head)), kind)
-        elif not _DIGIT.search(body):
-            continue
-        yield SecretMatch(match.start() + 1 - len(prefix), match.end(), kind)
-
-
-def underscored(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Yield `ghp_…`, `github_pat_…`, `hf_…` and similar keys."""
-    del low
-    for match in _UNDERSCORED.finditer(data):
-        body = data[match.start() + 1 : match.end()]
-        # Identifiers such as `hf_model_for_sequence_classification` are words, not keys.
-        if not _looks_random(body):
-            continue
-        prefix, kind = _prefixed(data, match.start())
-        yield SecretMatch(match.start() + 1 - len(prefix), match.end(), kind)
-
-
-def _prefixed(data: bytes, mark: int) -> tuple[bytes, str]:
-    # Long enough for the longest prefix, `github_pat_`.
-    head = data[max(0, mark - 11) : mark + 1]
-    for prefix, kind in _KIND_OF_PREFIX:
-        if head.endswith(prefix):
-            # Stripe's letter before `k_live_` is s or r; both belong to the key.
-            return (head[-len(prefix) - 1 :], kind) if prefix.startswith(b"k_") else (prefix, kind)
-    if head[-5:-2] == b"xox":
-        return head[-5:], "slack_token"
-    return head[-4:], "github_token"
+_ALNUM_RUN = re.compile(rb"[A-Za-z0-9]{20}")
 
 
 def _looks_random(body: bytes) -> bool:
@@ -196,7 +122,158 @@ def _looks_random(body: bytes) -> bool:
     return bool(_DIGIT.search(body) or _ALNUM_RUN.search(body))
 
 
-_AWS_ID = re.compile(rb"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])")
+_KEYS: dict[str, str] = {
+    "anthropic_key": "sk-ant-",
+    "openrouter_key": "sk-or-",
+    "langfuse_key": "sk-lf-",
+    "openai_key": "sk-",
+    "slack_token": "xoxa- xoxb- xoxc- xoxd- xoxe- xoxe. xoxo- xoxp- xoxr- xoxs- xapp- xwfp-",
+    "gitlab_token": "glpat- gldt- glrt- glrtr- glft- glcbt- glsoat- glptt- glimt- glagent- gloas- "
+    "glffct- GR1348941",
+    "google_secret": "GOCSPX-",
+    "google_token": "ya29.",
+    "perplexity_key": "pplx-",
+    "xai_key": "xai-",
+    "github_token": "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
+    "huggingface_token": "hf_ api_org_",
+    "groq_key": "gsk_",
+    "npm_token": "npm_",
+    "stripe_key": "sk_live_ sk_test_ rk_live_ rk_test_ whsec_",
+    "langsmith_key": "lsv2_pt_ lsv2_sk_",
+    "replicate_token": "r8_",
+    "digitalocean_token": "dop_v1_ doo_v1_ dor_v1_",
+    "pypi_token": "pypi-",
+    "vault_token": "hvs. hvb. hvr.",
+    "docker_token": "dckr_pat_ dckr_oat_",
+    "shopify_token": "shpat_ shpca_ shppa_ shpss_ shptka_ shpua_",
+    "linear_key": "lin_api_ lin_oauth_ lin_wh_",
+    "notion_token": "ntn_",
+    "figma_token": "figd_ figdr_ figo_ figor_ figu_ figur_ figoh_ figdh_",
+    "supabase_key": "sbp_ sb_secret_",
+    "postman_key": "PMAK- PMAT-",
+    "newrelic_key": "NRAK- NRAA- NRII- NRIQ- NRJS- NRRA- NRBR-",
+    "sentry_token": "sntrys_ sntryu_ sntrya_ sntryi_",
+    "grafana_token": "glsa_ glc_",
+    "pinecone_key": "pcsk_",
+    "tavily_key": "tvly-",
+    "together_key": "tgp_v1_",
+    "doppler_token": "dp.pt. dp.st. dp.ct. dp.sa. dp.said. dp.scim. dp.audit.",
+    "fly_token": "fo1_ fm1r_ fm1a_ fm2_",
+    "age_key": "AGE-SECRET-KEY-1 AGE-SECRET-KEY-PQ-1",
+    "square_token": "sq0atp- sq0csp- sq0acp-",
+    "heroku_key": "HRKU-",
+    "hubspot_token": "pat-na1- pat-na2- pat-eu1-",
+    "pulumi_token": "pul-",
+    "planetscale_token": "pscale_tkn_ pscale_pw_ pscale_oauth_",
+    "sonar_token": "squ_ sqp_ sqa_",
+    "brevo_key": "xkeysib- xsmtpsib-",
+    "dynatrace_token": "dt0c01. dt0s01.",
+    "nvidia_key": "nvapi-",
+    "cerebras_key": "csk-",
+    "rubygems_key": "rubygems_",
+    "netlify_token": "nfp_",
+    "neon_key": "napi_",
+    "posthog_key": "phx_ phs_",
+    "logfire_token": "pylf_v1_ pylf_v2_",
+    "contentful_token": "CFPAT-",
+    "circleci_token": "CCIPAT_ CCIPRJ_",
+    "buildkite_token": "bkua_",
+    "prefect_key": "pnu_ pnb_",
+    "openshift_token": "sha256~",
+    "wandb_key": "wandb_v1_",
+    "jina_key": "jina_",
+    "e2b_key": "e2b_",
+    "mapbox_token": "sk.eyJ",
+    "aws_session_token": "IQoJb3JpZ2luX2Vj FwoGZXIvYXdz",
+    "aws_bedrock_key": "ABSK bedrock-api-key-",
+}
+"""Kind → prefixes. What follows one is letters, digits, `-` and `_`, and must look random."""
+
+_BODY = rb"[A-Za-z0-9_-]{16,}+"
+_BODIES = {
+    **dict.fromkeys(
+        "slack_token google_secret gitlab_token".split(),
+        rb"[A-Za-z0-9_-]{10,}+",
+    ),
+    # Shorter ones are words: `sk-learn`.
+    "openai_key": rb"[A-Za-z0-9_-]{20,}+",
+    "doppler_token": rb"(?:[a-z0-9_-]{1,35}\.)?[A-Za-z0-9]{16,}+",
+    **dict.fromkeys(("perplexity_key", "xai_key"), rb"[A-Za-z0-9]{20,}+"),
+    "age_key": rb"[A-Z0-9-]{16,}+",
+    "google_token": rb"[A-Za-z0-9_-]{16,}+(?:\.[A-Za-z0-9_-]{8,}+)*+",
+    "fly_token": rb"[A-Za-z0-9+/=_,-]{16,}+",
+    "sentry_token": rb"[A-Za-z0-9+/=_-]{16,}+",
+    "grafana_token": rb"[A-Za-z0-9+/_-]{16,}+={0,2}+",
+    "aws_session_token": rb"[A-Za-z0-9+/_%-]{60,}+={0,2}+",
+    "aws_bedrock_key": rb"[A-Za-z0-9+/_-]{60,}+={0,2}+",
+    "dynatrace_token": rb"[A-Z0-9]{16,}+\.[A-Z0-9]{32,}+",
+    "mapbox_token": rb"[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+",
+    "vault_token": rb"[A-Za-z0-9_-]{20,}+",
+    "stripe_key": rb"[A-Za-z0-9_+/-]{16,}+={0,2}+",
+}
+
+_SHAPES: tuple[tuple[str, str, bytes], ...] = (
+    ("google_key", "AIza", rb"[A-Za-z0-9_-]{30,}+"),
+    ("sendgrid_key", "SG.", rb"[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"),
+    ("mailgun_key", "key- pubkey-", rb"[0-9a-f]{32}(?![A-Za-z0-9])"),
+    ("databricks_token", "dapi dose", rb"[0-9a-f]{32}(?:-[0-9])?+(?![A-Za-z0-9])"),
+    ("notion_token", "secret_", rb"[A-Za-z0-9]{40,50}(?![A-Za-z0-9_])"),
+    ("atlassian_token", "ATATT3 ATCTT3 ATSTT3", rb"[A-Za-z0-9_=-]{20,}+"),
+    ("atlassian_token", "ATBB", rb"[A-Za-z0-9_=.-]{20,}+"),
+    ("fireworks_key", "fw_", rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{20,}+(?!_)"),
+    ("resend_key", "re_", rb"[A-Za-z0-9]{6,}+_(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{16,}+(?!_)"),
+    ("elevenlabs_key", "sk_", rb"[0-9a-f]{32,}+(?![A-Za-z0-9_])"),
+    ("facebook_token", "EAA", rb"[A-Za-z0-9]{60,}+(?![A-Za-z0-9+/=])"),
+    ("square_token", "EAAA", rb"[A-Za-z0-9_-]{60}(?![A-Za-z0-9_+/=-])"),
+    ("alibaba_key", "LTAI", rb"[A-Za-z0-9]{12,24}(?![A-Za-z0-9+/])"),
+    ("artifactory_key", "AKCp", rb"[A-Za-z0-9]{60,}+(?![A-Za-z0-9+/=])"),
+    ("grafana_token", "eyJrIjoi", rb"[A-Za-z0-9+/_-]{30,}+={0,2}"),
+    ("firecrawl_key", "fc-", rb"[0-9a-f]{32}(?![A-Za-z0-9])"),
+    ("terraform_token", "atlasv1.", rb"[A-Za-z0-9_=-]{40,}+"),
+    ("dropbox_token", "sl.", rb"[A-Za-z0-9_-]{100,}+"),
+    ("launchdarkly_key", "sdk-", rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"),
+    ("onepassword_token", "ops_eyJ", rb"[A-Za-z0-9_-]{60,}+={0,2}"),
+    (
+        "password_hash",
+        "pbkdf2_sha256$ pbkdf2_sha1$",
+        rb"[0-9]++[$][A-Za-z0-9+/=._-]{4,64}+[$][A-Za-z0-9+/=]{16,}+",
+    ),
+    (
+        "slack_webhook",
+        "hooks.slack.com/",
+        rb"(?:services|workflows|triggers)/([A-Za-z0-9_/-]{16,}+)",
+    ),
+    (
+        "discord_webhook",
+        "discord.com/api/ discordapp.com/api/",
+        rb"(?:v[0-9]{1,2}/)?webhooks/[0-9]{6,}+/([A-Za-z0-9_-]{16,}+)",
+    ),
+    ("teams_webhook", "webhook.office.com/", rb"webhookb2/([A-Za-z0-9@/_-]{32,}+)"),
+    ("teams_webhook", "outlook.office.com/", rb"webhook/([A-Za-z0-9@/_-]{32,}+)"),
+)
+"""Kind, prefixes, and exactly what follows; a group in it is the secret, else all of it is."""
+
+
+@cache
+def _key_pattern(prefix: bytes, body: bytes) -> re.Pattern[bytes]:
+    """Return a pattern that starts with the literal prefix, which makes the scan fast."""
+    literal = re.escape(prefix)
+    return re.compile(literal + _KEY_START.replace(b"%b", literal) + body)
+
+
+def _keys(prefix: bytes, kind: str, body: bytes, *, random: bool) -> Finder:
+    """Return a search for keys with this prefix, compiled when it is first needed."""
+
+    def find(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+        del low
+        for match in _key_pattern(prefix, body).finditer(data):
+            if not random or _looks_random(data[match.start() + len(prefix) : match.end()]):
+                yield SecretMatch(*match.span(match.lastindex or 0), kind)
+
+    return find
+
+
+_AWS_ID = re.compile(rb"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])")
 _AWS_SECRET = re.compile(rb"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])")
 
 
@@ -217,14 +294,16 @@ def aws(data: bytes, low: bytes) -> Iterator[SecretMatch]:
                 yield SecretMatch(*match.span(), "aws_secret")
 
 
-_GOOGLE = re.compile(rb"AIza(?<![A-Za-z0-9_-]AIza)[A-Za-z0-9_-]{30,}")
 # Signed or not.
 _JWT = re.compile(
     rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?"
 )
 
 
-_BEARER = re.compile(rb"bearer(?<![a-z0-9]bearer)[ \t]{1,4}+([a-z0-9._~+/=-]{12,})")
+_BEARER = re.compile(
+    rb"(?:bearer(?<![a-z0-9]bearer)|ssws(?<![a-z0-9]ssws))[ \t]{1,4}+"
+    rb"([a-z0-9._~+/=-]{12,})"
+)
 _BASIC = re.compile(rb"basic(?<![a-z0-9]basic)[ \t]{1,4}+([a-z0-9+/]{6,}+={0,2})(?![a-z0-9+/=])")
 
 
@@ -274,19 +353,129 @@ def private_key(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 # Brackets and braces are percent-encoded in real URLs: `{password}` is a template, not a secret.
-_USERINFO = re.compile(rb"://[^\s/?#@:\"'<>\\]{0,256}+:([^\s/?#\"'<>\\\[\]{}|)]{1,512})@")
+_USERINFO = re.compile(rb"://([^\s/?#@:\"'<>\\]{0,256}+)(?::([^\s/?#\"'<>\\\[\]{}|)]{1,512}))?@")
 
 
-def _matches(pattern: re.Pattern[bytes], kind: str) -> Finder:
-    """Return a search for every match of a pattern; its group, if it has one, is the secret."""
+def userinfo(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+    """Yield the password of a URL, and a user name that is a token (`https://TOKEN@host`)."""
+    del low
+    for match in _USERINFO.finditer(data):
+        if match.group(2):
+            yield SecretMatch(*match.span(2), "password")
+        if len(match.group(1)) >= 16 and _RANDOM.match(match.group(1)):
+            yield SecretMatch(*match.span(1), "token")
+
+
+def _matches(
+    pattern: re.Pattern[bytes], kind: str, before: int = 0, *, random: bool = False
+) -> Finder:
+    """Return a search for a pattern; its group, if it has one, is the secret.
+
+    `before` is how many bytes before the match belong to the secret; with `random` it must have
+    letters and digits.
+    """
     group = pattern.groups
 
     def find(data: bytes, low: bytes) -> Iterator[SecretMatch]:
         del low
         for match in pattern.finditer(data):
-            yield SecretMatch(*match.span(group), kind)
+            start, end = match.span(group)
+            if not random or _RANDOM.match(data[start:end]):
+                yield SecretMatch(start - before, end, kind)
 
     return find
+
+
+# -- on command lines and in files --
+
+_FLAG = re.compile(
+    rb"--(?<![A-Za-z0-9-]--)([A-Za-z][A-Za-z0-9_-]{1,60}+)(?:[\"'],)?[ \t]{1,8}+([\"'])?"
+    rb"([^\s\"'`,;&<>(){}\[\]|\\-][^\s\"'`,;&<>(){}\[\]|\\]*+)"
+)
+# What may follow the last word of a command line: its end, another option, the next command.
+_COMMAND_GOES_ON = re.compile(rb"[ \t]*+(?:\r?\n|\Z|[\"'`|;&\\]|-)")
+
+_PROSE = re.compile(rb"[a-z][,.;:] [A-Za-z]")
+
+
+def flags(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+    """Yield the value after `--password`, `--token` and similar options."""
+    del low
+    for match in _FLAG.finditer(data):
+        name, value = match.group(1), match.group(3)
+        kind = secret_kind(name.decode())
+        if kind is None or _NOT_A_VALUE.match(value) or value.isupper():
+            continue  # `--password PASSWORD` is the usage line of a program
+        # A plain word is prose (`--token is required`) unless the command ends or goes on.
+        line = data[data.rfind(b"\n", max(0, match.start() - 400), match.start()) : match.start()]
+        ends = len(value) >= 8 and _COMMAND_GOES_ON.match(data, match.end())
+        ends = ends and not _PROSE.search(line)
+        if match.group(2) or _VALUE_SIGNS.search(value) or ends:
+            yield SecretMatch(*match.span(3), "token" if kind == BARE_TOKEN else kind)
+
+
+_VALUE = rb"[\\]*+[\"']?+([^\s\"'`\\$<{][^\s\"'`\\]*+)"
+_COMMAND_PASSWORDS = re.compile(
+    rb"[ \t\"'](?:(?:-u|--user|--proxy-user|-U)[\"',]*+[ \t=]{0,4}+[\\]*+[\"']?+"
+    rb"[^\s:\"'`\\$<{]{1,128}+:" + _VALUE + rb"|-p[ \t]?" + _VALUE + rb")"
+)
+_WITH_USER = re.compile(rb"curl\b[^\n]{0,400}\Z")
+_WITH_PASSWORD = re.compile(
+    rb"(?:sshpass|mysql(?:dump|admin|import)?|docker login)\b[^\n]{0,400}\Z"
+)
+
+
+def commands(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+    """Yield the password in `curl -u user:password`, `mysql -ppassword` and similar commands."""
+    del low
+    for match in _COMMAND_PASSWORDS.finditer(data):
+        before = data[max(0, match.start() - 400) : match.start() + 1]
+        is_user = match.lastindex == 1
+        if (_WITH_USER if is_user else _WITH_PASSWORD).search(before):
+            value = match.group(match.lastindex or 0)
+            # `mysql -p shop`: there a password follows at once, and a word apart is a database.
+            if b"mysql" in before and match.group().startswith((b" -p ", b"\t-p ")):
+                continue
+            if not _NOT_A_VALUE.match(value) and not (value.isdigit() and not is_user):
+                yield SecretMatch(*match.span(match.lastindex or 0), "password")
+
+
+_BLANK = rb"(?:\s|[\\][nt]){1,16}+"
+_WORD = rb"[^\s\\\"']{1,256}+"
+_NETRC = re.compile(
+    rb"machine" + _BLANK + _WORD + _BLANK
+    + rb"(?:(?:login|account)" + _BLANK + _WORD + _BLANK + rb"){0,2}password" + _BLANK
+    + rb"([^\s\\\"']{1,256}+)"
+)  # fmt: skip
+_HASH = re.compile(
+    rb"\$(?:[1567y]|gy|2[abxy]?|apr1|argon2(?:id|i|d)|scrypt|pbkdf2[a-z0-9-]*+)"
+    rb"\$[A-Za-z0-9./=,$+-]{20,}+"
+)
+_DOCKER_AUTH = re.compile(rb"\"?auth[\\]*+\"[ \t]*+:\s*+[\\]*+\"([A-Za-z0-9+/]{6,}+={0,2})[\\]*+\"")
+_URL_PARAMETER = rb"=(?<=[?&;]%b=)([A-Za-z0-9_.~%%+/=-]{16,}+)"
+
+# Keys whose only fixed part is in their middle, or has two letters.
+UNPREFIXED = (
+    re.compile(
+        rb"SK(?:(?<![A-Za-z0-9+/_-]SK)|(?<=[\\][nrt]SK))[0-9a-f]{32}(?![A-Za-z0-9+/_-])"
+    ),  # Twilio
+    re.compile(rb"AC(?:(?<![A-Za-z0-9+/_-]AC)|(?<=[\\][nrt]AC))[0-9a-f]{32}(?![A-Za-z0-9+/_-])"),
+    re.compile(
+        rb"\.(?<=[MNO][A-Za-z0-9]{23}\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_.-])"
+    ),  # a bot of Discord
+)
+LONG_RUN = b"\0"
+"""Stands among the needles for a text in which one of `UNPREFIXED` may match."""
+
+
+def unprefixed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+    """Yield keys that no prefix of three letters announces."""
+    del low
+    for pattern, kind, before in zip(
+        UNPREFIXED, ("twilio_key", "twilio_key", "discord_token"), (0, 0, 24), strict=True
+    ):
+        for match in pattern.finditer(data):
+            yield SecretMatch(match.start() - before, match.end(), kind)
 
 
 class SecretPattern(NamedTuple):
@@ -296,23 +485,70 @@ class SecretPattern(NamedTuple):
     find: Finder
 
 
-_DASHED_PREFIXES = (b"sk-", b"xox", b"xapp-", b"glpat-", b"gocspx-", b"pplx-", b"xai-")
-_UNDERSCORED_PREFIXES = (
-    *(b"gh" + letter + b"_" for letter in (b"p", b"o", b"u", b"s", b"r")),
-    *(b"github_pat_", b"hf_", b"gsk_", b"npm_", b"k_live_", b"k_test_", b"lsv2_", b"r8_"),
-    b"dop_v1_",
-)
+_ROWS: list[tuple[str, str, bytes, bool]] = [
+    *((kind, prefixes, _BODIES.get(kind, _BODY), True) for kind, prefixes in _KEYS.items()),
+    *((kind, prefixes, body, False) for kind, prefixes, body in _SHAPES),
+]
 
-DETECTORS = (
-    SecretPattern((b"-----begin",), private_key),
-    SecretPattern(_DASHED_PREFIXES, dashed),
-    SecretPattern(_UNDERSCORED_PREFIXES, underscored),
-    SecretPattern((b"akia", b"asia"), aws),
-    SecretPattern((b"aiza",), _matches(_GOOGLE, "google_key")),
-    SecretPattern((b".eyj",), _matches(_JWT, "jwt")),
-    SecretPattern((b"bearer",), bearer),
+KEY_DETECTORS = (
+    SecretPattern((b"akia", b"asia", b"abia", b"acca"), aws),
+    *(
+        SecretPattern((prefix.lower(),), _keys(prefix, kind, body, random=random))
+        for kind, prefixes, body, random in _ROWS
+        for prefix in prefixes.encode().split()
+    ),
+)
+"""Searches for keys that begin with a needle, where a word begins."""
+
+WORD_DETECTORS = (
+    SecretPattern((b"bearer", b"ssws "), bearer),
     SecretPattern((b"basic",), basic),
-    SecretPattern((b"://",), _matches(_USERINFO, "password")),
+    SecretPattern((b"auths",), _matches(_DOCKER_AUTH, "basic_auth")),
+    SecretPattern((b"machine",), _matches(_NETRC, "password")),
+    SecretPattern((b"curl", b"sshpass", b"mysql", b"docker login"), commands),
+)
+"""Searches for what begins with a word, which is a needle."""
+
+OTHER_DETECTORS = (
+    SecretPattern((b"-----begin",), private_key),
+    SecretPattern((b".eyj",), _matches(_JWT, "jwt")),
+    SecretPattern((b"://",), userinfo),
+    SecretPattern((b"sig=",), _matches(re.compile(b"sig" + _URL_PARAMETER % b"sig"), "signature")),
+    SecretPattern(
+        (b"key",), _matches(re.compile(b"key" + _URL_PARAMETER % b"key"), "api_key", random=True)
+    ),
+    SecretPattern(
+        (b"1//0",),
+        _matches(
+            re.compile(rb"1//0(?:(?<![A-Za-z0-9]1//0)|(?<=[\\][nrt]1//0))[A-Za-z0-9_-]{20,}+"),
+            "google_token",
+        ),
+    ),
+    SecretPattern(
+        (b":aa",),
+        _matches(re.compile(rb":(?<=[0-9]{8}:)(AA[A-Za-z0-9_-]{30,}+)"), "telegram_token"),
+    ),
+    SecretPattern(
+        (b"7q~", b"8q~"),
+        _matches(
+            re.compile(rb"Q~(?<=[A-Za-z0-9_~.-]{3}[78]Q~)[A-Za-z0-9_~.-]{30,}+"), "azure_secret", 4
+        ),
+    ),
+    SecretPattern(
+        (
+            *(b"$%b$" % each for each in b"1 5 6 7 y gy 2a 2b 2x 2y apr1 scrypt".split()),
+            b"$argon2",
+            b"$pbkdf2",
+        ),
+        _matches(_HASH, "password_hash"),
+    ),
+    SecretPattern((b"pass", b"pwd", b"secret", b"key", b"token"), flags),
+)
+DETECTORS = (
+    *KEY_DETECTORS,
+    *WORD_DETECTORS,
+    *OTHER_DETECTORS,
+    SecretPattern((LONG_RUN,), unprefixed),
 )
 
 
@@ -324,23 +560,13 @@ DETECTORS = (
 
 
 # Every name `secret_kind` recognises ends in (the plural of) one of these; each is one fast scan.
-STEMS = (
-    b"pass",
-    b"pwd",
-    b"secret",
-    b"key",
-    b"token",
-    b"credential",
-    b"authorization",
-    b"cookie",
-    b"connection",
-    b"signature",
+STEMS = tuple(
+    b"pass pwd secret key token credential authorization cookie connection signature".split()
 )
 
 # The rest of the name, an optional closing quote, then `:` or `=` (or `=>`, `:=`).
 _AFTER_STEM = rb"[a-z0-9_-]{0,16}+([\\]{0,15}+[\"'`])?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
-_SEARCHES = [re.compile(re.escape(stem) + _AFTER_STEM) for stem in STEMS]
-_SEARCH_OF: dict[bytes, re.Pattern[bytes]] = dict(zip(STEMS, _SEARCHES, strict=True))
+_SEARCHES = {stem: re.compile(stem + _AFTER_STEM) for stem in STEMS}
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
 _NAME_END = re.compile(rb"[A-Za-z0-9_-]{0,16}+")
 
@@ -374,7 +600,7 @@ class _Value(NamedTuple):
 
 def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """Yield secret values after secret names; `low` is `data` in lower case."""
-    for stem, search in zip(STEMS, _SEARCHES, strict=True):
+    for stem, search in _SEARCHES.items():
         if stem not in low:
             continue
         position = 0
@@ -397,7 +623,7 @@ def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 def named_at(data: bytes, low: bytes, stem: bytes) -> Iterator[int]:
     """Yield positions of secret names with this stem before `:` or `=`, whatever follows."""
-    for found in _SEARCH_OF[stem].finditer(low):
+    for found in _SEARCHES[stem].finditer(low):
         if _kind_at(data, found.start()) is not None:
             yield found.start()
 
@@ -412,18 +638,16 @@ def _kind_at(data: bytes, stem: int) -> str | None:
 
 
 def _value_at(data: bytes, position: int, kind: str) -> _Value | None:
+    end = None
     if opening := _OPENING.match(data, position):
-        end = _closing(data, opening.end(), opening.group(2), len(opening.group(1)))
-        if end is not None:
-            start = opening.end()
-            if kind == "authorization" and (scheme := _SCHEME.match(data, start, end)):
-                start = scheme.end()
-            return _Value(start, end, True)
         position = opening.end()
-    if kind == "authorization" and (scheme := _SCHEME.match(data, position)):
+        end = _closing(data, position, opening.group(2), len(opening.group(1)))
+    limit = len(data) if end is None else end
+    if kind == "authorization" and (scheme := _SCHEME.match(data, position, limit)):
         position = scheme.end()
-    pattern = _COOKIES if kind == "cookie" else _BARE
-    bare = pattern.match(data, position)
+    if end is not None:
+        return _Value(position, end, True)
+    bare = (_COOKIES if kind == "cookie" else _BARE).match(data, position)
     return _Value(*bare.span(1), False) if bare else None
 
 
@@ -452,6 +676,8 @@ def _is_secret(data: bytes, name: re.Match[bytes], value: _Value, kind: str) -> 
         return False
     if kind == BARE_TOKEN:
         return bool(_RANDOM.match(text))
+    if not value.quoted and len(text) < 4 and text.isdigit():
+        return False  # `Passwords: 3 failed`
     if kind != "password" and (_DIGITS.fullmatch(text) or not _SOME_LETTERS.search(text)):
         return False
     if kind == "cookie" and not name.group().endswith(b":"):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import compress, count, repeat
 from math import nan
-from operator import attrgetter, lt
+from operator import attrgetter, gt, lt
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -226,15 +226,11 @@ class SpanTree:
 
     def innermost(self, chosen: Sequence[bool]) -> list[Span]:
         """Return selected spans with no selected span below them, by start time."""
-        mask = bytes(chosen)
-        above = self.above(mask)
-        return [s for s, own, up in zip(self.spans, mask, above, strict=True) if own and not up]
+        return list(compress(self.spans, map(gt, chosen, self.above(bytes(chosen)))))
 
     def outermost(self, chosen: Sequence[bool]) -> list[Span]:
         """Return selected spans with no selected span above them, by start time."""
-        mask = bytes(chosen)
-        below = self.below(mask)
-        return [s for s, own, down in zip(self.spans, mask, below, strict=True) if own and not down]
+        return list(compress(self.spans, map(gt, chosen, self.below(bytes(chosen)))))
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -269,7 +265,7 @@ class SpanTree:
             stack.extend(reversed(children[position]))
 
 
-class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
+class SpanNode(msgspec.Struct, frozen=True, gc=False):
     """A span with its position in the tree.
 
     A struct, because a query may return one for each of a million spans. It is not tracked by the
@@ -345,16 +341,6 @@ class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
             chain.append(SpanNode(self._tree, here))
             here = self._tree.parent[here]
         return chain
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, SpanNode)
-            and other._tree is self._tree
-            and other._position == self._position
-        )
-
-    def __hash__(self) -> int:
-        return hash((id(self._tree), self._position))
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} {self.span_id}>"

@@ -82,13 +82,8 @@ def _flattened(value: Any) -> Any:
     """Unwrap one more level around each message (LangChain generations, Gemini candidates)."""
     if not is_list(value):
         return value
-    flat: list[Any] = []
-    for item in value:
-        if is_list(item) and item and is_mapping(item[0]):
-            flat.extend(item)
-        else:
-            flat.append(item)
-    return [_generation(item) for item in flat]
+    groups = (i if is_list(i) and i and is_mapping(i[0]) else (i,) for i in value)
+    return [_generation(item) for group in groups for item in group]
 
 
 def _generation(item: Any) -> Any:
@@ -123,8 +118,10 @@ def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
     if is_mapping(value):
         call = _positional(value)
         if call is not None:
-            single = call.single
-            return value if single is None else _plain(single, keys, role, depth - 1)
+            arguments = [*call[0], *call[1].values()]
+            if len(arguments) != 1 or arguments[0] is None:
+                return value
+            return _plain(arguments[0], keys, role, depth - 1)
         inner = first(value, keys)
         if inner is not None and not any(key in value for key, _ in _MESSAGE_LISTS):
             if isinstance(inner, str):
@@ -145,42 +142,19 @@ def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
 
 def last_text(messages: tuple[Message, ...], role: str) -> str | None:
     """Return the last text of a role; an assistant message with tool calls is no answer yet."""
-    for message in reversed(messages):
-        if message.role == role and message.content and not message.tool_calls:
-            return message.content
-    return None
+    found = (m.content for m in reversed(messages) if m.role == role and not m.tool_calls)
+    return next(filter(None, found), None)
 
 
 # -- tools -------------------------------------------------------------------------------------
 
 
-class Positional(NamedTuple):
-    """Arguments of a Python call, as instrumentations record them."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-
-    @property
-    def single(self) -> Any:
-        """Return the only argument, when there is exactly one."""
-        values = [*self.args, *self.kwargs.values()]
-        return values[0] if len(values) == 1 else None
-
-    def named(self, names: list[str]) -> Any:
-        """Return the arguments by name; positional ones without a name stay a list."""
-        if not self.args:
-            return self.kwargs
-        # With fewer names than arguments any assignment would be a guess.
-        if len(names) >= len(self.args):
-            return dict(zip(names, self.args, strict=False)) | self.kwargs
-        return {"args": self.args, **self.kwargs} if self.kwargs else self.args
-
-
-def _positional(value: dict[str, Any]) -> Positional | None:
+def _positional(value: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+    """Return the arguments of a Python call, as instrumentations record them."""
     args, kwargs = value.get("args"), value.get("kwargs")
     # More keys mean that `args` and `kwargs` are arguments themselves.
     if is_list(args) and is_mapping(kwargs) and len(value) <= 3:
-        return Positional(list(args), kwargs)
+        return list(args), kwargs
     return None
 
 
@@ -194,7 +168,12 @@ def tool_arguments(value: Any, schema: Any = None) -> Any:
         return value
     call = _positional(value)
     if call is not None:
-        return call.named(_names(schema) if call.args else [])
+        args, kwargs = call
+        names = _names(schema) if args else []
+        # With fewer names than arguments any assignment would be a guess: they stay a list.
+        if len(names) >= len(args):
+            return dict(zip(names, args, strict=False)) | kwargs
+        return {"args": args, **kwargs} if kwargs else args
     if "inputs" in value and "tags" in value and "metadata" in value:
         return _literal(parsed(value["inputs"]))  # a LangChain callback's own record
     if "input_str" in value and is_mapping(value.get("inputs")):

@@ -6,6 +6,7 @@ arguments with names. A trace exported by Proctor is complete and is not changed
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,7 @@ from proctor.trace.tree import NO_PARENT, SpanTree
 # one after the other. A tool with a similar name (`transfer_to_human_agents`) stays a tool.
 
 
-_TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_")
+_TRANSFER = re.compile(r"(?:transfer_to_|handoff_to_|transfer_back_to_)(.*)", re.DOTALL)
 # In this framework agents run in sequence only by handing over.
 _OPENAI_AGENTS = "openai_agents"
 
@@ -44,13 +45,10 @@ def find_handoffs(tree: SpanTree) -> None:
         return
     has_handoff = False
     for span in tree.spans:
-        if span.kind == SpanKind.TOOL and span.tool_name:
-            for prefix in _TRANSFERS:
-                target = _plain(span.tool_name.removeprefix(prefix))
-                if span.tool_name.startswith(prefix) and target in agents:
-                    span.kind = SpanKind.HANDOFF
-                    span.handoff_to = agents[target]
-                    break
+        if span.kind == SpanKind.TOOL and (transfer := _TRANSFER.match(span.tool_name or "")):
+            target = _plain(transfer[1])
+            if target in agents:
+                span.kind, span.handoff_to = SpanKind.HANDOFF, agents[target]
         has_handoff = has_handoff or span.kind == SpanKind.HANDOFF
     if not has_handoff and len(agents) > 1:
         _infer_from_siblings(tree)
@@ -312,8 +310,5 @@ def _find_response(trace: Trace, candidates: list[list[Span]]) -> str | None:
 
 def _first_id(spans: list[Span], keys: tuple[str, ...]) -> str | None:
     """Return the id on the earliest span that has one."""
-    for span in spans:
-        found = identifier(first(span.attributes, keys))
-        if found is not None:
-            return found
-    return None
+    ids = (identifier(first(span.attributes, keys)) for span in spans)
+    return next((found for found in ids if found is not None), None)

@@ -97,20 +97,21 @@ def _input_messages(span: Span) -> tuple[Message, ...]:
     messages = messages_from(attributes.get("gen_ai.input.messages"), "user")
     if messages:
         return _with_instructions(attributes, messages)
-    messages = legacy_messages(attributes, "gen_ai.prompt", "user")
-    if not messages:
-        messages = messages_from(attributes.get("gen_ai.prompt"), "user")
-    return messages or _with_instructions(attributes, _from_events(span, output=False))
+    return (
+        legacy_messages(attributes, "gen_ai.prompt", "user")
+        or messages_from(attributes.get("gen_ai.prompt"), "user")
+        or _with_instructions(attributes, _from_events(span, output=False))
+    )
 
 
 def _output_messages(span: Span) -> tuple[Message, ...]:
     attributes = span.attributes
-    messages = messages_from(attributes.get("gen_ai.output.messages"), "assistant")
-    if not messages:
-        messages = legacy_messages(attributes, "gen_ai.completion", "assistant")
-    if not messages:
-        messages = messages_from(attributes.get("gen_ai.completion"), "assistant")
-    return messages or _from_events(span, output=True)
+    return (
+        messages_from(attributes.get("gen_ai.output.messages"), "assistant")
+        or legacy_messages(attributes, "gen_ai.completion", "assistant")
+        or messages_from(attributes.get("gen_ai.completion"), "assistant")
+        or _from_events(span, output=True)
+    )
 
 
 def _with_instructions(
@@ -123,11 +124,8 @@ def _with_instructions(
 
 
 def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
-    messages: list[Message] = []
-    for event in span.events:
-        if event.name.startswith("gen_ai."):
-            messages.extend(_event_messages(event, output=output))
-    return tuple(messages)
+    events = (event for event in span.events if event.name.startswith("gen_ai."))
+    return tuple(m for event in events for m in _event_messages(event, output=output))
 
 
 def _event_messages(event: Event, *, output: bool) -> tuple[Message, ...]:

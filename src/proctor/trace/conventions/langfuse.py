@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.conventions._unwrap import fill, fill_values, tool_result
-from proctor.trace.conventions.values import count, mapping, number, text
+from proctor.trace.conventions.values import count, mapping, text, total_or_sum
 from proctor.trace.model import Span, SpanKind, SpanStatus
 
 HEADS = frozenset({"langfuse"})
@@ -52,7 +52,8 @@ def read(span: Span) -> None:
     if used:
         fill(span, "input_tokens", _total(used, "input"))
         fill(span, "output_tokens", _total(used, "output"))
-    fill(span, "cost_usd", _cost(mapping(attributes.get(PREFIX + "cost_details"))))
+    cost = mapping(attributes.get(PREFIX + "cost_details"))
+    fill(span, "cost_usd", total_or_sum(cost.get("total"), cost.values()))
     if span.kind == SpanKind.TOOL:
         fill(span, "tool_name", text(span.name))
     elif span.kind == SpanKind.AGENT:
@@ -87,11 +88,3 @@ def _side(key: str) -> str | None:
     if key.startswith("output") or "reasoning" in key:
         return "output"
     return "input" if key.startswith(("input", "cache")) or "cache" in key else None
-
-
-def _cost(details: dict[str, Any]) -> float | None:
-    total = number(details.get("total"))
-    if total is not None:
-        return total
-    parts = [part for value in details.values() if (part := number(value)) is not None]
-    return sum(parts) if parts else None

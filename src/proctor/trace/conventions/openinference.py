@@ -6,6 +6,7 @@ openai-agents arrive as tool spans named "handoff to X" and become handoffs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from proctor.trace.conventions._unwrap import (
@@ -24,10 +25,10 @@ from proctor.trace.conventions.values import (
     identifier,
     is_mapping,
     mapping,
-    number,
     numbered,
     parsed,
     text,
+    total_or_sum,
 )
 from proctor.trace.model import Document, Span, SpanKind
 
@@ -75,7 +76,11 @@ def read(span: Span) -> None:
     if span.kind not in (SpanKind.TOOL, SpanKind.CHAIN) or "llm.token_count.prompt" in attributes:
         fill(span, "input_tokens", count(attributes.get("llm.token_count.prompt")))
         fill(span, "output_tokens", count(attributes.get("llm.token_count.completion")))
-        fill(span, "cost_usd", _cost(attributes))
+        cost = total_or_sum(
+            attributes.get("llm.cost.total"),
+            (attributes.get("llm.cost.prompt"), attributes.get("llm.cost.completion")),
+        )
+        fill(span, "cost_usd", cost)
         fill(span, "model", _model(span))
     fill(span, "agent_name", _agent_name(span))
     if span.kind == SpanKind.HANDOFF:
@@ -85,12 +90,8 @@ def read(span: Span) -> None:
     elif span.kind == SpanKind.TOOL:
         _read_tool(span)
     else:
-        fill_messages(
-            span, "input_messages", lambda: flat_messages(attributes, "llm.input_messages")
-        )
-        fill_messages(
-            span, "output_messages", lambda: flat_messages(attributes, "llm.output_messages")
-        )
+        for side in ("input_messages", "output_messages"):
+            fill_messages(span, side, partial(flat_messages, attributes, f"llm.{side}"))
         if span.kind == SpanKind.RETRIEVAL and not span.documents:
             span.documents = _documents(attributes)
         fill_values(span, attributes.get("input.value"), attributes.get("output.value"))
@@ -130,18 +131,6 @@ def _model(span: Span) -> str | None:
         if parameters is not None:
             name = text(first(mapping(parameters), ("model", "model_name", "model_id")))
     return name
-
-
-def _cost(attributes: Attributes) -> float | None:
-    total = number(attributes.get("llm.cost.total"))
-    if total is not None:
-        return total
-    parts = [
-        part
-        for key in ("llm.cost.prompt", "llm.cost.completion")
-        if key in attributes and (part := number(attributes[key])) is not None
-    ]
-    return sum(parts) if parts else None
 
 
 def _agent_name(span: Span) -> str | None:

@@ -149,6 +149,13 @@ def number(value: Any) -> float | None:
     return result if math.isfinite(result) else None
 
 
+def total_or_sum(total: Any, parts: Iterable[Any]) -> float | None:
+    """Return the total of a cost where it is known, else the sum of its known parts."""
+    known = [part for value in parts if (part := number(value)) is not None]
+    whole = number(total)
+    return whole if whole is not None or not known else sum(known)
+
+
 def first(attributes: Mapping[str, Any], keys: Iterable[str]) -> Any:
     """Return the first value among these keys that is neither missing nor null."""
     for key in keys:

@@ -11,19 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from proctor.trace._fields import (
-    BadValue,
-    add_span,
-    array,
-    first_object,
-    hex_id,
-    is_array,
-    is_object,
-    moment,
-    name_of,
-    objects,
-    optional_id,
-)
+from proctor.trace import _fields as wire
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import parsed, text
 from proctor.trace.model import Span, Trace
@@ -58,17 +46,17 @@ _TRACE_FACTS = ("name", "tags", "release", "version", "environment", "public", "
 
 def matches(document: Any) -> bool:
     """Return whether a document holds Langfuse traces."""
-    found = first_object(document)
+    found = wire.first_object(document)
     if found is None:
         return False
     trace: Any = found.get("trace")
-    if is_object(trace) and is_array(found.get("observations")):
+    if wire.is_object(trace) and wire.is_array(found.get("observations")):
         return True
-    if is_array(found.get("data")):
-        found = first_object(found["data"]) or found
-    if not is_array(found.get("observations")) or "id" not in found:
+    if wire.is_array(found.get("data")):
+        found = wire.first_object(found["data"]) or found
+    if not wire.is_array(found.get("observations")) or "id" not in found:
         return _is_observation(found)
-    observation = first_object(found["observations"])
+    observation = wire.first_object(found["observations"])
     return observation is None or _is_observation(observation)
 
 
@@ -78,9 +66,9 @@ def _is_observation(item: dict[str, Any]) -> bool:
 
 def read(document: Any, out: Collector) -> None:
     """Read traces with observations, or a list of observations alone."""
-    for place, item in objects(document, "trace", out):
-        if is_array(item.get("data")):
-            for inner, entry in objects(item["data"], "trace", out, f"{place}data"):
+    for place, item in wire.objects(document, "trace", out):
+        if wire.is_array(item.get("data")):
+            for inner, entry in wire.objects(item["data"], "trace", out, f"{place}data"):
                 _read_item(inner, entry, out)
         else:
             _read_item(place, item, out)
@@ -88,37 +76,37 @@ def read(document: Any, out: Collector) -> None:
 
 def _read_item(place: str, item: dict[str, Any], out: Collector) -> None:
     if _is_observation(item) and "observations" not in item:
-        add_span(place, item, partial(_span, None), out)
+        wire.add_span(place, item, partial(_span, None), out)
         return
     dot = f"{place}." if place else ""
     inner: Any = item.get("trace")
-    trace: dict[str, Any] = inner if is_object(inner) else item
+    trace: dict[str, Any] = inner if wire.is_object(inner) else item
     try:
-        trace_id = hex_id(trace.get("id"), "trace id")
+        trace_id = wire.hex_id(trace.get("id"), "trace id")
         # Observations next to the trace are whole; those nested in it lack their content.
-        observations = array(item.get("observations"), "observations")
-        observations = observations or array(trace.get("observations"), "observations")
-    except BadValue as error:
+        observations = wire.array(item.get("observations"), "observations")
+        observations = observations or wire.array(trace.get("observations"), "observations")
+    except wire.BadValue as error:
         out.problem(place, f"trace skipped: {error}")
         return
     for position, raw in enumerate(observations):
-        add_span(f"{dot}observations[{position}]", raw, partial(_span, trace_id), out)
+        wire.add_span(f"{dot}observations[{position}]", raw, partial(_span, trace_id), out)
     _set_trace_fields(trace, out.trace(trace_id))
 
 
 def _span(trace_id: str | None, raw: dict[str, Any]) -> Span:
     metadata = parsed(raw.get("metadata"))
     end = raw.get("endTime")
-    start = moment(raw.get("startTime"))
+    start = wire.moment(raw.get("startTime"))
     # Events have no end; without one they would look like open spans.
     is_event = raw.get("type") == "EVENT"
     return Span(
-        trace_id=hex_id(raw.get("traceId") or trace_id, "trace id"),
-        span_id=hex_id(raw.get("id"), "observation id"),
-        parent_id=optional_id(raw.get("parentObservationId"), "parent observation id"),
-        name=name_of(raw.get("name")),
+        trace_id=wire.hex_id(raw.get("traceId") or trace_id, "trace id"),
+        span_id=wire.hex_id(raw.get("id"), "observation id"),
+        parent_id=wire.optional_id(raw.get("parentObservationId"), "parent observation id"),
+        name=wire.name_of(raw.get("name")),
         start_ns=start,
-        end_ns=start if is_event else None if end is None else moment(end, "end time"),
+        end_ns=start if is_event else None if end is None else wire.moment(end, "end time"),
         attributes=_attributes(raw, metadata),
         scope=_scope(metadata),
     )
@@ -127,9 +115,9 @@ def _span(trace_id: str | None, raw: dict[str, Any]) -> Span:
 def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
     """Return the original span's attributes, stored in metadata, then the observation's own."""
     found: dict[str, Any] = {}
-    if is_object(metadata):
+    if wire.is_object(metadata):
         original = metadata.get("attributes")
-        if is_object(original):
+        if wire.is_object(original):
             found.update(original)
         for key, value in metadata.items():
             if key not in ("attributes", "scope", "resourceAttributes"):
@@ -147,8 +135,8 @@ def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
 
 
 def _scope(metadata: Any) -> str | None:
-    scope: Any = metadata.get("scope") if is_object(metadata) else None
-    return text(scope.get("name")) if is_object(scope) else None
+    scope: Any = metadata.get("scope") if wire.is_object(metadata) else None
+    return text(scope.get("name")) if wire.is_object(scope) else None
 
 
 def _set_trace_fields(raw: dict[str, Any], trace: Trace) -> None:
@@ -166,12 +154,12 @@ def _set_trace_fields(raw: dict[str, Any], trace: Trace) -> None:
         if value not in (None, [], "", False):
             trace.metadata[key] = value
     metadata = parsed(raw.get("metadata"))
-    if is_object(metadata):
+    if wire.is_object(metadata):
         resource = metadata.pop("resourceAttributes", None)
-        if is_object(resource):
+        if wire.is_object(resource):
             trace.metadata["resource"] = resource
         if metadata:
             trace.metadata["metadata"] = metadata
     scores = raw.get("scores")
-    if is_array(scores) and scores:
+    if wire.is_array(scores) and scores:
         trace.metadata["scores"] = scores

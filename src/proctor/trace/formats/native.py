@@ -11,15 +11,7 @@ from typing import Any
 import msgspec
 
 from proctor.sanitize import json_bytes
-from proctor.trace._fields import (
-    BadValue,
-    first_object,
-    in_range,
-    is_array,
-    is_object,
-    kind_of,
-    objects,
-)
+from proctor.trace import _fields as wire
 from proctor.trace.assemble import Collector
 from proctor.trace.model import Span, Trace
 
@@ -41,20 +33,20 @@ def encode_trace(trace: Trace) -> bytes:
 
 def matches(document: Any) -> bool:
     """Return whether a document is a Proctor trace: by its first key, or as in run folders."""
-    found = first_object(document)
+    found = wire.first_object(document)
     return found is not None and (HEADER in found or _bare(found))
 
 
 def _bare(found: dict[str, Any]) -> bool:
     """Return whether it is a line of a run folder's segment, which has no header."""
     spans = found.get("spans")
-    first = spans[0] if is_array(spans) and spans else None
-    return "trace_id" in found and is_object(first) and {"span_id", "start_ns"} <= first.keys()
+    first = spans[0] if wire.is_array(spans) and spans else None
+    return "trace_id" in found and wire.is_object(first) and {"span_id", "start_ns"} <= first.keys()
 
 
 def read(document: Any, out: Collector) -> None:
     """Read one trace or a list of them; they are complete and need no normalisation."""
-    for place, item in objects(document, "trace", out):
+    for place, item in wire.objects(document, "trace", out):
         # The segments of a run folder have no header.
         version = item.get(HEADER, VERSION if _bare(item) else None)
         if version != VERSION:
@@ -73,7 +65,7 @@ def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
         trace = msgspec.convert(item, Trace)
         for span in trace.spans:
             _check_times(span)
-    except (msgspec.ValidationError, BadValue, RecursionError):
+    except (msgspec.ValidationError, wire.BadValue, RecursionError):
         pass  # identify the invalid spans and load the others
     else:
         return trace
@@ -83,15 +75,15 @@ def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
     except msgspec.ValidationError as error:
         out.problem(place, f"trace skipped: {error}")
         return None
-    if not is_array(spans):
-        out.problem(place, f"spans is not an array but {kind_of(spans)}")
+    if not wire.is_array(spans):
+        out.problem(place, f"spans is not an array but {wire.kind_of(spans)}")
         return None
     dot = f"{place}." if place else ""
     for position, raw in enumerate(spans):
         try:
             span = msgspec.convert(raw, Span)
             _check_times(span)
-        except (msgspec.ValidationError, BadValue, RecursionError) as error:
+        except (msgspec.ValidationError, wire.BadValue, RecursionError) as error:
             out.problem(f"{dot}spans[{position}]", f"span skipped: {error}")
         else:
             trace.spans.append(span)
@@ -99,6 +91,6 @@ def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
 
 
 def _check_times(span: Span) -> None:
-    in_range(span.start_ns, "start time")
+    wire.in_range(span.start_ns, "start time")
     if span.end_ns is not None:
-        in_range(span.end_ns, "end time")
+        wire.in_range(span.end_ns, "end time")

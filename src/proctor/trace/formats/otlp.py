@@ -11,23 +11,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from proctor.trace._fields import (
-    BadValue,
-    add_span,
-    array,
-    first_object,
-    hex_id,
-    is_array,
-    is_object,
-    kind_of,
-    name_of,
-    nanoseconds,
-    objects,
-    optional_id,
-    status_of,
-)
+from proctor.trace import _fields as wire
 from proctor.trace.assemble import Collector, LogRecord
 from proctor.trace.conventions.values import text
 from proctor.trace.model import Event, Span, SpanStatus
@@ -61,13 +47,13 @@ BODY_KEY = "body"
 
 def matches(document: Any) -> bool:
     """Return whether a document holds OTLP requests."""
-    found = first_object(document)
+    found = wire.first_object(document)
     return found is not None and any(key in _request(found) for key in (*_SPAN_KEYS, *_LOG_KEYS))
 
 
 def read(document: Any, out: Collector) -> None:
     """Read one request, or a list of them."""
-    for place, item in objects(document, "export request", out):
+    for place, item in wire.objects(document, "export request", out):
         request = _request(item)
         dot = f"{place}." if place else ""
         for key in _SPAN_KEYS:
@@ -81,7 +67,7 @@ def read(document: Any, out: Collector) -> None:
 def _request(item: dict[str, Any]) -> dict[str, Any]:
     """Return the request itself; newer Tempo responses wrap it in `trace`."""
     inner = item.get("trace")
-    if is_object(inner) and any(key in inner for key in _SPAN_KEYS):
+    if wire.is_object(inner) and any(key in inner for key in _SPAN_KEYS):
         return inner
     return item
 
@@ -93,7 +79,7 @@ def _groups(
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for where, batch in _objects(request.get(key), f"{dot}{key}", out):
         resource: Any = batch.get("resource")
-        about = resource.get("attributes") if is_object(resource) else None
+        about = resource.get("attributes") if wire.is_object(resource) else None
         attributes = attributes_of(about, f"{where}.resource", out)
         for scope_key in scope_keys:
             for place, group in _objects(batch.get(scope_key), f"{where}.{scope_key}", out):
@@ -105,15 +91,15 @@ def _objects(value: Any, place: str, out: Collector) -> list[tuple[str, dict[str
     """Return the objects of an array with their places; report other elements."""
     if value is None:
         return []
-    if not is_array(value):
-        out.problem(place, f"not an array but {kind_of(value)}")
+    if not wire.is_array(value):
+        out.problem(place, f"not an array but {wire.kind_of(value)}")
         return []
     found: list[tuple[str, dict[str, Any]]] = []
     for position, item in enumerate(value):
-        if is_object(item):
+        if wire.is_object(item):
             found.append((f"{place}[{position}]", item))
         else:
-            out.problem(f"{place}[{position}]", f"not an object but {kind_of(item)}")
+            out.problem(f"{place}[{position}]", f"not an object but {wire.kind_of(item)}")
     return found
 
 
@@ -123,10 +109,10 @@ def _objects(value: Any, place: str, out: Collector) -> list[tuple[str, dict[str
 def _read_spans(
     place: str, resource: dict[str, Any], group: dict[str, Any], out: Collector
 ) -> None:
-    scopes = (group[key] for key in _SCOPE_KEYS if is_object(group.get(key)))
+    scopes = (group[key] for key in _SCOPE_KEYS if wire.is_object(group.get(key)))
     scope = next((text(scope.get("name")) for scope in scopes), None)
     for where, raw in _objects(group.get("spans"), f"{place}.spans", out):
-        span = add_span(where, raw, partial(_span, scope, where, out), out)
+        span = wire.add_span(where, raw, partial(_span, scope, where, out), out)
         if span is not None:
             out.resource(span.trace_id, resource)
 
@@ -136,14 +122,14 @@ def _span(scope: str | None, place: str, out: Collector, raw: dict[str, Any]) ->
     end = _either(raw, "endTimeUnixNano", "end_time_unix_nano")
     status, message = _status(get("status"))
     return Span(
-        trace_id=hex_id(_either(raw, "traceId", "trace_id"), "trace id"),
-        span_id=hex_id(_either(raw, "spanId", "span_id")),
-        parent_id=optional_id(_either(raw, "parentSpanId", "parent_span_id")),
-        name=name_of(get("name")),
+        trace_id=wire.hex_id(_either(raw, "traceId", "trace_id"), "trace id"),
+        span_id=wire.hex_id(_either(raw, "spanId", "span_id")),
+        parent_id=wire.optional_id(_either(raw, "parentSpanId", "parent_span_id")),
+        name=wire.name_of(get("name")),
         status=status,
         error_message=message,
-        start_ns=nanoseconds(_either(raw, "startTimeUnixNano", "start_time_unix_nano") or 0),
-        end_ns=(nanoseconds(end, "end time") or None) if end is not None else None,
+        start_ns=wire.nanoseconds(_either(raw, "startTimeUnixNano", "start_time_unix_nano") or 0),
+        end_ns=(wire.nanoseconds(end, "end time") or None) if end is not None else None,
         attributes=attributes_of(get("attributes"), place, out),
         events=_events(get("events"), place, out),
         scope=scope,
@@ -156,9 +142,9 @@ def _either(raw: dict[str, Any], camel: str, snake: str) -> Any:
 
 
 def _status(status: Any) -> tuple[SpanStatus, str | None]:
-    if not is_object(status):
-        return status_of(status), None
-    code = status_of(status.get("code"))
+    if not wire.is_object(status):
+        return wire.status_of(status), None
+    code = wire.status_of(status.get("code"))
     return code, text(status.get("message")) if code is SpanStatus.ERROR else None
 
 
@@ -168,16 +154,11 @@ def _events(value: Any, place: str, out: Collector) -> tuple[Event, ...]:
     found: list[Event] = []
     for where, raw in _objects(value, f"{place}.events", out):
         try:
-            found.append(
-                Event(
-                    name=name_of(raw.get("name")),
-                    time_ns=nanoseconds(
-                        _either(raw, "timeUnixNano", "time_unix_nano") or 0, "event time"
-                    ),
-                    attributes=attributes_of(raw.get("attributes"), where, out),
-                )
-            )
-        except BadValue as error:
+            time = _either(raw, "timeUnixNano", "time_unix_nano") or 0
+            time_ns = wire.nanoseconds(time, "event time")
+            attributes = attributes_of(raw.get("attributes"), where, out)
+            found.append(Event(wire.name_of(raw.get("name")), time_ns, attributes))
+        except wire.BadValue as error:
             out.problem(where, f"event skipped: {error}")
     return tuple(found)
 
@@ -190,7 +171,7 @@ def _read_logs(place: str, group: dict[str, Any], out: Collector) -> None:
         for where, raw in _objects(group.get(key), f"{place}.{key}", out):
             try:
                 record = _log(raw, where, out)
-            except BadValue as error:
+            except wire.BadValue as error:
                 out.problem(where, f"log record skipped: {error}")
                 continue
             if record is not None:
@@ -199,20 +180,17 @@ def _read_logs(place: str, group: dict[str, Any], out: Collector) -> None:
 
 def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
     """Return a span's log record; None for one outside any span."""
-    span_id = optional_id(_either(raw, "spanId", "span_id"), "span id")
-    trace_id = optional_id(_either(raw, "traceId", "trace_id"), "trace id")
+    span_id = wire.optional_id(_either(raw, "spanId", "span_id"), "span id")
+    trace_id = wire.optional_id(_either(raw, "traceId", "trace_id"), "trace id")
     if span_id is None or trace_id is None:
         return None
     time = _either(raw, "timeUnixNano", "time_unix_nano")
-    observed = _either(raw, "observedTimeUnixNano", "observed_time_unix_nano")
+    time = time or _either(raw, "observedTimeUnixNano", "observed_time_unix_nano") or 0
+    time_ns = wire.nanoseconds(time, "time")
     attributes = attributes_of(raw.get("attributes"), place, out)
-    body = raw.get("body")
     name = text(_either(raw, "eventName", "event_name"))
-    return LogRecord(
-        trace_id,
-        span_id,
-        log_event(name, nanoseconds(time or observed or 0, "time"), attributes, any_value(body)),
-    )
+    event = log_event(name, time_ns, attributes, any_value(raw.get("body")))
+    return LogRecord(trace_id, span_id, event)
 
 
 def log_event(name: str | None, time_ns: int, attributes: dict[str, Any], body: Any) -> Event:
@@ -229,10 +207,10 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
     """Return a list of keys and values as a dict; report invalid entries."""
     if not value:
         return {}
-    if is_object(value):  # not OTLP, but unambiguous: already a mapping
+    if wire.is_object(value):  # not OTLP, but unambiguous: already a mapping
         return value
-    if not is_array(value):
-        out.problem(f"{place}.attributes", f"attributes are not an array but {kind_of(value)}")
+    if not wire.is_array(value):
+        out.problem(f"{place}.attributes", f"attributes are not an array but {wire.kind_of(value)}")
         return {}
     found: dict[str, Any] = {}
     for position, entry in enumerate(value):
@@ -240,11 +218,11 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
             key, wrapped = entry["key"], entry.get("value")
             # Class comparisons and the inlined string case: this loop runs for every attribute.
             if key.__class__ is not str:
-                raise BadValue(f"key is not a string but {kind_of(key)}")
+                raise wire.BadValue(f"key is not a string but {wire.kind_of(key)}")
             string = wrapped.get("stringValue") if wrapped.__class__ is dict else None
             found[key] = string if string.__class__ is str else any_value(wrapped)
-        except (TypeError, KeyError, AttributeError, BadValue) as error:
-            why = error if isinstance(error, BadValue) else "not a key with a value"
+        except (TypeError, KeyError, AttributeError, wire.BadValue) as error:
+            why = error if isinstance(error, wire.BadValue) else "not a key with a value"
             out.problem(f"{place}.attributes[{position}]", f"attribute skipped: {why}")
     return found
 
@@ -253,8 +231,8 @@ def any_value(value: Any) -> Any:
     """Return the value of an AnyValue."""
     if value is None:
         return None
-    if not is_object(value):
-        raise BadValue(f"value is not an object but {kind_of(value)}")
+    if not wire.is_object(value):
+        raise wire.BadValue(f"value is not an object but {wire.kind_of(value)}")
     for key, held in value.items():
         # `intValue` in JSON by the specification; some producers write `int_value`, as protobuf.
         match key.replace("_v", "V"):
@@ -265,18 +243,18 @@ def any_value(value: Any) -> Any:
                     return int(held) if name == "intValue" else float(held)
                 except (TypeError, ValueError, OverflowError):
                     what = "an integer" if name == "intValue" else "a number"
-                    raise BadValue(f"{name} is not {what} but {kind_of(held)}") from None
+                    raise wire.BadValue(f"{name} is not {what} but {wire.kind_of(held)}") from None
             case "arrayValue" | "kvlistValue" as name:
-                entries = array(held.get("values") if is_object(held) else held, name)
+                entries = wire.array(held.get("values") if wire.is_object(held) else held, name)
                 if name == "arrayValue":
                     return [any_value(entry) for entry in entries]
-                if not all(is_object(e) and isinstance(e.get("key"), str) for e in entries):
-                    raise BadValue("kvlistValue has an entry without a key")
+                if not all(wire.is_object(e) and isinstance(e.get("key"), str) for e in entries):
+                    raise wire.BadValue("kvlistValue has an entry without a key")
                 return {entry["key"]: any_value(entry.get("value")) for entry in entries}
             case _:
                 continue
     if value:
-        raise BadValue(f"value of unknown type {next(iter(value))!r}"[:80])
+        raise wire.BadValue(f"value of unknown type {next(iter(value))!r}"[:80])
     return None
 
 
@@ -301,12 +279,12 @@ def protobuf_reader(data: bytes) -> Callable[[Collector], None] | None:
     # A cheap test before protobuf is imported and the whole file parsed.
     if not data.startswith(_PROTOBUF_START):
         return None
-    traces = _span_request(data)
+    traces = _request_in(data, "trace")
     batches = traces.resource_spans if traces is not None else ()
     spans = (span for batch in batches for group in batch.scope_spans for span in group.spans)
     if traces is not None and any(_has_valid_ids(span) for span in spans):
         return partial(_read_span_request, traces)
-    logs = _log_request(data)
+    logs = _request_in(data, "logs")
     batches = logs.resource_logs if logs is not None else ()
     records = (log for batch in batches for group in batch.scope_logs for log in group.log_records)
     if logs is not None and any(_has_valid_ids(record) for record in records):
@@ -316,7 +294,7 @@ def protobuf_reader(data: bytes) -> Callable[[Collector], None] | None:
 
 def read_protobuf_spans(data: bytes, out: Collector) -> bool:
     """Read bytes as an export request of spans; return whether they are one."""
-    request = _span_request(data)
+    request = _request_in(data, "trace")
     if request is None or not request.resource_spans:
         return False
     _read_span_request(request, out)
@@ -325,29 +303,22 @@ def read_protobuf_spans(data: bytes, out: Collector) -> bool:
 
 def read_protobuf_logs(data: bytes, out: Collector) -> bool:
     """Read bytes as an export request of log records; return whether they are one."""
-    request = _log_request(data)
+    request = _request_in(data, "logs")
     if request is None or not request.resource_logs:
         return False
     _read_log_request(request, out)
     return True
 
 
-def _span_request(data: bytes) -> ExportTraceServiceRequest | None:
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    try:
-        return ExportTraceServiceRequest.FromString(data)
-    except DecodeError:
-        return None
-
-
-def _log_request(data: bytes) -> ExportLogsServiceRequest | None:
+def _request_in(data: bytes, signal: Literal["trace", "logs"]) -> Any:
+    """Return the export request of one signal in these bytes; None if they are none."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+    kind = ExportTraceServiceRequest if signal == "trace" else ExportLogsServiceRequest
     try:
-        return ExportLogsServiceRequest.FromString(data)
+        return kind.FromString(data)
     except DecodeError:
         return None
 
@@ -378,6 +349,10 @@ def _protobuf_span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None
     # Later protocol versions may add codes; protobuf passes unknown ones through.
     status = _STATUS_BY_CODE[code] if code < len(_STATUS_BY_CODE) else SpanStatus.UNSET
     parent = raw.parent_span_id.hex()
+    events = [
+        Event(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes))
+        for event in raw.events
+    ]
     return Span(
         trace_id=trace_id,
         span_id=span_id,
@@ -388,12 +363,7 @@ def _protobuf_span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None
         start_ns=raw.start_time_unix_nano,
         end_ns=raw.end_time_unix_nano or None,
         attributes=_protobuf_attributes(raw.attributes),
-        events=tuple(
-            [
-                Event(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes))
-                for event in raw.events
-            ]
-        ),
+        events=tuple(events),
         scope=scope,
     )
 

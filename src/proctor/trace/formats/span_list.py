@@ -9,21 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace._fields import (
-    BadValue,
-    add_span,
-    array,
-    content_id,
-    first_object,
-    hex_id,
-    is_object,
-    items,
-    kind_of,
-    moment,
-    name_of,
-    optional_id,
-    status_of,
-)
+from proctor.trace import _fields as wire
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import first, parsed, text
 from proctor.trace.formats.otlp import attributes_of, log_event
@@ -57,24 +43,24 @@ _BAG_PREFIXES = (
 
 def matches(document: Any) -> bool:
     """Return whether a document holds flat spans or the bare attributes of one."""
-    item = first_object(document)
+    item = wire.first_object(document)
     if item is None:
         return False
     wrapped = _wrapped(item)
-    found = item if wrapped is None else first_object(wrapped[1])
+    found = item if wrapped is None else wire.first_object(wrapped[1])
     return found is not None and (_is_span(found) or _is_bag(found))
 
 
 def read(document: Any, out: Collector) -> None:
     """Read spans; each attribute bag becomes a separate trace."""
-    for place, item in items(document):
-        wrapped = _wrapped(item) if is_object(item) else None
+    for place, item in wire.items(document):
+        wrapped = _wrapped(item) if wire.is_object(item) else None
         if wrapped is None:
             _read_span(place, item, out)
             continue
         key, spans = wrapped
         dot = f"{place}." if place else ""
-        for inner, span in items(spans):
+        for inner, span in wire.items(spans):
             _read_span(f"{dot}{key}{inner}", span, out)
 
 
@@ -91,7 +77,7 @@ def _is_span(item: dict[str, Any]) -> bool:
     if any(key in item for key in _SPAN_IDS):
         return "name" in item or "attributes" in item
     contexts = (item.get(key) for key in _CONTEXTS)
-    return any(is_object(each) and any(key in each for key in _SPAN_IDS) for each in contexts)
+    return any(wire.is_object(each) and any(key in each for key in _SPAN_IDS) for each in contexts)
 
 
 def _is_bag(item: dict[str, Any]) -> bool:
@@ -102,14 +88,14 @@ def _read_span(place: str, raw: Any, out: Collector) -> None:
     def read_one(item: dict[str, Any]) -> Span:
         return _span(item, place, out) if _is_span(item) else _bag(item, out)
 
-    span = add_span(place, raw, read_one, out)
+    span = wire.add_span(place, raw, read_one, out)
     if span is not None:
         out.resource(span.trace_id, _resource(raw, place, out))
 
 
 def _bag(raw: dict[str, Any], out: Collector) -> Span:
     if not _is_bag(raw):
-        raise BadValue("span id is missing")
+        raise wire.BadValue("span id is missing")
     words = (
         raw.get("gen_ai.operation.name") or raw.get("openinference.span.kind"),
         raw.get("gen_ai.tool.name")
@@ -119,32 +105,32 @@ def _bag(raw: dict[str, Any], out: Collector) -> Span:
     )
     name = " ".join(word for word in words if isinstance(word, str))
     # From the content, so that loading a file twice gives the same ids.
-    trace_id = content_id(raw, len(out.traces))
+    trace_id = wire.content_id(raw, len(out.traces))
     return Span(trace_id=trace_id, span_id=trace_id[:16], name=name or "span", attributes=raw)
 
 
 def _span(raw: dict[str, Any], place: str, out: Collector) -> Span:
-    context = next((raw[key] for key in _CONTEXTS if is_object(raw.get(key))), raw)
+    context = next((raw[key] for key in _CONTEXTS if wire.is_object(raw.get(key))), raw)
     parent = first(raw, _PARENT_IDS)
     if parent is None:
         outer: Any = raw.get("parentSpanContext")
-        parent = first(outer, _SPAN_IDS) if is_object(outer) else None
+        parent = first(outer, _SPAN_IDS) if wire.is_object(outer) else None
     end = first(raw, _ENDS)
     status, message = _status(raw)
     return Span(
-        trace_id=hex_id(first(context, _TRACE_IDS) or first(raw, _TRACE_IDS), "trace id"),
-        span_id=hex_id(first(context, _SPAN_IDS) or first(raw, _SPAN_IDS)),
-        parent_id=optional_id(parent),
-        name=name_of(raw.get("name")),
+        trace_id=wire.hex_id(first(context, _TRACE_IDS) or first(raw, _TRACE_IDS), "trace id"),
+        span_id=wire.hex_id(first(context, _SPAN_IDS) or first(raw, _SPAN_IDS)),
+        parent_id=wire.optional_id(parent),
+        name=wire.name_of(raw.get("name")),
         status=status,
         error_message=message,
-        start_ns=moment(first(raw, _STARTS) or 0),
-        end_ns=None if end is None else moment(end, "end time") or None,
+        start_ns=wire.moment(first(raw, _STARTS) or 0),
+        end_ns=None if end is None else wire.moment(end, "end time") or None,
         attributes=_attributes(raw, place, out),
         events=tuple(
             _event(event, place, out)
             for key in ("events", "span_events")
-            for event in array(raw.get(key), key)
+            for event in wire.array(raw.get(key), key)
         ),
         scope=_scope(raw),
     )
@@ -161,35 +147,35 @@ def _attributes(raw: dict[str, Any], place: str, out: Collector) -> dict[str, An
 
 def _status(raw: dict[str, Any]) -> tuple[SpanStatus, str | None]:
     status: Any = raw.get("status")
-    if is_object(status):
+    if wire.is_object(status):
         code = first(status, ("code", "status_code", "statusCode"))
         message = first(status, ("message", "description", "status_message"))
     else:
         code = raw.get("status_code") if status is None else status
         message = raw.get("status_message")
-    found = status_of(code)
+    found = wire.status_of(code)
     return found, text(message) if found is SpanStatus.ERROR else None
 
 
 def _event(raw: Any, place: str, out: Collector) -> Event:
-    if not is_object(raw):
-        raise BadValue(f"event is not an object but {kind_of(raw)}")
+    if not wire.is_object(raw):
+        raise wire.BadValue(f"event is not an object but {wire.kind_of(raw)}")
     attributes = dict(attributes_of(raw.get("attributes"), place, out))
     name = first(raw, ("name", "event_name", "eventName"))
-    time = moment(first(raw, _EVENT_TIMES) or 0, "event time")
+    time = wire.moment(first(raw, _EVENT_TIMES) or 0, "event time")
     return log_event(text(name), time, attributes, raw.get("body"))
 
 
 def _scope(raw: dict[str, Any]) -> str | None:
     scope = first(raw, _SCOPES)
-    if is_object(scope):
+    if wire.is_object(scope):
         return text(scope.get("name"))
     return text(scope) or text(raw.get("scope_name"))
 
 
 def _resource(raw: dict[str, Any], place: str, out: Collector) -> dict[str, Any]:
     resource: Any = raw.get("resource")
-    if is_object(resource):
+    if wire.is_object(resource):
         return attributes_of(resource.get("attributes"), place, out)
     resource = raw.get("resource_attributes")
-    return resource if is_object(resource) else {}
+    return resource if wire.is_object(resource) else {}

@@ -52,10 +52,8 @@ def is_message(item: Any) -> bool:
 
 def matches(document: Any) -> bool:
     """Return whether a document is a conversation, or holds some."""
-    if is_array(document):
-        found = first_object(document)
-        return found is not None and (is_message(found) or _messages(found) is not None)
-    return is_object(document) and (is_message(document) or _messages(document) is not None)
+    found = first_object(document)
+    return found is not None and (is_message(found) or _messages(found) is not None)
 
 
 def read(document: Any, out: Collector) -> None:
