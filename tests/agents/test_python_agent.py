@@ -115,7 +115,8 @@ async def test_what_breaks_an_agent_ends_its_trial_only(
     """R-R1: an agent that crashes has failed, it is said how, and the next trial is unaffected."""
     trial, *_ = await tried(zoo(name, isolation=isolation))
     assert trial.status == TrialStatus.FAILED
-    assert trial.category == ("resource_limit" if name == "kills_itself" else "agent_error")
+    # A kill alone does not say that memory ran out.
+    assert trial.category == "agent_error"
     assert trial.error is not None
     assert says in trial.error.message
     following, *_ = await tried(zoo("fine", isolation=isolation))

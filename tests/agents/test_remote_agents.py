@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 import socket
 import sys
 import threading
+import zipfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
+import pyarrow.parquet
 import pytest
+import zstandard
+from commands import proctor
 from run_one_parts import run_one
+from run_parts import only_run
 
 from proctor.agents._command import CommandAgentConfig
 from proctor.agents._http import HttpAgentConfig
 from proctor.agents._otlp_receiver import MAX_BODY, Receiver
 from proctor.agents.base import AgentRequest
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
+from proctor.files import ZSTD_MAGIC
 from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 from proctor.trace.capture import capture
@@ -449,3 +457,42 @@ def test_kinds_are_found_by_name() -> None:
     ) as caught:
         agent_config({"kind": "chat"})
     assert caught.value.hint is None
+
+
+def test_secrets_in_a_url_reach_no_file(service: str, tmp_path: Path) -> None:
+    """R-T9: a key in the query, user, or path of an agent's URL is stored and shared nowhere."""
+    key = "Zz9abcDEF1234567890ghij"
+    host = service.removeprefix("http://").rstrip("/")
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "agents:\n"
+        f"  query: {{kind: http, url: 'http://{host}/?key={key}'}}\n"
+        f"  user: {{kind: http, url: 'http://{key}@{host}/'}}\n"
+        f"  path: {{kind: http, url: 'http://127.0.0.1:1/hooks/{key}', body: {{at: '{key}'}}}}\n"
+        "cases:\n  - {id: one, input: hi, correctness: {expected_in_answer: [hello]}}\n"
+    )
+    Service.replies = [(200, {}, {"answer": "hello"}) for _ in range(8)]
+    proctor("run", suite, "--agents", "query,user,path", "--results", tmp_path / "results")
+    archive = tmp_path / "out.zip"
+    shared = proctor("runs", "share", only_run(tmp_path / "results"), "-o", archive)
+    assert archive.is_file(), shared.stderr
+    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    texts = {str(path): stored_text(path.read_bytes()) for path in files}
+    with zipfile.ZipFile(archive) as packed:
+        texts |= {name: stored_text(packed.read(name)) for name in packed.namelist()}
+    assert len(texts) > 12
+    assert "[redacted:" in next(text for name, text in texts.items() if "_spec_" in name)
+    assert [name for name, text in texts.items() if key in text] == []
+
+
+def stored_text(content: bytes) -> str:
+    """A stored file as text, with what is compressed in it."""
+    frames = b""
+    at = content.find(ZSTD_MAGIC)
+    while at >= 0:
+        with suppress(zstandard.ZstdError):
+            frames += zstandard.ZstdDecompressor().decompressobj().decompress(content[at:])
+        at = content.find(ZSTD_MAGIC, at + 1)
+    if content.startswith(b"PAR1"):
+        frames += str(pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()).encode()
+    return (content + frames).decode("utf-8", "replace")

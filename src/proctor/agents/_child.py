@@ -15,8 +15,10 @@ from proctor.agents.checkpoint import LinkedStore
 from proctor.background import run_sync
 from proctor.errors import describe_error
 from proctor.files import replacing
+from proctor.gateway.observe import observing
 from proctor.llm.cassette import taken_over
 from proctor.llm.retry import transient
+from proctor.sanitize import json_bytes
 from proctor.trace.capture import capture
 
 
@@ -26,12 +28,12 @@ def main() -> None:
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ChildJob)
     # Before anything of the user's is imported.
     _limit_memory(job.agent["memory_mb"])
-    with taken_over(job.cassette):
+    with taken_over(job.cassette), observing():
         result = run_sync(_run(job))
     # Renamed into place: the parent never reads half a result. No sync, as it does not outlive the
     # trial.
     with replacing(place, sync=False) as aside:
-        aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
+        aside.write_bytes(json_bytes(result))
     # Threads left running by the agent must not keep the process alive.
     os._exit(0)
 

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -27,7 +30,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BeforeValidator, Field
 
-from proctor.agents._process import end_group
+from proctor.agents._process import MARK, end_processes, read_tail, until_exit
 from proctor.agents.base import (
     AGENT_ERROR,
     RESOURCE_LIMIT,
@@ -38,15 +41,16 @@ from proctor.agents.base import (
     as_reply,
 )
 from proctor.agents.checkpoint import Checkpoint
+from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
 
 # Maximum bytes of standard output; a program that writes more is out of control.
 MAX_OUTPUT = 64 * 1024 * 1024
 
-MAX_STDERR = 4000
-
-# Exit code of a shell whose command was killed: the system does that when memory runs out.
+# Exit code of a shell whose command was killed.
 KILLED_IN_SHELL = 128 + signal.SIGKILL
+
+_WHERE_PROGRAMS_ARE = "use a program on the PATH, or a file in the suite's folder"
 
 _HOW_TO_ANSWER = 'print {"answer": "…"} as the last line, or set protocol: text'
 
@@ -101,20 +105,34 @@ class CommandAgentConfig(AgentConfig):
         """Return the command line."""
         return {"command": self.command}
 
+    def check(self) -> None:
+        """Raise if there is no such program; nothing is executed."""
+        program = self.command[0]
+        beside = self.base_dir is not None and (self.base_dir / program).is_file()
+        path = self.env.get("PATH", os.environ.get("PATH"))
+        if not beside and shutil.which(program, path=path) is None:
+            raise AgentError(f"there is no program {program!r}", hint=_WHERE_PROGRAMS_ARE)
+
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the process, send the input and wait; the process never outlives the trial."""
-        child = await self._start(request)
+        mark = secrets.token_hex(16)
+        child = await self._start(request, mark)
         try:
             checkpoint = request.checkpoint if self.protocol == "json" else None
-            out, stderr = await _converse(child, self._input_bytes(request), checkpoint)
-        finally:
-            await end_group(child)
+            out, stderr = await _converse(child, self._input_bytes(request), checkpoint, mark)
+        except BaseException:
+            await end_processes(child, mark)
+            raise
         if child.returncode:
             last = stderr.strip().splitlines()[-1:] or [""]
-            killed = child.returncode in (-signal.SIGKILL, KILLED_IN_SHELL)
+            end = f"the command exited with code {child.returncode}"
+            if child.returncode in (-signal.SIGKILL, KILLED_IN_SHELL):
+                end += " (SIGKILL, as the system sends it when memory runs out)"
+            # Anything may send the signal; only this says that a limit was reached.
+            exhausted = last[0].startswith("MemoryError")
             raise AgentError(
-                f"the command exited with code {child.returncode}: {last[0]}".rstrip(": "),
-                category=RESOURCE_LIMIT if killed else AGENT_ERROR,
+                f"{end}: {last[0]}".rstrip(": "),
+                category=RESOURCE_LIMIT if exhausted else AGENT_ERROR,
             )
         if self.protocol == "text":
             return as_reply(out.decode(errors="replace").strip())
@@ -136,7 +154,7 @@ class CommandAgentConfig(AgentConfig):
             job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
-    async def _start(self, request: AgentRequest) -> asyncio.subprocess.Process:
+    async def _start(self, request: AgentRequest, mark: str) -> asyncio.subprocess.Process:
         from proctor.agents._otlp_receiver import shared_receiver
 
         # One receiver per process: the trace id assigns spans to trials.
@@ -160,7 +178,7 @@ class CommandAgentConfig(AgentConfig):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **receiver.environment(), **self.env},
+                env={**os.environ, **receiver.environment(), **self.env, MARK: mark},
                 cwd=request.workdir,
                 start_new_session=True,
                 limit=MAX_OUTPUT,  # of a line
@@ -168,7 +186,7 @@ class CommandAgentConfig(AgentConfig):
         except OSError as error:
             hint = None
             if isinstance(error, FileNotFoundError):
-                hint = "use a program on the PATH, or a file in the suite's folder"
+                hint = _WHERE_PROGRAMS_ARE
             elif isinstance(error, PermissionError):
                 hint = f"chmod +x {program}"
             message = f"cannot run {program}: {error.strerror}"
@@ -176,22 +194,24 @@ class CommandAgentConfig(AgentConfig):
 
 
 async def _converse(
-    child: asyncio.subprocess.Process, question: bytes, checkpoint: Checkpoint | None
+    child: asyncio.subprocess.Process, question: bytes, checkpoint: Checkpoint | None, mark: str
 ) -> tuple[bytes, str]:
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
     # Both streams are read while the input is written: a full pipe would block the program.
     reading = asyncio.ensure_future(_read_output(child.stdout, checkpoint))
-    listening = asyncio.ensure_future(_read_tail(child.stderr))
+    listening = asyncio.ensure_future(read_tail(child.stderr))
     try:
         # A program may answer without reading its input.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             child.stdin.write(question)
             await child.stdin.drain()
         child.stdin.close()
+        await until_exit(child, reading, listening)
+        # What it left in the background holds the pipes, and has nothing to answer.
+        await end_processes(child, mark)
         out, stderr = await asyncio.gather(reading, listening)
-        await child.wait()
     finally:
         reading.cancel()
         listening.cancel()
@@ -224,20 +244,18 @@ class CommandState(msgspec.Struct, forbid_unknown_fields=True):
     checkpoint: Any
 
 
-async def _read_tail(stream: asyncio.StreamReader) -> str:
-    tail = b""
-    while chunk := await stream.read(65536):
-        tail = (tail + chunk)[-MAX_STDERR:]
-    return tail.decode(errors="replace")
-
-
 def _parse_reply(out: bytes) -> AgentReply:
     for line in reversed(out.splitlines()):
         if line.lstrip().startswith(b"{"):
             try:
                 reply = msgspec.json.decode(line, type=CommandReply)
             except msgspec.DecodeError:
-                continue
+                # JSON may escape half of a surrogate pair, which only this decoder accepts.
+                try:
+                    plain = without_surrogates(json.loads(line))
+                    reply = msgspec.convert(plain, CommandReply)
+                except (ValueError, RecursionError):  # both decoders' errors are ValueErrors
+                    continue
             return _record(reply)
     raise AgentError("the command wrote no JSON object", hint=_HOW_TO_ANSWER)
 

@@ -143,7 +143,7 @@ class HttpAgentConfig(AgentConfig):
         try:
             response = await self._post(client, body, headers)
         except httpx.HTTPError as error:
-            place = urlsplit(self.url).netloc
+            place = urlsplit(self.url).netloc.rpartition("@")[2]
             # A service that took the request and does not answer hangs; one that cannot be
             # reached says nothing about the agent.
             raise AgentError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from proctor.agents.base import (
     adopt_spans,
 )
 from proctor.agents.checkpoint import linked
+from proctor.background import threads
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.llm.rate_limits import Waits
 from proctor.trace import Trace
@@ -38,23 +40,65 @@ if TYPE_CHECKING:
     from proctor.agents._python import PythonAgentConfig
 
 
-# Agent processes, killed with their trial, including their descendants.
+# -- processes of agents, ended with their trial, including everything they started ---------------
+
+MARK = "PROCTOR_TRIAL_PROCESSES"
+"""Environment variable by which the descendants of a trial's process are found."""
+
+EXIT_POLL = 0.1
+"""Seconds between two looks at a process whose pipes others may hold open."""
+
+# Maximum bytes of a dead process's last output: enough for a traceback.
+MAX_STDERR = 4000
 
 
-async def end_group(child: asyncio.subprocess.Process) -> None:
-    """Kill the process and its group; it was started as a group leader."""
+async def until_exit(child: asyncio.subprocess.Process, *reading: asyncio.Future[Any]) -> None:
+    """Wait until the process itself has ended, or reading its output has failed.
+
+    `child.wait()` also waits for its pipes, which a process it left in the background holds open.
+    """
+    while child.returncode is None:
+        if any(each.done() and each.exception() is not None for each in reading):
+            return
+        waiting = {each for each in reading if not each.done()}
+        if waiting:
+            await asyncio.wait(waiting, timeout=EXIT_POLL, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(EXIT_POLL / 10)
+
+
+async def end_processes(child: asyncio.subprocess.Process, mark: str) -> None:
+    """Kill the process, its group, and descendants in sessions of their own."""
     # The group may be gone already; macOS reports a zombie's group as not permitted.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
         else:
             child.kill()
-    with contextlib.suppress(ProcessLookupError):
-        await child.wait()
+    # In a thread: it reads a file of each process on the machine.
+    await threads.run(_end_marked, mark)
 
 
-# Maximum bytes of a dead process's last output: enough for a traceback.
-MAX_STDERR = 4000
+def _end_marked(mark: str) -> None:
+    """Kill the processes that carry the mark; those that remove it end with the worker."""
+    wanted = f"{MARK}={mark}".encode()
+    for _ in range(100):  # a process may fork between two looks
+        found = False
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if wanted in environment.read_bytes():
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+
+
+async def read_tail(stream: asyncio.StreamReader) -> str:
+    """Return the end of a stream, however much is written to it."""
+    tail = b""
+    while chunk := await stream.read(65536):
+        tail = (tail + chunk)[-MAX_STDERR:]
+    return tail.decode(errors="replace")
 
 
 class ChildJob(msgspec.Struct, frozen=True):
@@ -95,11 +139,12 @@ class ProcessAgent:
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the child, send the job, and wait for its result or its death."""
+        mark = secrets.token_hex(16)
         with tempfile.TemporaryDirectory(prefix="proctor-child-") as folder:
-            # Files, not pipes: a process left behind by the agent would hold a pipe open forever.
-            result, stderr_file = Path(folder, "result.json"), Path(folder, "stderr.txt")
+            # A file, not a pipe: a process left behind by the agent would hold a pipe open.
+            result = Path(folder, "result.json")
             async with linked(request.checkpoint) as link:
-                with _Calls(request.startup or Waits()) as calls, stderr_file.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
+                with _Calls(request.startup or Waits()) as calls:
                     child = await asyncio.create_subprocess_exec(
                         sys.executable,
                         "-m",
@@ -107,18 +152,22 @@ class ProcessAgent:
                         str(result),
                         stdin=subprocess.PIPE,
                         stdout=subprocess.DEVNULL,
-                        stderr=stderr,
-                        # Makes it a group leader, so that `end_group` reaches its descendants too.
+                        stderr=subprocess.PIPE,
+                        # Makes it a group leader: most of its descendants are in its group.
                         start_new_session=True,
                         cwd=request.workdir,
+                        env={**os.environ, MARK: mark},
                         pass_fds=[end for end in (link, calls) if end is not None],
                     )
+                    assert child.stderr is not None
+                    listening = asyncio.ensure_future(read_tail(child.stderr))
                     try:
                         await _send(child, self._job(request, link, calls))
-                        code = await child.wait()
+                        await until_exit(child, listening)
                     finally:
-                        await end_group(child)
-            return _parse_result(result, code, stderr_file)
+                        await end_processes(child, mark)
+                    stderr = await listening
+            return _parse_result(result, child.returncode or 0, stderr)
 
     def _job(self, request: AgentRequest, link: int | None, calls: int | None) -> bytes:
         config = self._config
@@ -188,7 +237,7 @@ async def _send(child: asyncio.subprocess.Process, job: bytes) -> None:
     child.stdin.close()
 
 
-def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
+def _parse_result(file: Path, code: int, stderr: str) -> AgentReply:
     try:
         result = msgspec.json.decode(file.read_bytes(), type=ChildResult)
     except (FileNotFoundError, msgspec.DecodeError):  # the process died early
@@ -197,11 +246,10 @@ def _parse_result(file: Path, code: int, stderr: Path) -> AgentReply:
             end = f"was killed by signal {-code}"
             with contextlib.suppress(ValueError):  # a signal without a name
                 end = f"was killed by {signal.Signals(-code).name}"
-        with stderr.open("rb") as output:
-            output.seek(max(0, stderr.stat().st_size - MAX_STDERR))
-            lines = output.read().decode(errors="replace").strip().splitlines()
+        lines = stderr.strip().splitlines()
         last = f"; last output: {lines[-1]}" if lines else ""
-        exhausted = code == -signal.SIGKILL or (lines and lines[-1].startswith("MemoryError"))
+        # Anything may send SIGKILL; only this says that a limit was reached.
+        exhausted = lines and lines[-1].startswith("MemoryError")
         raise AgentError(
             f"the agent's process {end} before it replied{last}",
             category=RESOURCE_LIMIT if exhausted else AGENT_ERROR,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
 from pydantic import Field
@@ -73,6 +73,10 @@ def category_of(error: BaseException) -> str:
     for cause in found:
         if isinstance(cause, MemoryError):
             return RESOURCE_LIMIT
+        if isinstance(cause, BaseExceptionGroup):
+            members = cast("BaseExceptionGroup[BaseException]", cause).exceptions
+            categories = [category_of(member) for member in members]
+            return next((each for each in categories if each), "")
         ours = isinstance(cause, ProctorError) and not isinstance(cause, AgentError)
         if ours or status_code(cause) in ACCOUNT_REFUSED:
             return ""

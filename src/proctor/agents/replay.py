@@ -37,6 +37,8 @@ class Recordings:
         self.traces: list[Trace] = []
         self.problems: list[TraceProblem] = []
         """Problems found in the files."""
+        self.missing: dict[str, dict[str, int]] = {}
+        """Planned trials of recorded runs that never ended, by case and cell."""
 
     def add(
         self,
@@ -70,6 +72,10 @@ class Recordings:
             return [trace for name in names for trace in self._by_name.get(name, ())]
         # Names first: two cases may share an input.
         return self._by_name.get(case) or self._by_input.get(_normal(value), [])
+
+    def missing_of(self, case: str) -> int:
+        """Return how many planned trials of a case never ended in the recorded run."""
+        return 0 if case in self._chosen else sum(self.missing.get(case, {}).values())
 
     def error_of(self, trace: Trace) -> AgentError | None:
         """Return the error that ended the trial of a trace when it was recorded."""

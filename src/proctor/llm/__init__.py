@@ -39,17 +39,10 @@ __all__ = [
 ]
 
 # Public name → the module that defines it.
-_HOME_OF = {
-    "ChatModel": "proctor.llm.chat_model",
-    "ChatReply": "proctor.llm.chat_model",
-    "ChatRequest": "proctor.llm.chat_model",
+_HOME_OF = dict.fromkeys(__all__, "proctor.llm.chat_model") | {
     "LocalModel": "proctor.llm.local",
     "MockLLM": "proctor.llm.mock",
-    "ModelError": "proctor.llm.chat_model",
-    "ModelErrorKind": "proctor.llm.chat_model",
     "PriceTable": "proctor.llm.prices",
-    "TokenUsage": "proctor.llm.chat_model",
-    "ToolSpec": "proctor.llm.chat_model",
     "cost_usd": "proctor.llm.prices",
     "get_model": "proctor.llm.providers",
 }

@@ -3,10 +3,11 @@
     with Cassette("tests/shop.cassette.jsonl", mode="replay"):
         ...
 
-Guarantees: during replay no request of any httpx client in this process reaches the network or
-needs a key; a request that was not recorded is a `CassetteMiss` that names it. Each trial gets the
-responses recorded for it, in order, also when trials run in parallel. Every httpx client is covered
-(openai, anthropic, pydantic-ai, litellm, …), including the user's own.
+Guarantees: during replay no request of an HTTP client in this process (httpx, requests, aiohttp,
+botocore) reaches the network or needs a key; a request that was not recorded is a `CassetteMiss`
+that names it. Each trial gets the responses recorded for it, in order, also when trials run in
+parallel. All client libraries that use those are covered (openai, anthropic, pydantic-ai, litellm,
+boto3, …), including the user's own.
 
 The file has one line of JSON per request and response, readable and safe to commit:
 
@@ -27,10 +28,11 @@ import hashlib
 import json
 import os
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -39,7 +41,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
-from proctor.llm._httpx_patch import MISS_STATUS, ReceivedResponse, patch, unpatch
+from proctor.llm.http_hook import MISS_STATUS, install, uninstall
 from proctor.llm.retry import is_transient_status
 from proctor.trace.redact import Redactor, default_redactor
 
@@ -286,44 +288,22 @@ class Writer:
 
 STAND_IN = "replayed-without-a-key"
 
-# Key variables that client libraries read; one per group of synonyms is enough.
+# Key variables that client libraries read; one of several synonyms (`A|B`) is enough.
 _KEYS = (
-    ("OPENAI_API_KEY",),
-    ("ANTHROPIC_API_KEY",),
-    ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-    ("AZURE_OPENAI_API_KEY",),
-    ("CEREBRAS_API_KEY",),
-    ("CO_API_KEY",),
-    ("DEEPSEEK_API_KEY",),
-    ("FIREWORKS_API_KEY",),
-    ("GROQ_API_KEY",),
-    ("HF_TOKEN",),
-    ("MISTRAL_API_KEY",),
-    ("OPENROUTER_API_KEY",),
-    ("TOGETHER_API_KEY",),
-    ("XAI_API_KEY",),
-)
+    "OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY|GEMINI_API_KEY AZURE_OPENAI_API_KEY "
+    "CEREBRAS_API_KEY CO_API_KEY DEEPSEEK_API_KEY FIREWORKS_API_KEY GROQ_API_KEY HF_TOKEN "
+    "MISTRAL_API_KEY OPENROUTER_API_KEY TOGETHER_API_KEY XAI_API_KEY"
+).split()
 
 
-class StandInKeys:
-    """Placeholder keys in the environment of this process, from `put` to `remove`."""
-
-    def __init__(self) -> None:
-        self._put: list[str] = []
-
-    def put(self) -> None:
-        """Set every unset key to a placeholder."""
-        for names in _KEYS:
-            if not any(os.environ.get(name) for name in names):
-                os.environ[names[0]] = STAND_IN
-                self._put.append(names[0])
-
-    def remove(self) -> None:
-        """Remove the placeholders; a variable changed since then is left alone."""
-        for name in self._put:
-            if os.environ.get(name) == STAND_IN:
-                del os.environ[name]
-        self._put.clear()
+def _add_placeholder_keys() -> list[str]:
+    """Set every unset key to a placeholder; return the names of those variables."""
+    added: list[str] = []
+    for names in (synonyms.split("|") for synonyms in _KEYS):
+        if not any(os.environ.get(name) for name in names):
+            os.environ[names[0]] = STAND_IN
+            added.append(names[0])
+    return added
 
 
 # Status that client libraries retry like the transient ones.
@@ -348,16 +328,14 @@ class CassetteMiss(ProctorError):
         )
 
 
+@dataclass(slots=True, eq=False)
 class _Scope:
     """One attempt of a trial: the responses it has used, and its misses."""
 
-    __slots__ = ("attempt", "misses", "trial", "used")
-
-    def __init__(self, trial: str | None, attempt: int) -> None:
-        self.trial = trial
-        self.attempt = attempt
-        self.used: dict[str, int] = defaultdict(int)
-        self.misses: list[CassetteMiss] = []
+    trial: str | None
+    attempt: int
+    used: Counter[str] = field(default_factory=Counter[str])
+    misses: list[CassetteMiss] = field(default_factory=list[CassetteMiss])
 
 
 _scope: ContextVar[_Scope | None] = ContextVar("proctor_cassette_trial", default=None)
@@ -390,7 +368,7 @@ class Cassette:
         self._redactor = redactor or default_redactor()
         self._lock = threading.Lock()
         self._writer: Writer | None = None
-        self._keys = StandInKeys()
+        self._placeholders: list[str] = []
         self._shelf = _Shelf([])
         self._outside = _Scope(None, 1)
         self._attempts: dict[str, int] | None = None
@@ -402,12 +380,12 @@ class Cassette:
                 raise ProctorError("another cassette is in use", where=str(_active.path))
             if self.mode == "replay":
                 self._shelf = _Shelf(read_entries(self.path))
-                self._keys.put()
+                self._placeholders = _add_placeholder_keys()
             else:
                 self._writer = Writer(self.path, append=self._append)
             self._outside = _Scope(None, 1)
             _active = self
-            patch(lambda: _active)
+            install(self._intercept)
         return self
 
     def __exit__(
@@ -419,8 +397,10 @@ class Cassette:
         global _active  # noqa: PLW0603 (clients are patched for the whole process)
         with _switch:
             _active = None
-            unpatch()
-            self._keys.remove()
+            uninstall(self._intercept)
+            for name in self._placeholders:
+                if os.environ.get(name) == STAND_IN:  # one changed since then is left alone
+                    del os.environ[name]
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -467,9 +447,10 @@ class Cassette:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
-        """Return a request in the form that is stored and compared."""
-        return recorded_request(method, url, body, self._redactor)
+    def _intercept(self, method: str, url: str) -> Callable[[bytes], _CassetteExchange]:
+        return lambda body: _CassetteExchange(
+            self, recorded_request(method, url, body, self._redactor)
+        )
 
     def play(self, request: RecordedRequest) -> RecordedResponse:
         """Return the recorded response; on a miss, note it and return one that makes the client
@@ -488,21 +469,41 @@ class Cassette:
         error = {"type": "cassette_miss", "code": "cassette_miss", "message": str(miss)}
         return RecordedResponse(MISS_STATUS, "application/json", json={"error": error})
 
-    def listener(self, request: RecordedRequest) -> Callable[[ReceivedResponse], None]:
-        """Return a callback that records the complete response to a request."""
+    def listener(self, request: RecordedRequest) -> Callable[[int, str, bytes], None]:
+        """Return a callback that records the status, content type and content of a response."""
         scope = _scope.get() or self._outside
 
-        def record(received: ReceivedResponse) -> None:
+        def record(status: int, content_type: str, content: bytes) -> None:
             # Not recorded: the client retries these, and a replay would repeat the failure.
-            if is_transient_status(received.status) or received.status == _CONFLICT:
+            if is_transient_status(status) or status == _CONFLICT:
                 return
-            stored = recorded_response(*received, self._redactor)
+            stored = recorded_response(status, content_type, content, self._redactor)
             entry = RecordedCall(request.key, request, stored, scope.trial, scope.attempt)
             with self._lock:
                 if self._writer is not None:
                     self._writer.add(entry)
 
         return record
+
+
+class _CassetteExchange:
+    """One request: replayed, or recorded when its response is complete."""
+
+    def __init__(self, cassette: Cassette, request: RecordedRequest) -> None:
+        self._cassette = cassette
+        self._request = request
+        # Now, since a stream may end in another context.
+        self._record = None if cassette.mode == "replay" else cassette.listener(request)
+
+    def replay(self) -> RecordedResponse | None:
+        return self._cassette.play(self._request) if self._record is None else None
+
+    def ended(self, status: int, content_type: str, content: bytes) -> None:
+        if self._record is not None:
+            self._record(status, content_type, content)
+
+    def failed(self, error: BaseException) -> None:
+        """Record nothing: a stream that broke has no response."""
 
 
 def replaying() -> bool:
@@ -550,12 +551,9 @@ def taken_over(handed: HandedOver | None) -> Generator[None]:
         return
     # Appended: the parent writes to the same file, and truncating it would lose its responses.
     cassette = Cassette(handed.path, handed.mode, append=True)
-    if handed.trial is None:
-        with cassette:
-            yield
-    else:
-        with cassette, cassette.attempt(handed.trial, handed.attempt):
-            yield
+    scope = cassette.attempt(handed.trial, handed.attempt) if handed.trial else nullcontext()
+    with cassette, scope:
+        yield
 
 
 class _Shelf:
@@ -569,7 +567,7 @@ class _Shelf:
         self._by_content: dict[str, list[RecordedResponse]] = defaultdict(list)
         self._trials = frozenset(trial for trial in last if trial is not None)
         self._cells = frozenset(cell for trial in self._trials if (cell := _cell_of(trial)))
-        self._next: dict[str, int] = defaultdict(int)
+        self._next: Counter[str] = Counter()
         for entry in entries:
             # Only the last attempt: earlier ones were abandoned half-way.
             if entry.trial is not None and entry.attempt != last[entry.trial]:

@@ -141,14 +141,7 @@ class ModelErrorKind(StrEnum):
     SERVER = "server"
 
 
-_TRANSIENT_KINDS = frozenset(
-    {
-        ModelErrorKind.RATE_LIMITED,
-        ModelErrorKind.TIMEOUT,
-        ModelErrorKind.CONNECTION,
-        ModelErrorKind.SERVER,
-    }
-)
+_PERMANENT_KINDS = (ModelErrorKind.BAD_REPLY, ModelErrorKind.REFUSED, ModelErrorKind.AUTH)
 
 
 class ModelError(ProctorError):
@@ -177,7 +170,8 @@ class ModelError(ProctorError):
         self.status = status
         self.retry_after = retry_after
         if transient is None:
-            transient = kind in _TRANSIENT_KINDS if status is None else is_transient_status(status)
+            permanent = kind in _PERMANENT_KINDS
+            transient = not permanent if status is None else is_transient_status(status)
         self.transient = transient
 
 

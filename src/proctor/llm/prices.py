@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Annotated, Any, NamedTuple
+from operator import mul
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -51,24 +52,20 @@ _PRICING_KEYS = frozenset((*_PROVIDER_KEYS, *_CACHE_READ_KEYS, *_CACHE_WRITE_KEY
 
 # Names instrumentations give a provider, where the price tables use another.
 _PROVIDER_ALIASES = {
-    "aws.bedrock": "aws",
-    "aws_bedrock": "aws",
-    "bedrock": "aws",
-    "az.ai.inference": "azure",
-    "az.ai.openai": "azure",
-    "azure.ai.inference": "azure",
-    "azure.ai.openai": "azure",
-    "gcp.gemini": "google",
-    "gcp.gen_ai": "google",
-    "gcp.vertex_ai": "google",
-    "vertexai": "google",
-    "vertex_ai": "google",
-    "mistralai": "mistral",
-    "mistral_ai": "mistral",
-    "xai": "x-ai",
-    "x_ai": "x-ai",
+    alias: name
+    for name, aliases in {
+        "aws": "aws.bedrock aws_bedrock bedrock",
+        "azure": "az.ai.inference az.ai.openai azure.ai.inference azure.ai.openai",
+        "google": "gcp.gemini gcp.gen_ai gcp.vertex_ai vertexai vertex_ai",
+        "mistral": "mistralai mistral_ai",
+        "x-ai": "xai x_ai",
+    }.items()
+    for alias in aliases.split()
 }
 
+
+Counts = tuple[int, int, int, int]
+"""Tokens of a call: input (all of it), output, read from a cache, written to one."""
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -141,21 +138,13 @@ def price_span(span: Span, prices: PriceTable | None = None) -> None:
         provider = named if isinstance(named, str) and named else None
         cached = count(first(attributes, _CACHE_READ_KEYS)) or 0
         written = count(first(attributes, _CACHE_WRITE_KEYS)) or 0
-    if prices and prices.find(model, provider) is not None:
-        cost = cost_usd(
-            model,
-            provider,
-            input_tokens=tokens_in,
-            output_tokens=tokens_out,
-            cached_tokens=cached,
-            cache_write_tokens=written,
-            prices=prices,
-        )
+    counts = (tokens_in, tokens_out, cached, written)
+    own = prices.find(model, provider) if prices else None
+    if own is not None:
+        cost = _own_cost(own, counts)
         span.cost_usd = span.cost_usd if cost is None else cost
     elif span.cost_usd is None:
-        span.cost_usd = _published_cost_from_rates(
-            model, provider, (tokens_in, tokens_out, cached, written)
-        )
+        span.cost_usd = _published_cost_from_rates(model, provider, counts)
 
 
 def warm_up() -> None:
@@ -182,15 +171,13 @@ def cost_usd(
         return None
     counts = (input_tokens, output_tokens, cached_tokens or 0, cache_write_tokens or 0)
     own = prices.find(model, provider) if prices else None
-    if isinstance(own, ModelPrice):
-        return _own_cost(own, counts)
-    if isinstance(own, str):
-        named_provider, _, model = own.rpartition(":")
-        provider = named_provider or None
-    return _published_cost(model, provider, counts)
+    return _published_cost(model, provider, counts) if own is None else _own_cost(own, counts)
 
 
-def _own_cost(price: ModelPrice, counts: tuple[int, int, int, int]) -> float | None:
+def _own_cost(price: ModelPrice | str, counts: Counts) -> float | None:
+    if isinstance(price, str):
+        provider, _, model = price.rpartition(":")
+        return _published_cost(model, provider or None, counts)
     tokens_in, tokens_out, cached, written = counts
     plain = max(tokens_in - cached - written, 0)
     # A missing cache price is the price of plain input.
@@ -214,9 +201,7 @@ def load_published_prices() -> None:
     _published_cost("gpt-4o-mini", "openai", (1, 1, 0, 0))
 
 
-def _published_cost(
-    model: str, provider: str | None, counts: tuple[int, int, int, int]
-) -> float | None:
+def _published_cost(model: str, provider: str | None, counts: Counts) -> float | None:
     from genai_prices import Usage, calc_price
 
     tokens_in, tokens_out, cached, written = counts
@@ -226,10 +211,9 @@ def _published_cost(
         cache_read_tokens=cached,
         cache_write_tokens=written,
     )
+    name = _published_name(provider) if provider else None
     try:
-        priced = calc_price(
-            usage, model, provider_id=_published_name(provider) if provider else None
-        )
+        priced = calc_price(usage, model, provider_id=name)
     except (LookupError, ValueError, ArithmeticError, TypeError):
         return None  # an unknown model, or numbers no call can have
     # Some entries of the table are models without token prices; their sum of nothing is not 0.
@@ -240,49 +224,36 @@ def _published_cost(
     return float(priced.total_price)
 
 
-class _Rates(NamedTuple):
-    """Dollars for each token."""
-
-    input: float
-    output: float
-    cached: float
-    written: float
-
-
-def _published_cost_from_rates(
-    model: str, provider: str | None, counts: tuple[int, int, int, int]
-) -> float | None:
+def _published_cost_from_rates(model: str, provider: str | None, counts: Counts) -> float | None:
     """Return `_published_cost`, thousands of times faster for calls below `LINEAR_TOKENS`.
 
     The live store prices tens of thousands of spans a second, so the table is read once an hour
     for each model instead of for each call.
     """
-    listed, rates = _published_rates(model, provider, int(time.time()) // _REMEMBER_SECONDS)
-    if not listed:
+    rates = _published_rates(model, provider, int(time.time()) // _REMEMBER_SECONDS)
+    if rates is None:
         return None
     tokens_in, tokens_out, cached, written = counts
     plain = tokens_in - cached - written
-    if rates is None or max(tokens_in, tokens_out) > LINEAR_TOKENS or plain < 0:
+    if not rates or max(tokens_in, tokens_out) > LINEAR_TOKENS or plain < 0:
         return _published_cost(model, provider, counts)
-    return (
-        plain * rates.input
-        + tokens_out * rates.output
-        + cached * rates.cached
-        + written * rates.written
-    )
+    return sum(map(mul, (plain, tokens_out, cached, written), rates))
 
 
 @lru_cache(maxsize=4096)
-def _published_rates(model: str, provider: str | None, hour: int) -> tuple[bool, _Rates | None]:
-    """Return whether a model has a price, and its price per token where there is one."""
+def _published_rates(model: str, provider: str | None, hour: int) -> tuple[float, ...] | None:
+    """Return a model's dollars for each plain input, output, cached and written token.
+
+    Empty if they are not all known; None for a model without a price.
+    """
     del hour  # part of the cache key only
     tokens = _SAMPLE_TOKENS
     if _published_cost(model, provider, (tokens, tokens, 0, 0)) is None:
-        return False, None
+        return None
     samples = ((tokens, 0, 0, 0), (0, tokens, 0, 0), (tokens, 0, tokens, 0), (tokens, 0, 0, tokens))
     costs = [_published_cost(model, provider, sample) for sample in samples]
-    rates = [cost / tokens for cost in costs if cost is not None]
-    return True, _Rates(*rates) if len(rates) == len(samples) else None
+    rates = tuple(cost / tokens for cost in costs if cost is not None)
+    return rates if len(rates) == len(samples) else ()
 
 
 def _published_name(provider: str) -> str:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
@@ -56,15 +57,13 @@ class RateLimit(Strict):
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Reservation:
     """Reservation of one call. `settle` corrects the estimate."""
 
-    __slots__ = ("_limiter", "at", "tokens")
-
-    def __init__(self, at: float, tokens: int, limiter: RateLimiter | None = None) -> None:
-        self.at = at
-        self.tokens = tokens
-        self._limiter = limiter
+    at: float
+    tokens: int
+    _limiter: RateLimiter | None = None
 
     def settle(self, tokens: int | None) -> None:
         """Set the tokens used by the call; None (unknown) leaves the estimate."""
@@ -239,7 +238,7 @@ def provider_of(model: str) -> str | None:
     if model.startswith("litellm/"):
         provider = model.removeprefix("litellm/").partition("/")[0]
     else:
-        provider, colon, _ = model.partition(":")
+        provider, colon, _ = model.partition(":" if ":" in model else "/")
         if not colon:
             return None
     return _ALIASES.get(provider, provider)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
@@ -59,6 +59,14 @@ def transient(error: BaseException) -> Transient | None:
     for cause in causes(error):
         status = status_code(cause)
         decided = getattr(cause, "transient", None)
+        if isinstance(cause, BaseExceptionGroup):
+            # A task group raises what its tasks did: a retry helps if it helps all of them.
+            members = cast("BaseExceptionGroup[BaseException]", cause).exceptions
+            reasons = [transient(each) for each in members]
+            found = [reason for reason in reasons if reason is not None]
+            if len(found) < len(reasons):
+                return None
+            return max(found, key=lambda reason: reason.retry_after or 0.0)
         if decided is False:
             return None
         if decided is True:

@@ -84,7 +84,7 @@ class FrameworkAgentConfig(AgentConfig):
         return self.loaded() if self.factory else self.loaded
 
     def check(self) -> None:
-        """Raise if the framework or the target is missing."""
+        """Raise if the framework or the target is missing, or the target is of another type."""
         self.instance()
 
     def refuse(self, target: Any, wanted: str) -> ProctorError:

@@ -43,12 +43,17 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
     package: ClassVar[str] = "langchain_core"
     requirement: ClassVar[str] = "langgraph>=1.0"
 
-    async def run(self, request: AgentRequest) -> AgentReply:
-        """Invoke the graph with our callback handler."""
-        graph = self.instance()
+    def instance(self) -> Any:
+        """Return the graph for one trial."""
+        graph = super().instance()
         if not callable(getattr(graph, "ainvoke", None)):
             hint = " (call .compile() first)" if hasattr(graph, "compile") else ""
             raise self.refuse(graph, f"a compiled graph or runnable{hint}")
+        return graph
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Invoke the graph with our callback handler."""
+        graph = self.instance()
         options: dict[str, Any] = {
             "callbacks": [_handler_class()(SpanBook())],
             # A graph with a checkpointer needs a thread id; each trial has its own.

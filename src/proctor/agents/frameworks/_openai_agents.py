@@ -39,12 +39,18 @@ class OpenAIAgentsConfig(FrameworkAgentConfig):
     package: ClassVar[str] = "agents"
     requirement: ClassVar[str] = "openai-agents>=0.6"
 
+    def instance(self) -> Any:
+        """Return the agent for one trial."""
+        agent = super().instance()
+        sdk: Any = importlib.import_module("agents")
+        if not isinstance(agent, sdk.Agent):
+            raise self.refuse(agent, "an agents.Agent")
+        return agent
+
     async def run(self, request: AgentRequest) -> AgentReply:
         """Run the agent with its traces redirected to the trial."""
         agent = self.instance()
         sdk: Any = importlib.import_module("agents")
-        if not isinstance(agent, sdk.Agent):
-            raise self.refuse(agent, "an agents.Agent")
         tracing: Any = importlib.import_module("agents.tracing")
         with _installing:
             current = tracing.get_trace_provider()

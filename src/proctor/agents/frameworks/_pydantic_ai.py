@@ -25,6 +25,14 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
     package: ClassVar[str] = "pydantic_ai"
     requirement: ClassVar[str] = "pydantic-ai-slim>=1.0"
 
+    def instance(self) -> Any:
+        """Return the agent for one trial."""
+        agent = super().instance()
+        framework: Any = importlib.import_module("pydantic_ai.agent")
+        if not isinstance(agent, framework.AbstractAgent):
+            raise self.refuse(agent, "a pydantic_ai.Agent")
+        return agent
+
     def dependencies(self) -> Any:
         """Return the dependencies of the run."""
         if self.deps is None:
@@ -37,9 +45,6 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
     async def run(self, request: AgentRequest) -> AgentReply:
         """Run the agent with spans enabled."""
         agent: Any = self.instance()
-        framework: Any = importlib.import_module("pydantic_ai.agent")
-        if not isinstance(agent, framework.AbstractAgent):
-            raise self.refuse(agent, "a pydantic_ai.Agent")
         value = request.input
         prompt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         options: dict[str, Any] = _instrumented(agent)

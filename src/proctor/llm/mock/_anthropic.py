@@ -7,9 +7,9 @@ from typing import Any
 
 from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
-from proctor.llm.mock._script import Failure, Reply, ScriptRequest
-from proctor.llm.mock._shared import ServerSentEvent
-from proctor.trace import Message, ToolCall
+from proctor.llm.mock._script import Failure, Reply
+from proctor.llm.mock._shared import Exchange, ServerSentEvent
+from proctor.trace import Message
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -39,26 +39,26 @@ class Messages:
             messages += _messages(item)
         return messages
 
-    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
+        reply, counts = exchange.reply, exchange.usage
         content: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
             content.append({"type": "text", "text": reply.text, "citations": None})
         content += [
             {
                 "type": "tool_use",
-                "id": _shared.call_id(reply, index, serial, "toolu"),
+                "id": call_id,
                 "name": call.name,
                 "input": parsed_arguments(call.arguments),
             }
-            for index, call in enumerate(reply.tool_calls)
+            for call_id, call in exchange.calls("toolu")
         ]
-        counts = _shared.usage_of(request, reply)
         return {
-            "id": _shared.reply_id("msg", serial),
+            "id": exchange.id("msg"),
             "type": "message",
             "role": "assistant",
-            "model": reply.model or request.model,
+            "model": exchange.model,
             "content": content,
             "stop_reason": _stop(reply),
             "stop_sequence": None,
@@ -71,11 +71,9 @@ class Messages:
             },
         }
 
-    def events(
-        self, request: ScriptRequest, reply: Reply, serial: int
-    ) -> Iterator[ServerSentEvent]:
+    def events(self, exchange: Exchange) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of named events."""
-        document = self.whole(request, reply, serial)
+        reply, document = exchange.reply, self.whole(exchange)
         usage = document["usage"]
         opening: dict[str, Any] = {**document, "content": [], "stop_reason": None}
         if usage is not None:
@@ -84,14 +82,15 @@ class Messages:
         first_call = len(document["content"]) - len(reply.tool_calls)
         for index, block in enumerate(document["content"]):
             if index < first_call:
-                deltas = [{"type": "text_delta", "text": p} for p in _shared.pieces(reply.text)]
+                kind, field, written = "text_delta", "text", reply.text
             else:
+                kind, field = "input_json_delta", "partial_json"
                 written = _shared.arguments_text(reply.tool_calls[index - first_call].arguments)
-                deltas = [
-                    {"type": "input_json_delta", "partial_json": piece}
-                    for piece in _shared.pieces(written)
-                ]
-            yield from _block_events(index, block, deltas)
+            empty: dict[str, Any] = {"text": ""} if index < first_call else {"input": {}}
+            yield _event("content_block_start", index=index, content_block={**block, **empty})
+            for piece in _shared.pieces(written):
+                yield _event("content_block_delta", index=index, delta={"type": kind, field: piece})
+            yield _event("content_block_stop", index=index)
         yield _event(
             "message_delta",
             delta={"stop_reason": document["stop_reason"], "stop_sequence": None},
@@ -107,17 +106,6 @@ class Messages:
             "error": {"type": kind, "message": failure.message},
             "request_id": None,
         }
-
-
-def _block_events(
-    index: int, block: dict[str, Any], deltas: list[dict[str, str]]
-) -> Iterator[ServerSentEvent]:
-    empty: dict[str, Any] = {"text": ""} if block["type"] == "text" else {"input": {}}
-    opened = {**block, **empty}
-    yield _event("content_block_start", index=index, content_block=opened)
-    for delta in deltas:
-        yield _event("content_block_delta", index=index, delta=delta)
-    yield _event("content_block_stop", index=index)
 
 
 def _event(name: str, **data: Any) -> ServerSentEvent:
@@ -142,7 +130,7 @@ def _messages(item: Mapping[str, Any]) -> list[Message]:
         if part.get("type") == "tool_result"
     ]
     calls = tuple(
-        ToolCall(name=str(part.get("name", "")), arguments=part.get("input"), id=part.get("id"))
+        _shared.tool_call(part.get("name"), part.get("input"), part.get("id"))
         for part in parts
         if part.get("type") == "tool_use"
     )

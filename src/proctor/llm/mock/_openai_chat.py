@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
-from proctor.llm.mock._script import Failure, Reply, ScriptRequest
-from proctor.llm.mock._shared import ServerSentEvent
-from proctor.trace import Message, ToolCall
+from proctor.llm.mock._script import Failure, Reply
+from proctor.llm.mock._shared import Exchange, ServerSentEvent
+from proctor.trace import Message
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -29,51 +28,48 @@ class ChatCompletions:
         """Parse the conversation of a request."""
         return [_message(item) for item in _shared.mappings(body.get("messages"))]
 
-    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
+        reply = exchange.reply
         message: dict[str, Any] = {
             "role": "assistant",
             "content": reply.text if reply.text or not reply.tool_calls else None,
             "refusal": None,
         }
         if reply.tool_calls:
-            message["tool_calls"] = [
-                _call(reply, index, serial) for index in range(len(reply.tool_calls))
-            ]
-        document = _head("chat.completion", request, reply, serial)
+            message["tool_calls"] = _calls(exchange)
+        document = _head("chat.completion", exchange)
         document["choices"] = [
             {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
         ]
-        if (usage := _usage(request, reply)) is not None:
+        if (usage := _usage(exchange)) is not None:
             document["usage"] = usage
         return document
 
-    def events(
-        self, request: ScriptRequest, reply: Reply, serial: int
-    ) -> Iterator[ServerSentEvent]:
+    def events(self, exchange: Exchange) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of chunks."""
+        reply = exchange.reply
+        head = _head("chat.completion.chunk", exchange)
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> ServerSentEvent:
-            document = _head("chat.completion.chunk", request, reply, serial)
-            document["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
-            return ServerSentEvent(document)
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            return ServerSentEvent({**head, "choices": [choice]})
 
         yield chunk({"role": "assistant", "content": "" if not reply.tool_calls else None})
         for piece in _shared.pieces(reply.text):
             yield chunk({"content": piece})
-        for index, call in enumerate(reply.tool_calls):
-            first = _call(reply, index, serial)
-            first["function"] = {"name": call.name, "arguments": ""}
-            yield chunk({"tool_calls": [{"index": index, **first}]})
-            for piece in _shared.pieces(_shared.arguments_text(call.arguments)):
+        for index, call in enumerate(_calls(exchange)):
+            function = call["function"]
+            opening = {"index": index, **call, "function": {**function, "arguments": ""}}
+            yield chunk({"tool_calls": [opening]})
+            for piece in _shared.pieces(function["arguments"]):
                 part = {"index": index, "function": {"arguments": piece}}
                 yield chunk({"tool_calls": [part]})
         yield chunk({}, _finish(reply))
-        options = request.body.get("stream_options")
-        usage = _usage(request, reply)
+        options = exchange.request.body.get("stream_options")
+        usage = _usage(exchange)
         if usage is not None and isinstance(options, Mapping) and options.get("include_usage"):  # pyright: ignore[reportUnknownMemberType]
-            document = _head("chat.completion.chunk", request, reply, serial)
-            yield ServerSentEvent({**document, "choices": [], "usage": usage})
+            yield ServerSentEvent({**head, "choices": [], "usage": usage})
         yield ServerSentEvent(None)
 
     def error(self, failure: Failure) -> dict[str, Any]:
@@ -90,33 +86,33 @@ def openai_error(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _head(kind: str, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+def _head(kind: str, exchange: Exchange) -> dict[str, Any]:
     return {
-        "id": _shared.reply_id("chatcmpl", serial),
+        "id": exchange.id("chatcmpl"),
         "object": kind,
         "created": _shared.CREATED,
-        "model": reply.model or request.model,
+        "model": exchange.model,
     }
 
 
-def _call(reply: Reply, index: int, serial: int) -> dict[str, Any]:
-    call = reply.tool_calls[index]
-    return {
-        "id": _shared.call_id(reply, index, serial, "call"),
-        "type": "function",
-        "function": {"name": call.name, "arguments": _shared.arguments_text(call.arguments)},
-    }
+def _calls(exchange: Exchange) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": _shared.arguments_text(call.arguments)},
+        }
+        for call_id, call in exchange.calls("call")
+    ]
 
 
 def _finish(reply: Reply) -> str:
     return reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
 
 
-def _usage(request: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
-    counts = _shared.usage_of(request, reply)
-    if counts is None:
-        return None
-    return {
+def _usage(exchange: Exchange) -> dict[str, Any] | None:
+    counts = exchange.usage
+    return counts and {
         "prompt_tokens": counts[0],
         "completion_tokens": counts[1],
         "total_tokens": sum(counts),
@@ -132,12 +128,7 @@ def _message(item: Mapping[str, Any]) -> Message:
         role=str(item.get("role", "user")),
         content=_shared.text_of(item.get("content")),
         tool_calls=tuple(
-            ToolCall(
-                name=str(call.get("name", "")),
-                arguments=parsed_arguments(call.get("arguments")),
-                id=call.get("id"),
-            )
-            for call in calls
+            _shared.tool_call(call.get("name"), call.get("arguments"), call["id"]) for call in calls
         ),
         tool_call_id=item.get("tool_call_id"),
         name=item.get("name"),

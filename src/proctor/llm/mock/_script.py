@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError, refuse_unknown
+from proctor.files import load_yaml
 from proctor.strict import Strict, read_strict
 from proctor.trace import Message
 
@@ -237,7 +238,7 @@ def _load_file(path: Path) -> Script:
     try:
         if path.stat().st_size > _MAX_SCRIPT_BYTES:
             raise ProctorError(f"larger than {_MAX_SCRIPT_BYTES} bytes", where=str(path))
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except UnicodeDecodeError as error:

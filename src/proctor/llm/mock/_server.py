@@ -13,8 +13,9 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError
 from proctor.llm.mock import _shared
@@ -42,15 +43,6 @@ WIRES: dict[str, Wire] = {
     "/responses": Responses(),
     "/messages": Messages(),
 }
-
-
-class Exchange(NamedTuple):
-    """A request and its scripted reply."""
-
-    wire: Wire
-    request: ScriptRequest
-    reply: Reply
-    serial: int
 
 
 class MockLLM:
@@ -147,7 +139,7 @@ class MockLLM:
 
     def exchange(
         self, protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> Exchange:
+    ) -> _shared.Exchange:
         """Record a request and return its scripted reply."""
         import dataclasses
 
@@ -168,7 +160,7 @@ class MockLLM:
                 f"mock-llm: no reply is scripted for request {serial}; "
                 f"all {len(self.script)} replies are used up or do not match"
             )
-        return Exchange(protocol, request, reply, serial)
+        return _shared.Exchange(request, reply, serial)
 
 
 def _unscripted(message: str) -> Reply:
@@ -203,10 +195,8 @@ class _Server(ThreadingHTTPServer):
         with self._open_lock:
             still_open = list(self._open)
         for connection in still_open:
-            try:
+            with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: clients that disconnect during a reply are expected."""
@@ -247,7 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(200, {"input_tokens": _shared.estimate_tokens(request.text)})
         elif path in WIRES:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            self._answer(self.server.mock.exchange(WIRES[path], self.path, body, headers))
+            wire = WIRES[path]
+            self._answer(wire, self.server.mock.exchange(wire, self.path, body, headers))
         else:
             self._not_found()
 
@@ -277,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     # -- response -------------------------------------------------------------------------
 
-    def _answer(self, exchange: Exchange) -> None:
+    def _answer(self, wire: Wire, exchange: _shared.Exchange) -> None:
         reply = exchange.reply
         if self.server.closing.wait(reply.latency) or reply.malformed == "cut":
             self._cut()
@@ -287,15 +278,13 @@ class _Handler(BaseHTTPRequestHandler):
                 # `Retry-After` takes whole seconds; this header of OpenAI's takes milliseconds.
                 extra["Retry-After"] = str(math.ceil(reply.error.retry_after))
                 extra["retry-after-ms"] = str(round(reply.error.retry_after * 1000))
-            self._json(reply.error.status, exchange.wire.error(reply.error), extra)
+            self._json(reply.error.status, wire.error(reply.error), extra)
         elif exchange.request.stream:
-            self._stream(exchange)
+            self._stream(list(wire.events(exchange)), reply)
         else:
-            self._whole(exchange)
+            self._whole(wire.whole(exchange), reply.malformed)
 
-    def _whole(self, exchange: Exchange) -> None:
-        malformed = exchange.reply.malformed
-        document = exchange.wire.whole(exchange.request, exchange.reply, exchange.serial)
+    def _whole(self, document: dict[str, Any], malformed: str | None) -> None:
         encoded = json.dumps({"unexpected": True} if malformed == "wrong_shape" else document)
         body = encoded.encode()
         if malformed == "bad_json":
@@ -307,9 +296,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.wfile.write(body)
 
-    def _stream(self, exchange: Exchange) -> None:
-        malformed, pause = exchange.reply.malformed, exchange.reply.chunk_latency
-        events = list(exchange.wire.events(exchange.request, exchange.reply, exchange.serial))
+    def _stream(self, events: list[_shared.ServerSentEvent], reply: Reply) -> None:
+        malformed = reply.malformed
         self._head(200, "text/event-stream", {"Transfer-Encoding": "chunked"})
         for position, event in enumerate(events):
             half_way = position >= len(events) // 2
@@ -322,7 +310,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif malformed == "wrong_shape":
                 encoded = event.encoded('{"unexpected": true}')
             self.wfile.write(f"{len(encoded):x}\r\n".encode() + encoded + b"\r\n")
-            if self.server.closing.wait(pause):
+            if self.server.closing.wait(reply.chunk_latency):
                 self._cut()
                 return
         self.wfile.write(b"0\r\n\r\n")

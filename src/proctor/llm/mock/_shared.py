@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
-from proctor.llm.mock._script import Failure, Reply, ScriptRequest
-from proctor.trace import Message
+from proctor.llm.chat_model import parsed_arguments
+from proctor.llm.mock._script import Failure, Reply, ScriptedCall, ScriptRequest
+from proctor.trace import Message, ToolCall
 
 CREATED = 1_700_000_000
 """Fixed timestamp of replies, so that two runs are equal byte for byte."""
@@ -36,6 +37,39 @@ class ServerSentEvent(NamedTuple):
         return f"{head}data: {body}\n\n".encode()
 
 
+class Exchange(NamedTuple):
+    """A request, its scripted reply, and its number, from which ids are made."""
+
+    request: ScriptRequest
+    reply: Reply
+    serial: int
+
+    @property
+    def model(self) -> str:
+        """Return the model that the reply names."""
+        return self.reply.model or self.request.model
+
+    @property
+    def usage(self) -> tuple[int, int] | None:
+        """Return the input and output tokens to report; None to report none."""
+        reply = self.reply
+        if reply.usage is False:
+            return None
+        if reply.usage is not None:
+            return reply.usage.input, reply.usage.output
+        calls = "".join(arguments_text(call.arguments) for call in reply.tool_calls)
+        return estimate_tokens(self.request.text), estimate_tokens(reply.text + calls)
+
+    def id(self, prefix: str) -> str:
+        """Return an id that is the same on every run."""
+        return f"{prefix}_mock{self.serial:06d}"
+
+    def calls(self, prefix: str) -> list[tuple[str, ScriptedCall]]:
+        """Return the tool calls with their scripted ids, or ids derived from their positions."""
+        calls = enumerate(self.reply.tool_calls)
+        return [(call.id or f"{prefix}_{self.serial}_{index}", call) for index, call in calls]
+
+
 class Wire(Protocol):
     """One protocol."""
 
@@ -45,13 +79,11 @@ class Wire(Protocol):
         """Parse the conversation of a request."""
         ...
 
-    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         ...
 
-    def events(
-        self, request: ScriptRequest, reply: Reply, serial: int
-    ) -> Iterator[ServerSentEvent]:
+    def events(self, exchange: Exchange) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of events."""
         ...
 
@@ -78,16 +110,6 @@ def read(
     )
 
 
-def usage_of(request: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
-    """Return the input and output tokens to report; None to report none."""
-    if reply.usage is False:
-        return None
-    if reply.usage is not None:
-        return reply.usage.input, reply.usage.output
-    calls = "".join(arguments_text(call.arguments) for call in reply.tool_calls)
-    return estimate_tokens(request.text), estimate_tokens(reply.text + calls)
-
-
 def estimate_tokens(text: str) -> int:
     """Return an estimated token count for replies without one: a quarter of the characters."""
     return -(-len(text) // _CHARS_PER_TOKEN)
@@ -103,14 +125,9 @@ def pieces(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def reply_id(prefix: str, serial: int) -> str:
-    """Return an id that is the same on every run."""
-    return f"{prefix}_mock{serial:06d}"
-
-
-def call_id(reply: Reply, index: int, serial: int, prefix: str) -> str:
-    """Return the scripted id of a tool call, or one derived from its position."""
-    return reply.tool_calls[index].id or f"{prefix}_{serial}_{index}"
+def tool_call(name: Any, arguments: Any, call_id: Any) -> ToolCall:
+    """Return a call of the conversation; its arguments may be JSON text."""
+    return ToolCall(str(name or ""), parsed_arguments(arguments), call_id)
 
 
 def text_of(content: Any) -> str | None:

@@ -7,7 +7,8 @@ command. Keys come from the environment only: options hold the name of a variabl
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.llm.cassette import STAND_IN, replaying
@@ -26,7 +27,7 @@ __all__ = [
 LITELLM_PREFIX = "litellm/"
 
 
-class ProviderOptions(TypedDict):
+class ProviderOptions(NamedTuple):
     """Options of `get_model` besides the name."""
 
     base_url: str | None
@@ -37,8 +38,15 @@ class ProviderOptions(TypedDict):
 
 def is_model_name(name: str) -> bool:
     """Return whether a name has a provider and a model."""
-    provider, colon, model = name.partition(":")
-    return name.startswith(LITELLM_PREFIX) or bool(provider and colon and model)
+    return name.startswith(LITELLM_PREFIX) or all(_provider_and_model(name))
+
+
+def _provider_and_model(name: str) -> tuple[str, str]:
+    """Split `openai:gpt-5` or, as other tools write it, `openai/gpt-5`; empty if it is neither."""
+    # A colon first: names of models contain slashes (`openrouter:meta/llama`).
+    mark = ":" if ":" in name else "/"
+    provider, _, model = name.partition(mark)
+    return provider, model
 
 
 def get_model(
@@ -56,16 +64,11 @@ def get_model(
     the variable of its key in `api_key_env`. `litellm/PROVIDER/NAME` uses litellm. `identity`
     overrides the model's identity in caches.
     """
-    options: ProviderOptions = {
-        "base_url": base_url,
-        "api_key_env": api_key_env,
-        "prices": prices,
-        "identity": identity,
-    }
+    options = ProviderOptions(base_url, api_key_env, prices, identity)
     if name.startswith(LITELLM_PREFIX):
         from proctor.llm.providers._litellm import LiteModel
 
-        return LiteModel(name.removeprefix(LITELLM_PREFIX), **options)
+        return LiteModel(name.removeprefix(LITELLM_PREFIX), options)
     if not is_model_name(name):
         raise ProctorError(
             f"{name!r} is not a model name",
@@ -74,8 +77,7 @@ def get_model(
         )
     from proctor.llm.providers._pydantic_ai import DirectModel
 
-    provider, _, model = name.partition(":")
-    return DirectModel(provider, model, **options)
+    return DirectModel(*_provider_and_model(name), options)
 
 
 # API keys are read from the environment when needed and never stored.
@@ -84,7 +86,7 @@ def get_model(
 def key_from(variable: str | None, model: str) -> str | None:
     """Return the key in an environment variable; None if no variable is named.
 
-    Replayed calls need no key: see `StandInKeys`.
+    Replayed calls need no key: see `STAND_IN`.
     """
     if variable is None:
         return None
@@ -111,12 +113,9 @@ UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 class NamedModel(ClosingModel):
     """A model by name, optionally at a custom endpoint."""
 
-    def __init__(self, model: str, **options: Unpack[ProviderOptions]) -> None:
+    def __init__(self, model: str, options: ProviderOptions) -> None:
         self._model = model
-        self._base_url = options["base_url"]
-        self._api_key_env = options["api_key_env"]
-        self._prices = options["prices"]
-        self._identity = options["identity"]
+        self._base_url, self._api_key_env, self._prices, self._identity = options
 
     @property
     def name(self) -> str:
@@ -148,13 +147,10 @@ class NamedModel(ClosingModel):
             model=self.name,
         )
 
-    def _price(self, model: str, provider: str | None, usage: TokenUsage) -> float | None:
-        return cost_usd(
-            model,
-            provider,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            prices=self._prices,
-        )
+    def _cost(self, names: Sequence[str], provider: str | None, usage: TokenUsage) -> float | None:
+        """Return the dollars of a call; a user's price of any of the names wins, else the last."""
+        own = next((n for n in names if self._prices and self._prices.find(n, provider)), None)
+        # A third party's endpoint: its price is not the provider's.
+        if own is None and self._base_url is not None:
+            return None
+        return cost_usd(own or names[-1], provider, **usage._asdict(), prices=self._prices)

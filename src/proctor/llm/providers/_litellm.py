@@ -74,25 +74,18 @@ class LiteModel(NamedModel):
             "num_retries": 0,
             "max_retries": 0,
             "drop_params": True,  # models without a seed parameter are called without it
+            "api_base": self._base_url,
         }
-        if self._base_url is not None:
-            options["api_base"] = self._base_url
         key = key_from(self._api_key_env, self.name)
         if key is not None or self._base_url is not None:
             # As in `get_model`: the provider's standard key is not sent to a custom endpoint.
             options["api_key"] = key or "no-key"
         if request.tools:
-            options["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": tool.schema,
-                    },
-                }
+            functions = (
+                {"name": tool.name, "description": tool.description, "parameters": tool.schema}
                 for tool in request.tools
-            ]
+            )
+            options["tools"] = [{"type": "function", "function": each} for each in functions]
         if request.schema is not None:
             name = request.schema.get("title") or "reply"
             described = {"name": name, "schema": request.schema, "strict": True}
@@ -102,6 +95,7 @@ class LiteModel(NamedModel):
     def _reply(self, response: Any) -> ChatReply:
         choice = response.choices[0]
         usage = _usage(getattr(response, "usage", None))
+        provider, _, model = self._model.rpartition("/")
         return ChatReply(
             text=choice.message.content or "",
             model=response.model or self._model,
@@ -115,16 +109,9 @@ class LiteModel(NamedModel):
             ),
             usage=usage,
             finish_reason=_FINISH.get(choice.finish_reason, choice.finish_reason),
-            cost_usd=self._cost(usage),
+            cost_usd=self._cost((model,), provider or None, usage),
             id=response.id,
         )
-
-    def _cost(self, usage: TokenUsage) -> float | None:
-        provider, _, model = self._model.rpartition("/")
-        known_by_user = self._prices is not None and self._prices.find(model, provider)
-        if self._base_url is not None and not known_by_user:
-            return None
-        return self._price(model, provider or None, usage)
 
     def _failed(self, error: Any) -> ModelError:
         openai: Any = importlib.import_module("openai")
@@ -181,11 +168,8 @@ def _message(message: Message) -> dict[str, Any]:
             }
             for index, call in enumerate(message.tool_calls)
         ]
-    if message.tool_call_id is not None:
-        converted["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        converted["name"] = message.name
-    return converted
+    rest = {"tool_call_id": message.tool_call_id, "name": message.name}
+    return converted | {key: value for key, value in rest.items() if value is not None}
 
 
 def _usage(usage: Any) -> TokenUsage:

@@ -11,7 +11,7 @@ import importlib
 import re
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError
 from proctor.imports import absent_extra
@@ -45,13 +45,8 @@ _PRICED_AS = {"openai-chat": "openai", "openai-responses": "openai", "google-clo
 class DirectModel(NamedModel):
     """A `ChatModel` over one of pydantic-ai's models."""
 
-    def __init__(
-        self,
-        provider: str,
-        model: str,
-        **options: Unpack[ProviderOptions],
-    ) -> None:
-        super().__init__(model, **options)
+    def __init__(self, provider: str, model: str, options: ProviderOptions) -> None:
+        super().__init__(model, options)
         self._provider = provider
         # Weak keys: a closed event loop takes its client with it.
         self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
@@ -190,18 +185,11 @@ class DirectModel(NamedModel):
             tool_calls=calls,
             usage=usage,
             finish_reason="tool_call" if called else response.finish_reason,
-            cost_usd=self._cost(model, provider, usage),
+            # A user's price is listed under the name in the suite, a published one under the dated
+            # name of the reply.
+            cost_usd=self._cost((self._model, model), provider, usage),
             id=response.provider_response_id,
         )
-
-    def _cost(self, model: str, provider: str, usage: TokenUsage) -> float | None:
-        # A user's price is listed under the name in the suite, a published one under the dated name
-        # of the reply.
-        for name in (self._model, model):
-            if self._prices is not None and self._prices.find(name, provider):
-                return self._price(name, provider, usage)
-        # A third party's endpoint: its price is not the provider's.
-        return None if self._base_url is not None else self._price(model, provider, usage)
 
     def _refused(self, error: Exception) -> ModelError:
         # The client's own message is about its constructor.

@@ -1,0 +1,236 @@
+"""See the model calls of agents that run in this process, without instrumentation.
+
+    with observing(trace), Recorder(trace, …):
+        ...        # every request to a model becomes a span of the capture
+
+Guarantees: a call that an instrumentation recorded as well is one span, the instrumentation's, with
+what it lacks filled in. Tool calls that no span shows are inferred from the messages (a model
+requested the call, a later request contains its result) and marked `proctor.inferred`. Requests
+outside a capture, and those to anything but a model, are left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from proctor.gateway.protocols import Protocol, model_protocol, read_model_call
+from proctor.llm.http_hook import install, uninstall
+from proctor.trace import otel
+from proctor.trace.capture import Recorder, new_span_id
+from proctor.trace.model import Message, Span, SpanKind, SpanStatus, Trace
+
+if TYPE_CHECKING:
+    from proctor.llm.cassette import RecordedResponse
+
+SCOPE = "proctor.http"
+"""The scope of spans made from HTTP requests."""
+
+INFERRED = "proctor.inferred"
+"""Attribute of a tool call that was derived from messages instead of being recorded."""
+
+# Clocks of an instrumentation and ours differ by what runs between them: a span of the same call
+# may seem to begin a moment after the request.
+_TOLERANCE_NS = 5_000_000
+
+_FILLED = ("model", "input_tokens", "output_tokens", "input_messages", "output_messages")
+
+
+@contextmanager
+def observing(trace: Trace | None = None) -> Generator[None]:
+    """Record the model calls of captures inside the block; `trace` is completed at its end."""
+    install(_intercept)
+    try:
+        yield
+    finally:
+        uninstall(_intercept)
+        if trace is not None:
+            complete(trace)
+
+
+def _intercept(method: str, url: str) -> Callable[[bytes], _ObservedCall] | None:
+    place = otel.here.get()
+    if place is None or not isinstance(place.sink, Recorder):
+        return None
+    protocol = model_protocol(method, url)
+    if protocol is None:
+        return None
+    recorder = place.sink
+    parent = otel.innermost(place.trace_id) or place.span_id
+    return lambda body: _ObservedCall(protocol, url, body, recorder, parent)
+
+
+class _ObservedCall:
+    """One model call: an open span from the request on, filled when the response is complete."""
+
+    def __init__(
+        self, protocol: Protocol, url: str, body: bytes, recorder: Recorder, parent: str
+    ) -> None:
+        self._protocol: Protocol = protocol
+        self._url = url
+        self._body = body
+        self._recorder = recorder
+        self._span = Span(
+            span_id=new_span_id(),
+            trace_id=recorder.trace.trace_id,
+            name="chat",
+            kind=SpanKind.LLM,
+            parent_id=parent,
+            start_ns=recorder.clock(),
+            scope=SCOPE,
+        )
+        # While it is open, so that a trial that is stopped here still shows what it waited for.
+        recorder.add(self._span)
+
+    def replay(self) -> RecordedResponse | None:
+        return None
+
+    def ended(self, status: int, content_type: str, content: bytes) -> None:
+        """Fill the span from the request and the response."""
+        span = self._span
+        span.end_ns = max(self._recorder.clock(), span.start_ns)
+        read = read_model_call(self._protocol, self._url, self._body, content, content_type, status)
+        for name in ("name", "status", "attributes", "error_type", "error_message", *_FILLED):
+            setattr(span, name, getattr(read, name))
+
+    def failed(self, error: BaseException) -> None:
+        """Record a call without a response."""
+        self.ended(0, "", b"")
+        self._span.status = SpanStatus.ERROR
+        self._span.error_type = type(error).__name__
+        self._span.error_message = str(error)
+
+
+# -- after the capture -------------------------------------------------------------------------
+
+
+def complete(trace: Trace) -> None:
+    """Leave one span per model call, and add the tool calls that only messages show."""
+    if not any(span.scope == SCOPE for span in trace.spans):
+        return
+    _merge_repeated(trace)
+    _infer_tools(trace)
+    trace.forget()
+
+
+def _merge_repeated(trace: Trace) -> None:
+    """Remove our span of every call that an instrumentation has recorded, too.
+
+    The instrumentation's span is the one around ours, or else one with the same response id, or
+    else the one that was open when the request was sent. It keeps its own values; a client that
+    retries sends several requests within one span, of which the last counts.
+    """
+    others = [s for s in trace.spans if s.kind is SpanKind.LLM and s.scope != SCOPE]
+    if not others:
+        return
+    by_id = {span.span_id: span for span in trace.spans}
+    kept: list[Span] = []
+    taken: Counter[str] = Counter()
+    for span in trace.spans:
+        if span.scope != SCOPE:
+            kept.append(span)
+            continue
+        same = _around(span, by_id) or _recorded_as(span, others, taken)
+        if same is None:
+            kept.append(span)
+            continue
+        if span.status is not SpanStatus.ERROR:
+            taken[same.span_id] += 1
+            for name in _FILLED:
+                if not getattr(same, name) and getattr(span, name):
+                    setattr(same, name, getattr(span, name))
+            same.attributes = {**span.attributes, **same.attributes}
+    trace.spans[:] = kept
+
+
+def _around(span: Span, by_id: dict[str, Span]) -> Span | None:
+    """Return the innermost model call among the ancestors of a span."""
+    seen = {span.span_id}
+    above = by_id.get(span.parent_id or "")
+    while above is not None and above.span_id not in seen:
+        if above.kind is SpanKind.LLM and above.scope != SCOPE:
+            return above
+        seen.add(above.span_id)
+        above = by_id.get(above.parent_id or "")
+    return None
+
+
+def _recorded_as(span: Span, others: list[Span], taken: Counter[str]) -> Span | None:
+    identity = span.attributes.get("gen_ai.response.id")
+    if identity is not None:
+        for other in others:
+            if other.attributes.get("gen_ai.response.id") == identity:
+                return other
+    open_then = [
+        other
+        for other in others
+        if other.start_ns - _TOLERANCE_NS <= span.start_ns
+        and (other.end_ns is None or span.start_ns <= other.end_ns)
+        and not taken[other.span_id]
+    ]
+    # Calls side by side: the same reply tells which is which, otherwise the order does.
+    said = [other for other in open_then if _same_reply(other, span)]
+    return min(said or open_then, key=lambda other: other.start_ns, default=None)
+
+
+def _same_reply(one: Span, other: Span) -> bool:
+    """Whether two spans have the same text and request the same tools."""
+
+    def reply(span: Span) -> list[tuple[str | None, tuple[str, ...]]]:
+        return [(m.content, tuple(c.name for c in m.tool_calls)) for m in span.output_messages]
+
+    return bool(one.output_messages) and reply(one) == reply(other)
+
+
+def _infer_tools(trace: Trace) -> None:
+    """Add a span for each tool call with a result in a later request and no span of its own."""
+    calls = sorted(
+        (s for s in trace.spans if s.kind is SpanKind.LLM), key=lambda s: (s.start_ns, s.span_id)
+    )
+    shown = [s for s in trace.spans if s.kind is SpanKind.TOOL]
+    ids = {s.tool_call_id for s in shown if s.tool_call_id}
+    # Instrumentations that record no id: as many calls of a tool are shown as have spans.
+    unnamed = Counter(s.tool_name for s in shown if not s.tool_call_id)
+    results = _first_results(calls)
+    for call in calls:
+        for requested in (c for m in call.output_messages for c in m.tool_calls):
+            # Gemini's and some local models' calls have no id: the name must do.
+            found = results.get(requested.id or requested.name)
+            if found is None or requested.id in ids or found[0].start_ns < call.start_ns:
+                continue
+            if unnamed[requested.name] > 0:
+                unnamed[requested.name] -= 1
+                continue
+            if requested.id:
+                ids.add(requested.id)
+            later, result = found
+            began = call.start_ns if call.end_ns is None else call.end_ns
+            trace.spans.append(
+                Span(
+                    span_id=new_span_id(),
+                    trace_id=trace.trace_id,
+                    parent_id=call.parent_id,
+                    name=requested.name,
+                    kind=SpanKind.TOOL,
+                    start_ns=began,
+                    end_ns=max(later.start_ns, began),
+                    attributes={INFERRED: True},
+                    scope=SCOPE,
+                    tool_name=requested.name,
+                    tool_call_id=requested.id,
+                    tool_input=requested.arguments,
+                    tool_output=result.content,
+                )
+            )
+
+
+def _first_results(calls: list[Span]) -> dict[str, tuple[Span, Message]]:
+    """Return each tool result by call id, or else tool name, with the first call that sent it."""
+    results: dict[str, tuple[Span, Message]] = {}
+    for call in calls:
+        for message in call.input_messages:
+            if message.role == "tool" and (key := message.tool_call_id or message.name):
+                results.setdefault(key, (call, message))
+    return results

@@ -1,0 +1,425 @@
+"""Read model calls from HTTP traffic: a request and its response become the span of a model call.
+
+    protocol = model_protocol("POST", "https://api.openai.com/v1/chat/completions")
+    span = read_model_call(protocol, url, request_body, response_body, "application/json")
+
+Used wherever Proctor sees the bytes between an agent and its model: clients in this process and the
+model gateway. Recognised are OpenAI chat completions and responses, Anthropic messages, Gemini
+generateContent, Bedrock converse and Ollama chat, whole or streamed; every other server that speaks
+one of these is recognised by its path.
+
+Guarantees: never raises, whatever the bytes are; what cannot be read is left out of the span.
+`input_tokens` includes cached tokens, as in the GenAI conventions, although Anthropic and Bedrock
+report them separately.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.values import count, first, is_list, is_mapping, mapping, text
+from proctor.trace.model import Message, Span, SpanKind, SpanStatus
+
+Protocol = Literal["openai", "responses", "anthropic", "gemini", "bedrock", "ollama"]
+
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of a request or response that are read; a longer one gives a span without content."""
+
+_PATHS: tuple[tuple[re.Pattern[str], Protocol], ...] = (
+    (re.compile(r"/chat/completions$"), "openai"),
+    (re.compile(r"/responses$"), "responses"),
+    (re.compile(r"/v1/messages$"), "anthropic"),
+    (re.compile(r"/(?:models|tunedModels)/[^/]+:(?:streamG|g)enerateContent$"), "gemini"),
+    (re.compile(r"/model/[^/]+/converse(?:-stream)?$"), "bedrock"),
+    (re.compile(r"/api/chat$"), "ollama"),
+)
+
+# Host → name of the provider in the GenAI conventions. A host that is not here says nothing about
+# who serves the model, so a price is looked up by the model's name alone.
+_PROVIDERS = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral_ai",
+    "api.deepseek.com": "deepseek",
+    "api.x.ai": "x_ai",
+    "api.cohere.com": "cohere",
+    "api.perplexity.ai": "perplexity",
+    "api.together.xyz": "together",
+    "api.fireworks.ai": "fireworks",
+    "openrouter.ai": "openrouter",
+}
+_PROVIDER_SUFFIXES = {
+    ".openai.azure.com": "azure.ai.openai",
+    ".services.ai.azure.com": "azure.ai.inference",
+    "aiplatform.googleapis.com": "gcp.vertex_ai",
+    ".amazonaws.com": "aws.bedrock",
+}
+
+
+def model_protocol(method: str, url: str) -> Protocol | None:
+    """Return the protocol of a request to a model; None for any other request."""
+    if method.upper() != "POST":
+        return None
+    path = urlsplit(url).path.rstrip("/")
+    return next((name for pattern, name in _PATHS if pattern.search(path)), None)
+
+
+def read_model_call(
+    protocol: Protocol,
+    url: str,
+    request: bytes,
+    response: bytes,
+    content_type: str = "",
+    status: int = 200,
+) -> Span:
+    """Return the span of a model call, without ids and times: the caller knows those."""
+    asked = mapping(_decoded(request))
+    span = Span(span_id="", trace_id="", name="chat", kind=SpanKind.LLM)
+    attributes = span.attributes = {"gen_ai.operation.name": "chat"}
+    provider = provider_of(url)
+    if provider:
+        attributes["gen_ai.provider.name"] = provider
+    requested = text(asked.get("model")) or _model_in_path(url)
+    if requested:
+        attributes["gen_ai.request.model"] = requested
+        span.name = f"chat {requested}"
+    span.input_messages = _input_messages(asked)
+    answered = _response_document(protocol, response, content_type)
+    span.model = text(first(answered, ("model", "modelVersion"))) or requested
+    if span.model and span.model != requested:
+        attributes["gen_ai.response.model"] = span.model
+    if identity := text(first(answered, ("id", "responseId"))):
+        attributes["gen_ai.response.id"] = identity
+    span.output_messages, reasons = _output(protocol, answered)
+    if reasons:
+        attributes["gen_ai.response.finish_reasons"] = reasons
+    _read_usage(span, mapping(first(answered, ("usage", "usageMetadata"))) or answered)
+    if status >= 400 or answered.get("error"):
+        span.status = SpanStatus.ERROR
+        problem = mapping(answered.get("error")) or answered
+        span.error_type = text(first(problem, ("type", "code", "status"))) or str(status)
+        message = text(first(problem, ("message", "error")))
+        span.error_message = message or f"the model's server answered with status {status}"
+        attributes["error.type"] = span.error_type
+    else:
+        span.status = SpanStatus.OK
+    return span
+
+
+def provider_of(url: str) -> str | None:
+    """Return the provider whose host a URL names; None for a proxy or a server of one's own."""
+    host = (urlsplit(url).hostname or "").lower()
+    if host in _PROVIDERS:
+        return _PROVIDERS[host]
+    return next((name for end, name in _PROVIDER_SUFFIXES.items() if host.endswith(end)), None)
+
+
+def _model_in_path(url: str) -> str | None:
+    """Return the model that Gemini, Bedrock and Azure name in the path."""
+    found = re.search(r"/(?:models?|tunedModels|deployments)/([^/:]+)", urlsplit(url).path)
+    return unquote(found[1]) if found else None
+
+
+def _decoded(body: bytes) -> Any:
+    if not body or len(body) > MAX_BODY:
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+# -- requests ----------------------------------------------------------------------------------
+
+
+def _input_messages(asked: dict[str, Any]) -> tuple[Message, ...]:
+    """Return the conversation of a request: instructions first, then the messages."""
+    messages: list[Message] = []
+    instructions = first(
+        asked, ("system", "instructions", "systemInstruction", "system_instruction")
+    )
+    if instructions:
+        if is_mapping(instructions):  # Gemini's is a message of its own
+            instructions = first(instructions, ("parts", "text"))
+        messages += messages_from({"role": "system", "content": instructions}, "system")
+    messages += messages_from(first(asked, ("messages", "input", "contents")), "user")
+    return tuple(messages)
+
+
+# -- responses ---------------------------------------------------------------------------------
+
+
+def _response_document(protocol: Protocol, body: bytes, content_type: str) -> dict[str, Any]:
+    """Return a response as one document; the events of a stream are put together."""
+    if len(body) > MAX_BODY:
+        return {}
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/vnd.amazon.eventstream":
+        return _join_bedrock(_amazon_events(body))
+    if kind == "text/event-stream" or body[:6] in (b"event:", b"data: "):
+        events = list(_server_sent_events(body))
+    else:
+        whole = _decoded(body)
+        if is_mapping(whole):
+            return whole
+        # Gemini without `alt=sse` streams a JSON array, Ollama a document per line.
+        events = whole if is_list(whole) else [_decoded(line) for line in body.splitlines()]
+    documents = [event for event in events if is_mapping(event)]
+    try:
+        return _JOIN[protocol](documents)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+        # A server may stream anything; the last whole document is better than none.
+        return documents[-1] if documents else {}
+
+
+def _server_sent_events(body: bytes) -> Iterator[Any]:
+    """Yield the JSON of every event of a stream."""
+    for block in re.split(rb"\r?\n\r?\n", body):
+        data = b"\n".join(
+            line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")
+        )
+        if data and data != b"[DONE]":
+            yield _decoded(data)
+
+
+def _amazon_events(body: bytes) -> Iterator[dict[str, Any]]:
+    """Yield `{event type: payload}` for each message of Amazon's binary event stream."""
+    at = 0
+    while at + 16 <= len(body):
+        total = int.from_bytes(body[at : at + 4])
+        headers_length = int.from_bytes(body[at + 4 : at + 8])
+        if total < 16 or at + total > len(body):
+            return
+        headers = body[at + 12 : at + 12 + headers_length]
+        payload = _decoded(body[at + 12 + headers_length : at + total - 4])
+        # A header is: length of the name, name, type 7 (text), length of the value, value.
+        named = re.search(rb"\x0b:event-type\x07..([A-Za-z]+)", headers, re.DOTALL)
+        if named and is_mapping(payload):
+            yield {named[1].decode(): payload}
+        at += total
+
+
+def _join_openai(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        done.update({k: v for k, v in chunk.items() if k != "choices" and v is not None})
+        for part in _mappings(chunk.get("choices")):
+            choice = choices.setdefault(part.get("index") or 0, {"message": {"role": "assistant"}})
+            if part.get("finish_reason"):
+                choice["finish_reason"] = part["finish_reason"]
+            delta, message = mapping(part.get("delta")), choice["message"]
+            for key in ("content", "refusal"):
+                if isinstance(delta.get(key), str):
+                    message[key] = message.get(key, "") + delta[key]
+            calls: dict[Any, dict[str, Any]] = choice.setdefault("calls", {})
+            for piece in _mappings(delta.get("tool_calls")):
+                # Most servers number the calls; some send each call whole, without a number.
+                number = piece.get("index", len(calls))
+                call = calls.setdefault(number, {"function": {"name": "", "arguments": ""}})
+                call["id"] = piece.get("id") or call.get("id")
+                for key, value in mapping(piece.get("function")).items():
+                    if isinstance(value, str):
+                        call["function"][key] = call["function"].get(key, "") + value
+            message["tool_calls"] = list(calls.values())
+    done["choices"] = [choices[index] for index in sorted(choices)]
+    return done
+
+
+def _join_responses(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the response of the last event that holds one: it is complete at the end."""
+    done: dict[str, Any] = {}
+    items: list[Any] = []
+    for event in events:
+        if is_mapping(event.get("response")):
+            done = event["response"]
+        elif event.get("type") == "response.output_item.done":
+            items.append(event.get("item"))
+        elif event.get("type") == "error":
+            done = {**done, "error": event.get("error") or event}
+    # A stream that was cut has its finished items only in their own events.
+    return done if done.get("output") else {**done, "output": items}
+
+
+def _join_anthropic(events: list[dict[str, Any]]) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    for event in events:
+        kind = event.get("type")
+        if kind == "message_start":
+            done = dict(mapping(event.get("message")))
+        elif kind == "content_block_start":
+            blocks[event["index"]] = dict(mapping(event.get("content_block")))
+        elif kind == "content_block_delta":
+            delta = mapping(event.get("delta"))
+            block = blocks.setdefault(event["index"], {"type": "text"})
+            for key, target in (("text", "text"), ("partial_json", "json"), ("thinking", "text")):
+                if isinstance(delta.get(key), str):
+                    block[target] = block.get(target, "") + delta[key]
+        elif kind == "message_delta":
+            done.update(mapping(event.get("delta")))
+            done["usage"] = {**mapping(done.get("usage")), **mapping(event.get("usage"))}
+        elif kind == "error":
+            done["error"] = event.get("error")
+    for block in blocks.values():
+        if "json" in block:
+            block["input"] = _decoded(block.pop("json").encode()) or {}
+    done["content"] = [blocks[index] for index in sorted(blocks)]
+    return done
+
+
+def _join_gemini(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    parts: list[dict[str, Any]] = []
+    for chunk in chunks:
+        done.update({key: value for key, value in chunk.items() if key != "candidates"})
+        for candidate in _mappings(chunk.get("candidates"))[:1]:
+            done["finishReason"] = candidate.get("finishReason") or done.get("finishReason")
+            for part in _mappings(mapping(candidate.get("content")).get("parts")):
+                # Text arrives in pieces of one part; calls arrive whole.
+                if parts and set(part) == {"text"} == set(parts[-1]):
+                    parts[-1]["text"] += part["text"]
+                else:
+                    parts.append(dict(part))
+    content = {"role": "model", "parts": parts}
+    done["candidates"] = [{"content": content, "finishReason": done.pop("finishReason", None)}]
+    return done
+
+
+def _join_bedrock(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    for event in events:
+        for kind, payload in event.items():
+            block = blocks.setdefault(payload.get("contentBlockIndex", 0), {})
+            delta = mapping(payload.get("delta"))
+            if kind == "contentBlockStart":
+                block.update(mapping(payload.get("start")))
+            elif isinstance(delta.get("text"), str):
+                block["text"] = block.get("text", "") + delta["text"]
+            elif is_mapping(delta.get("toolUse")):
+                call = block.setdefault("toolUse", {})
+                call["input"] = call.get("input", "") + str(delta["toolUse"].get("input", ""))
+            elif kind in ("messageStop", "metadata"):
+                done.update(payload)
+    content = [blocks[index] for index in sorted(blocks) if blocks[index]]
+    done["output"] = {"message": {"role": "assistant", "content": content}}
+    return done
+
+
+def _join_ollama(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    said, calls = "", list[Any]()
+    for chunk in chunks:
+        message = mapping(chunk.get("message"))
+        said += text(message.get("content")) or ""
+        calls += _mappings(message.get("tool_calls"))
+        done.update(chunk)
+    done["message"] = {"role": "assistant", "content": said, "tool_calls": calls}
+    return done
+
+
+_JOIN = {
+    "openai": _join_openai,
+    "responses": _join_responses,
+    "anthropic": _join_anthropic,
+    "gemini": _join_gemini,
+    "bedrock": _join_bedrock,
+    "ollama": _join_ollama,
+}
+
+
+def _output(protocol: Protocol, answered: dict[str, Any]) -> tuple[tuple[Message, ...], list[str]]:
+    """Return the messages of a response, and why the model stopped."""
+    if protocol == "openai":
+        choices = _mappings(answered.get("choices"))
+        said = [choice.get("message") for choice in choices]
+        reasons = [choice.get("finish_reason") for choice in choices]
+    elif protocol == "responses":
+        said = answered.get("output")
+        incomplete = mapping(answered.get("incomplete_details")).get("reason")
+        reasons = [incomplete or answered.get("status")]
+    elif protocol == "gemini":
+        candidates = _mappings(answered.get("candidates"))
+        said = [candidate.get("content") for candidate in candidates]
+        reasons = [candidate.get("finishReason") for candidate in candidates]
+    elif protocol == "bedrock":
+        said, reasons = mapping(answered.get("output")).get("message"), [answered.get("stopReason")]
+    elif protocol == "ollama":
+        said, reasons = answered.get("message"), [answered.get("done_reason")]
+    else:
+        said = {"role": "assistant", "content": answered.get("content")}
+        said, reasons = said if answered.get("content") else None, [answered.get("stop_reason")]
+    return messages_from(said, "assistant"), [each for each in reasons if isinstance(each, str)]
+
+
+def _read_usage(span: Span, usage: Mapping[str, Any]) -> None:
+    """Read the token counts of any protocol; a missing count stays unknown."""
+    attributes = span.attributes
+    details = mapping(first(usage, ("prompt_tokens_details", "input_tokens_details")))
+    read = count(
+        first(
+            {**details, **usage},
+            (
+                "cache_read_input_tokens",
+                "cached_tokens",
+                "cachedContentTokenCount",
+                "cacheReadInputTokens",
+            ),
+        )
+    )
+    written = count(first(usage, ("cache_creation_input_tokens", "cacheWriteInputTokens")))
+    span.input_tokens = count(
+        first(
+            usage,
+            (
+                "prompt_tokens",
+                "input_tokens",
+                "promptTokenCount",
+                "inputTokens",
+                "prompt_eval_count",
+            ),
+        )
+    )
+    separate = {"cache_read_input_tokens", "cache_creation_input_tokens", "cacheReadInputTokens"}
+    if span.input_tokens is not None and separate & set(usage):
+        span.input_tokens += (read or 0) + (written or 0)
+    span.output_tokens = count(
+        first(
+            usage,
+            (
+                "completion_tokens",
+                "output_tokens",
+                "candidatesTokenCount",
+                "outputTokens",
+                "eval_count",
+            ),
+        )
+    )
+    more = mapping(first(usage, ("completion_tokens_details", "output_tokens_details")))
+    reasoning = count(first({**more, **usage}, ("reasoning_tokens", "thoughtsTokenCount")))
+    # Gemini counts thoughts apart from the candidates; the others include them.
+    if "thoughtsTokenCount" in usage:
+        span.output_tokens = (span.output_tokens or 0) + (reasoning or 0)
+    if span.output_tokens is None and span.input_tokens is not None and "promptTokenCount" in usage:
+        span.output_tokens = 0
+    for key, value in (
+        ("gen_ai.usage.input_tokens", span.input_tokens),
+        ("gen_ai.usage.output_tokens", span.output_tokens),
+        ("gen_ai.usage.cache_read.input_tokens", read),
+        ("gen_ai.usage.cache_creation.input_tokens", written),
+        ("gen_ai.usage.reasoning.output_tokens", reasoning),
+    ):
+        if value is not None:
+            attributes[key] = value
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if is_mapping(item)] if is_list(value) else []
