@@ -1,11 +1,15 @@
 """`proctor runs import` from outside: what comes in is a run like any other."""
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from proctor.cli.main import run
+from proctor.errors import ProctorError
+from proctor.results import query
 
 
 def grades(folder: Path, name: str, passes: int) -> Path:
@@ -87,3 +91,276 @@ def test_an_import_cannot_be_run_again(tmp_path: Path, monkeypatch, capsys) -> N
     for command in (["rerun", "latest"], ["run", "--resume", "latest"]):
         assert run(command) == 2
         assert "the run was imported" in capsys.readouterr().err
+
+
+# -- suites ----------------------------------------------------------------------------------------
+
+BOT = """
+import json
+import proctor
+
+@proctor.tool
+def search(q):
+    return "found"
+
+def answer(question):
+    text = question if isinstance(question, str) else json.dumps(question)
+    if "price" in text:
+        return '{"price": 3}'
+    search(q="x")
+    return "Paris is the capital of France" if "France" in text else "Sorry, I do not know"
+"""
+
+PROMPTFOO = """
+prompts: ['Capital of {{country}}?', file://prompt.txt]
+providers:
+  - openai:chat:gpt-4o-mini
+  - {id: 'anthropic:messages:claude-haiku-4-5', label: haiku, config: {temperature: 0}}
+  - file://provider.py
+defaultTest:
+  assert: [{type: latency, threshold: 60000}]
+tests:
+  - description: france
+    vars: {country: France}
+    assert:
+      - {type: contains, value: '{{country}}'}
+      - {type: icontains, value: PARIS}
+      - {type: equals, value: Paris is the capital of France}
+      - {type: not-equals, value: London}
+      - {type: regex, value: 'Par.s'}
+      - {type: not-regex, value: 'Lond.n'}
+      - {type: starts-with, value: Paris}
+      - {type: contains-all, value: [Paris, capital]}
+      - {type: contains-any, value: [Paris, Lyon]}
+      - {type: not-contains-any, value: [Berlin, Rome]}
+      - {type: 'trajectory:tool-used', value: search}
+      - {type: 'not-trajectory:tool-used', value: delete_*}
+      - {type: 'trajectory:tool-sequence', value: {mode: in_order, steps: [search]}}
+      - {type: 'trajectory:tool-args-match', value: {name: search, args: {q: x}}}
+      - {type: 'trajectory:step-count', value: {type: tool, max: 3}}
+      - {type: trace-span-count, value: {pattern: '*search*', min: 1}}
+      - {type: trace-error-spans, value: 0}
+      - {type: trace-span-duration, value: {max: 60000}}
+      - {type: javascript, value: output.length > 3}
+      - {type: python, value: len(output) > 3}
+      - {type: similar, value: x, threshold: 0.8}
+  - description: case-sensitive
+    vars: {country: France}
+    assert: [{type: contains, value: PARIS}]
+  - vars: {country: [Peru, Chad]}
+    threshold: 0.6
+    assert:
+      - {type: contains, value: know, weight: 3}
+      - {type: contains, value: zzz}
+      - {type: assert-set, assert: [{type: contains, value: Sorry}]}
+  - description: as-json
+    vars: {country: price}
+    assert:
+      - {type: is-json, value: {type: object, required: [price]}}
+      - {type: contains-json}
+  - file://tests.csv
+scenarios:
+  - config: [{vars: {country: France}}]
+    tests: [{description: scenario, assert: [{type: contains, value: Paris}]}]
+"""
+
+ROWS = """country,__expected,__expected2,__description,__threshold
+France,contains: Paris,"icontains-any: PARIS,lyon",row one,
+Peru,not-contains: know,icontains: sorry,row two,0.5
+"""
+
+PYDANTIC = """
+name: capitals
+cases:
+  - name: france
+    inputs: What is the capital of France?
+    expected_output: Paris is the capital of France
+    metadata: {difficulty: easy}
+    evaluators:
+      - EqualsExpected
+      - Contains: Paris
+      - Contains: {value: paris, case_sensitive: false}
+      - IsInstance: str
+  - name: case sensitive
+    inputs: What is the capital of France?
+    evaluators: [{Contains: {value: paris}}]
+  - name: price
+    inputs: {a: price}
+    expected_output: {price: 3}
+    evaluators:
+      - EqualsExpected
+      - {name: HasMatchingSpan, arguments: {query: {none: {has_status: error}}}}
+evaluators:
+  - MaxDuration: 60.0
+  - MyOwn: {x: 1}
+"""
+
+SAMPLES = [
+    {"id": 7, "input": "Capital of France?", "target": ["Lutetia", "paris"], "sandbox": "docker"},
+    {"id": "pick", "input": "Pick", "choices": ["Rome", "Paris"], "target": "B"},
+]
+
+
+def converted(capsys, *arguments: str) -> tuple[dict[str, str], str]:
+    """The status of each case of the suite that a file becomes, and what was listed."""
+    assert run(["import-suite", *arguments, "-o", "suite.yaml", "--agent", "bot:answer"]) == 0
+    listed = capsys.readouterr().err
+    assert run(["validate", "suite.yaml"]) == 0
+    capsys.readouterr()
+    run(["test", "suite.yaml", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    return {case["case"]: case["status"] for case in found["cases"]}, listed
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch) -> Path:
+    """A folder with an agent, where the commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bot.py").write_text(BOT)
+    return tmp_path
+
+
+def test_a_promptfoo_config_becomes_a_suite(project: Path, capsys) -> None:
+    """R-D3: its tests give the verdicts they have there; the rest is listed with counts."""
+    (project / "promptfooconfig.yaml").write_text(PROMPTFOO)
+    (project / "prompt.txt").write_text("Name the capital of {{ country }}.")
+    (project / "tests.csv").write_text(ROWS)
+    statuses, listed = converted(capsys, "promptfooconfig.yaml")
+    by_test = {
+        case.rpartition("-prompt-txt")[0]: s for case, s in statuses.items() if "txt" in case
+    }
+    assert by_test == {
+        "france": "passed",
+        "case-sensitive": "hard_fail",
+        "peru": "passed",
+        "chad": "passed",
+        "as-json": "passed",
+        "row-one": "passed",
+        "row-two": "passed",
+        "scenario": "passed",
+    }
+    assert len(statuses) == 16
+    for kind in ("javascript (2)", "python (2)", "similar (2)", "provider file://provider.py (1)"):
+        assert f"no equivalent: {kind}" in listed
+    assert run(["import-suite", "promptfooconfig.yaml"]) == 0
+    suite = yaml.safe_load(capsys.readouterr().out)
+    assert suite["agents"] == {
+        "openai:chat:gpt-4o-mini": {"kind": "chat", "model": "openai:gpt-4o-mini"},
+        "haiku": {"kind": "chat", "model": "anthropic:claude-haiku-4-5", "temperature": 0},
+    }
+    peru = next(case for case in suite["cases"] if case["id"].startswith("peru"))
+    assert peru["threshold"] == 0.6
+    assert peru["assertions"][1] | {"value": 0} == {
+        "type": "output_contains",
+        "value": 0,
+        "case_sensitive": True,
+        "required": False,
+        "weight": 3.0,
+    }
+
+
+def test_judged_assertions_keep_their_judge(project: Path, capsys) -> None:
+    """R-D3: rubrics become judge checks with the grader of the config."""
+    (project / "c.yaml").write_text("""
+prompts: ['{{q}}']
+providers: [echo]
+defaultTest: {options: {provider: 'openai:gpt-4o'}}
+tests:
+  - vars: {q: Hi}
+    assert:
+      - {type: llm-rubric, value: Is polite, threshold: 0.7}
+      - {type: factuality, value: The sky is blue}
+""")
+    assert run(["import-suite", "c.yaml", "-o", "suite.yaml"]) == 0
+    suite = yaml.safe_load((project / "suite.yaml").read_text())
+    assert suite["judge"] == "openai:gpt-4o"
+    rules = suite["cases"][0]["assertions"]
+    assert (rules[0]["rule"], rules[0]["threshold"]) == ("Is polite", 0.7)
+    assert rules[1]["expected"] == "The sky is blue"
+    assert run(["validate", "suite.yaml"]) == 0
+    assert run(["import-suite", "c.yaml", "-o", "suite.yaml"]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_data_set_of_pydantic_evals_becomes_a_suite(project: Path, capsys) -> None:
+    """R-D3: evaluators of a case and of the data set; those of the user are listed."""
+    (project / "dataset.yaml").write_text(PYDANTIC)
+    statuses, listed = converted(capsys, "dataset.yaml")
+    assert statuses == {"france": "passed", "case-sensitive": "hard_fail", "price": "passed"}
+    assert "no equivalent: MyOwn (3)" in listed
+    assert "no equivalent: IsInstance (1)" in listed
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "csv"])
+def test_the_samples_of_inspect_become_a_suite(project: Path, capsys, form: str) -> None:
+    """R-D3: one of the targets must be in the answer; choices are shown with letters."""
+    file = project / f"samples.{form}"
+    if form == "csv":
+        with file.open("w", newline="") as out:
+            names = ["id", "input", "target", "choices", "sandbox"]
+            rows = csv.DictWriter(out, names)
+            rows.writeheader()
+            for sample in SAMPLES:
+                rows.writerow(
+                    {k: json.dumps(v) if isinstance(v, list) else v for k, v in sample.items()}
+                )
+    else:
+        lines = [json.dumps(sample) for sample in SAMPLES]
+        file.write_text("\n".join(lines) if form == "jsonl" else f"[{','.join(lines)}]")
+    statuses, listed = converted(capsys, file.name)
+    assert statuses == {"7": "passed", "pick": "hard_fail"}
+    assert "no equivalent: field sandbox" in listed
+    assert "B) Paris" in (project / "suite.yaml").read_text()
+
+
+def test_a_data_set_needs_an_agent(project: Path, capsys) -> None:
+    """R-D3: what cannot be run or read is an error with a hint."""
+    (project / "dataset.yaml").write_text(PYDANTIC)
+    assert run(["import-suite", "dataset.yaml"]) == 2
+    assert "--agent" in capsys.readouterr().err
+    (project / "other.yaml").write_text("a: 1")
+    assert run(["import-suite", "other.yaml"]) == 2
+    assert "--from promptfoo|pydantic-evals|inspect" in capsys.readouterr().err
+
+
+# -- words of other tools --------------------------------------------------------------------------
+
+FAMILIAR_SUITE = """
+agent: bot:answer
+judge_config: {model: 'openai:gpt-4o'}
+cases:
+  - input: hi
+    correctness: {llm_judge: {rule: Kind., scale: 5, few_shot_examples: []}}
+"""
+
+FAMILIAR_EXPERIMENT = "experiment.mine: {scenarios: [mutualism.*], agents: [random]}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["test", "--config", "suite.yaml"], "the file is an argument: proctor test suite.yaml"),
+        (["run", "--scenarios", "x"], "scenarios are arguments"),
+        (["batch", "--scenarios", "x"], "is now `proctor run`"),
+        (["results", "--scenario", "x"], "it is `--case` here"),
+        (["validate", "suite.yaml"], "it is `judge` here"),
+        (["validate", "suite.yaml"], "scores are 1 to 5; `anchors`"),
+        (["validate", "suite.yaml"], "it is `examples` here"),
+        (["validate", "exp.yaml"], "`experiments: {mine: {cases: …}}`"),
+    ],
+)
+def test_words_of_other_tools_get_the_right_hint(
+    project: Path, capsys, arguments: list[str], hint: str
+) -> None:
+    """R-S6: a familiar word that Proctor writes otherwise is answered with what to write."""
+    (project / "suite.yaml").write_text(FAMILIAR_SUITE)
+    (project / "exp.yaml").write_text(FAMILIAR_EXPERIMENT)
+    assert run(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_query_by_scenario_names_the_filter(tmp_path: Path) -> None:
+    """R-S6: `results.query(scenario=…)` is answered with `case`."""
+    with pytest.raises(ProctorError) as refused:
+        query(results=tmp_path, scenario="x")  # type: ignore[call-arg]
+    assert refused.value.hint == "it is `case` here"

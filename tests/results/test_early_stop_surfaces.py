@@ -17,13 +17,23 @@ CASES = ("q1", "q2", "q3", "q4")
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two agents; every cell of `a` but one stops at a hard failure."""
+    """A run of two agents; every cell of `a` but one stops at a hard failure.
+
+    Each attempt costs a dollar, and one trial of each agent was tried twice.
+    """
     trials = [
-        trial(case, agent, index, "hard_fail" if agent == "a" and index == stop else "passed")
+        trial(
+            case,
+            agent,
+            index,
+            "hard_fail" if agent == "a" and index == stop else "passed",
+            cost_usd=1.0,
+        )
         for stop, case in enumerate(CASES)
         for agent in ("a", "b")
         for index in range(4)
     ]
+    trials += [trial("q1", agent, 0, "failed", cost_usd=1.0, attempt=2) for agent in ("a", "b")]
     root = tmp_path_factory.mktemp("results")
     write_run(root, trials, early_stop=("hard_fail",), cases={case: {} for case in CASES})
     return root
@@ -106,3 +116,40 @@ def test_the_sequence_covers_at_any_stop(rate: float) -> None:
     print(f"{replications} replications at {rate}: missed {missed / replications}")
     error = (0.05 * 0.95 / replications) ** 0.5
     assert (missed / replications <= 0.05 + 3 * error).all()
+
+
+def test_everything_spent_is_counted(root: Path) -> None:
+    """R4, Q3: trials after the stop and further attempts are in no rate, and in every sum of money,
+    also after export and import."""
+    done = proctor("results", "--results", root, "--json")
+    rows = {row["key"]["agent"]: row for row in json.loads(done.stdout)["groups"]}
+    assert [rows["a"][name] for name in ("judged", "after_stop", "cost_usd")] == [10, 6, 17.0]
+    assert [rows["b"][name] for name in ("judged", "after_stop", "cost_usd")] == [16, 0, 17.0]
+    board = json.loads(proctor("leaderboard", "latest", "--results", root, "--json").stdout)
+    assert {(row["agent"], row["trials"], row["cost_usd"]) for row in board["rows"]} == {
+        ("a", 10, 17.0),
+        ("b", 16, 17.0),
+    }
+    assert "after retries: " in proctor("report", "latest", "--results", root).stdout
+
+
+def test_the_gate_gives_no_bound(stopped: Path, tmp_path: Path) -> None:
+    """R4, Q2: NOT COMPARABLE has neither a p-value nor a bound on the drop."""
+    root = tmp_path / "results"
+    shutil.copytree(stopped, root)
+    trials = [
+        trial(case, agent, index, score=0.99)
+        for case in CASES
+        for agent in "ab"
+        for index in (0, 1)
+    ]
+    write_run(root, trials, name="plain", cases={case: {} for case in CASES})
+    runs = ("latest", "--against", next(root.glob("suite/*")), "--results", root)
+    done = proctor("gate", *runs, "--json")
+    assert done.returncode == 2
+    gates = {arm["name"]: arm["gate"] for arm in json.loads(done.stdout)["arms"]}
+    for figures in (gates["a"], gates["a"]["score"]):
+        assert [figures[name] for name in ("p_value", "adjusted", "drop_at_most")] == [None] * 3
+    assert gates["b"]["drop_at_most"] is not None
+    shown = proctor("gate", *runs).stdout
+    assert "a: NOT COMPARABLE\n  drop −52.1 points, at most – (one-sided 95 %), p –" in shown

@@ -22,13 +22,14 @@ from hypothesis import strategies as st
 from result_parts import CASES, finish, trial, write_run
 from run_parts import until
 
+from proctor.cli.main import run as main
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.exchange.export import FORMULA, escape_formula
 from proctor.results.exchange.importing import import_results, read_results
 from proctor.results.outcomes import outcomes_of, pick
 from proctor.runs.run import Run
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import FORMULA, escape_formula
 
 DATA = Path(__file__).parent / "data"
 
@@ -196,7 +197,7 @@ def test_a_table_with_other_names(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     columns = {"question": "case", "points": "score", "lang": "properties.lang"}
-    found = read_results(tmp_path / "grades.csv", None, columns)
+    found = read_results(tmp_path / "grades.csv", None, columns, 100)
     assert found.ignored == ("who",)
     run = import_results(tmp_path / "grades.csv", root=tmp_path / "r", columns=columns, scale=100)
     kept = [(t.case, t.agent, t.index, t.status.value, t.score) for t in run.trials()]
@@ -280,6 +281,53 @@ def test_a_file_of_promptfoo(tmp_path: Path) -> None:
     assert {row.key["difficulty"] for row in groups} == {"easy", None}
 
 
+def test_promptfoo_as_jsonl(tmp_path: Path, capsys) -> None:
+    """R-D3: rows of one test are one case; errors, names, weights and thresholds are kept."""
+    assert main(["runs", "import", str(DATA / "promptfoo.jsonl"), "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "12 trials, 4 of 6 judged passed, 6 could not be judged" in out
+    (path,) = (tmp_path / "promptfoo").iterdir()
+    run = Run(path)
+    counts = {o.agent: [(c.case, *c.counts) for c in o.cases] for o in outcomes_of(run)}
+    assert counts == {
+        "good": [("chad", 2, 2, 0), ("france", 2, 2, 0), ("peru", 0, 2, 0)],
+        "custom-bad": [("chad", 0, 0, 2), ("france", 0, 0, 2), ("peru", 0, 0, 2)],
+    }
+    by_case = {t.case: t for t in run.trials() if t.agent == "good"}
+    assert [(c.id, c.weight) for c in by_case["france"].checks] == [
+        ("contains", 1.0),
+        ("contains-2", 3.0),
+        ("note", 0.0),
+    ]
+    assert [(c.check, c.weight) for c in by_case["chad"].checks] == [
+        ("assert-set", 2.0),
+        ("contains", 0.0),
+        ("contains", 0.0),
+    ]
+    thresholds = {cell["case"]: cell["threshold"] for cell in run.spec["cells"]}
+    assert thresholds == {"france": 0.25, "peru": 0.5, "chad": 0.5}
+
+
+def test_share_payloads_of_promptfoo(tmp_path: Path) -> None:
+    """R-D3: version 3 (wrapped) and version 4 (a plain list of results) read like the output."""
+    whole = json.loads((DATA / "promptfoo.json").read_text())
+    created = "2026-11-16T04:18:34.662Z"
+    third = {"version": 3, "createdAt": created, "author": None, "config": whole["config"]}
+    rows = [{k: v for k, v in r.items() if k != "vars"} for r in whole["results"]["results"]]
+    fourth = {"createdAt": 1794802714662, "id": whole["evalId"], "config": whole["config"]}
+    payloads = {
+        "v3": {"data": {**third, "results": whole["results"]}},
+        "v4": {**fourth, "results": rows, "persisted": True},
+    }
+    expected = import_results(DATA / "promptfoo.json", root=tmp_path)
+    for name, payload in payloads.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(payload))
+        run = import_results(tmp_path / f"{name}.json", root=tmp_path / name)
+        assert run.spec["created"][:19] == expected.spec["created"][:19]
+        assert [o.counts for o in outcomes_of(run)] == [o.counts for o in outcomes_of(expected)]
+        assert {t.case for t in run.trials()} == {"france", "peru"}
+
+
 # -- Inspect -------------------------------------------------------------------------------------
 
 MAKE_LOGS = """
@@ -335,6 +383,52 @@ for form in ("eval", "json"):
     (log,) = evaluate(task, model="mockllm/model", log_dir=sys.argv[1], log_format=form,
                       display="none", fail_on_error=False)
     print(log.location)
+
+# A second task: a scorer with a model, tokens of every kind, samples without a score.
+from inspect_ai.model import ModelUsage, get_model
+from inspect_ai.scorer import model_graded_qa
+from inspect_ai.solver import generate
+
+def output(text, **usage):
+    found = ModelOutput.from_content("mockllm/model", text)
+    found.usage = ModelUsage(**usage)
+    return found
+
+@scorer(metrics=[mean()])
+def points():
+    async def score(state, target):
+        return Score(value=7 if state.sample_id == "b" else 1)
+    return score
+
+@scorer(metrics=[mean()])
+def unsure():
+    async def score(state, target):
+        return Score.unscored(explanation="the grader gave no grade")
+    return score
+
+grader = get_model("mockllm/grader", custom_outputs=[
+    output("GRADE: C", input_tokens=3900, output_tokens=100, total_tokens=4000)
+    for _ in range(4)
+])
+agent = get_model("mockllm/model", custom_outputs=[
+    output("Paris", input_tokens=30, output_tokens=10, total_tokens=40),
+    output("Rome", input_tokens=30, output_tokens=10, input_tokens_cache_read=500,
+           input_tokens_cache_write=60, reasoning_tokens=7, total_tokens=607),
+])
+cities = [Sample(id="a", input="France?", target="Paris"),
+          Sample(id="b", input="Italy?", target="Rome")]
+def write(name, scorers, **given):
+    task = Task(name=name, dataset=cities, solver=generate(), scorer=scorers)
+    evaluate(task, log_dir=sys.argv[1] + "/" + name, log_format="json", display="none", **given)
+
+write("graded", [model_graded_qa(model=grader), unsure()], model=agent, max_samples=1)
+def unknowing():
+    # With its usage: the mock model counts tokens with a downloaded table otherwise.
+    return get_model("mockllm/model", custom_outputs=[output("?", input_tokens=1)] * 2)
+
+write("unscored", [unsure()], model=unknowing())
+write("points", [points(), includes()], model=unknowing())
+write("header", [includes()], model=unknowing(), log_samples=False)
 """
 
 
@@ -417,6 +511,82 @@ def test_a_damaged_log_is_refused(inspect_logs: list[Path], tmp_path: Path) -> N
     assert not list((tmp_path / "r").rglob("_spec_.yaml"))
 
 
+@pytest.mark.slow
+def test_unscored_samples_and_the_tokens_of_graders(inspect_logs, tmp_path: Path, capsys) -> None:
+    """R-D3: NaN is not judged, and tokens are all of the agent's and only the agent's."""
+    logs = inspect_logs[0].parent
+    (graded,) = (logs / "graded").glob("*.json")
+    run = import_results(graded, root=tmp_path)
+    trials = {trial.case: trial for trial in run.trials()}
+    assert {case: (t.status.value, t.score) for case, t in trials.items()} == {
+        "a": ("passed", 1.0),
+        "b": ("passed", 1.0),
+    }
+    assert [(c.id, c.status.value) for c in trials["a"].checks] == [
+        ("model_graded_qa", "pass"),
+        ("unsure", "unscored"),
+    ]
+    assert (trials["a"].input_tokens, trials["a"].output_tokens) == (30, 10)
+    assert (trials["b"].input_tokens, trials["b"].output_tokens) == (590, 17)
+    (unscored,) = (logs / "unscored").glob("*.json")
+    assert main(["runs", "import", str(unscored), "--results", str(tmp_path / "r")]) == 0
+    assert "0 of 0 judged passed, 2 could not be judged" in capsys.readouterr().out
+    (path,) = (tmp_path / "r" / "unscored").iterdir()
+    assert {(t.status.value, t.score) for t in Run(path).trials()} == {("not_judged", None)}
+    assert main(["report", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "the grader gave no grade" in shown
+    assert "retry" not in shown
+
+
+@pytest.mark.slow
+def test_scores_of_inspect_outside_the_scale(inspect_logs, tmp_path: Path, capsys) -> None:
+    """R-D3: `--scale` applies to numbers; a scorer outside it does not refuse the log."""
+    (log,) = (inspect_logs[0].parent / "points").glob("*.json")
+    root = ["--results", str(tmp_path)]
+    assert main(["runs", "import", str(log), "--name", "plain", *root]) == 0
+    assert "1 score of points not within 0 to 1 (e.g. 7)" in capsys.readouterr().err
+    assert main(["runs", "import", str(log), "--name", "scaled", "--scale", "7", *root]) == 0
+    assert "points" not in capsys.readouterr().err
+    scores = {
+        name: {
+            (t.case, c.id): c.score
+            for t in Run(next((tmp_path / name).iterdir())).trials()
+            for c in t.checks
+        }
+        for name in ("plain", "scaled")
+    }
+    includes = {("a", "includes"): 0.0, ("b", "includes"): 0.0}
+    assert scores["plain"] == {("a", "points"): 1.0, ("b", "points"): None, **includes}
+    assert scores["scaled"] == {
+        ("a", "points"): pytest.approx(1 / 7),
+        ("b", "points"): 1.0,
+        **includes,
+    }
+
+
+@pytest.mark.slow
+def test_a_log_without_all_samples_is_incomplete(inspect_logs, tmp_path: Path, capsys) -> None:
+    """R-D3: a partial log warns and stays incomplete in report and gate; a header is named."""
+    root = ["--results", str(tmp_path / "r")]
+    whole = json.loads(inspect_logs[1].read_text())
+    partial = tmp_path / "partial.json"
+    partial.write_text(json.dumps({**whole, "samples": whole["samples"][:3]}))
+    for file, name in ((inspect_logs[1], "whole"), (partial, "partial")):
+        assert main(["runs", "import", str(file), "--name", name, *root]) == 0
+    assert "incomplete: the log holds 3 of 8 samples" in capsys.readouterr().err
+    before, after = (str(next((tmp_path / "r" / n).iterdir())) for n in ("whole", "partial"))
+    main(["report", after, *root])
+    shown = capsys.readouterr().out
+    assert "the log holds 3 of 8 samples" in shown
+    assert "--resume" not in shown
+    main(["gate", after, "--against", before, *root])
+    assert "imported incomplete (the log holds 3 of 8 samples)" in capsys.readouterr().out
+    (header,) = (inspect_logs[0].parent / "header").glob("*.json")
+    assert main(["runs", "import", str(header), *root]) == 2
+    assert "header-only" in capsys.readouterr().err
+
+
 # -- MLflow --------------------------------------------------------------------------------------
 
 
@@ -463,7 +633,7 @@ class _Handler(BaseHTTPRequestHandler):
                     runs[body["run_id"]][kind].update(sent)
                 self._answer(200, {})
             case "runs/update":
-                runs[body["run_id"]]["status"] = body["status"]
+                runs[body["run_id"]].update(status=body["status"], end_time=body["end_time"])
                 self._answer(200, {})
             case other:
                 self._answer(404, {"message": other})
@@ -515,6 +685,23 @@ def test_mlflow_gets_each_run_once(tracking: Tracking, tmp_path: Path) -> None:
     bad = by_name["bad a"]
     assert "pass_rate" not in bad["metrics"]
     assert bad["metrics"]["trials_infra_error"] == 1
+
+
+def test_mlflow_gets_the_end_of_the_run_and_each_parameter(tracking, tmp_path: Path) -> None:
+    """R-D3: the end time is that of the last trial, and parameters are separate params."""
+    second = 1_700_000_000_000_000_000
+    trials = [
+        trial(index=i, started_ns=second + i * 10**9, duration_ms=500.0, params={"t": 0, "top": 2})
+        for i in range(3)
+    ]
+    write_run(tmp_path, trials, name="shop")
+    address = f"http://127.0.0.1:{tracking.server_port}"
+    query(results=tmp_path).export(address, format="mlflow")
+    (sent,) = tracking.runs.values()
+    assert sent["end_time"] == 1_700_000_002_500
+    assert sent["params"]["params.t"] == "0"
+    assert sent["params"]["params.top"] == "2"
+    assert "params" not in sent["params"]
 
 
 @pytest.mark.slow

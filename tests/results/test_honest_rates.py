@@ -91,6 +91,38 @@ def test_a_rate_says_that_cases_weigh_the_same(root: Path) -> None:
     assert "the mean of the rates of its cases" in shown
     one = proctor("results", "--results", root, "--agent", "a", "--group-by", "case").stdout
     assert "the mean of the rates of its cases" not in one
+    for command in (
+        ("leaderboard",),
+        ("compare", "--agents", "a,b"),
+        ("report",),
+        ("report", "--format", "markdown"),
+    ):
+        name, *options = command
+        shown = proctor(name, "latest", *options, "--results", root).stdout
+        assert "rate is the mean of the rates of its cases" in shown, command
+
+
+def test_one_judged_case_has_one_interval(tmp_path: Path) -> None:
+    """Q1: of three planned cases one was judged: `results`, `leaderboard` and the report of the run
+    print the same interval."""
+    trials = [trial("c0", "a", index, "passed" if index < 3 else "failed") for index in range(5)]
+    trials += [trial(case, "a", 0, "infra_error") for case in ("c1", "c2")]
+    trials += [trial("c0", "b", index) for index in range(5)]
+    write_run(tmp_path, trials, cases=CASES)
+    for command in (("results",), ("leaderboard", "latest"), ("report", "latest")):
+        assert "[23.1 %, 88.2 %]" in proctor(*command, "--results", tmp_path).stdout, command
+
+
+def test_an_agent_alone_is_not_better_than_others(tmp_path: Path) -> None:
+    """Q3: where only one agent was judged, no test was made and none is claimed."""
+    trials = [trial("c0", "a", index) for index in range(5)]
+    trials += [trial("c0", "b", index, "not_judged") for index in range(5)]
+    write_run(tmp_path, trials, cases=CASES)
+    shown = proctor("report", "latest", "--results", tmp_path).stdout
+    assert "No ranking: only a has judged trials." in shown
+    assert "significantly better" not in shown
+    (arm,) = [arm for arm in query(results=tmp_path).outcomes() if arm.agent == "b"]
+    assert (arm.trials, arm.infra) == (0, 5)
 
 
 def test_the_estimand_is_named(root: Path) -> None:
@@ -171,3 +203,11 @@ def test_unpriced_costs_are_not_tested(root: Path) -> None:
     assert cost["population"]["p_value"] is None
     assert "2 calls unpriced" in cost["population"]["reason"]
     assert (cost["interval"]["low"], cost["adjusted"]) == (None, None)
+    # The mean of what is known is no cost, and no side of a difference.
+    assert cost["first"] is not None
+    assert (cost["second"], cost["interval"]["value"]) == (None, None)
+    done = proctor("leaderboard", "latest", "--metric", "cost_usd", "--results", root, "--json")
+    assert [row["value"]["value"] is None for row in json.loads(done.stdout)["rows"]] == [
+        False,
+        True,
+    ]

@@ -1,4 +1,4 @@
-"""`proctor runs export` and `proctor runs import`: results to and from other tools."""
+"""`proctor runs export`, `runs import` and `import-suite`: to and from other tools."""
 
 from __future__ import annotations
 
@@ -6,43 +6,36 @@ from pathlib import Path
 
 import click
 
-from proctor import api
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import (
-    FILE,
-    POSITIVE,
-    readable_results_option,
-    record_audit,
-    results_option,
-)
+from proctor.cli._options import option
 from proctor.cli.results import echo_problems, query_trials
+from proctor.errors import ProctorError
 from proctor.formatting import plural
-from proctor.sanitize import printable
+from proctor.sanitize import printable, to_stdout
 
 
 @click.command(cls=Command)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option(
+@option(
     "--format",
     "form",
-    type=click.Choice(("csv", "json", "jsonl", "parquet", "mlflow")),
-    help="Output format.  [default: from the suffix of OUT]",
+    "Output format.  [default: from the suffix of OUT]",
+    choices=("csv", "json", "jsonl", "parquet", "mlflow"),
 )
-@click.option(
-    "-o", "--output", required=True, metavar="OUT", help="A file, - for standard output, or a URL."
-)
-@click.option("--agent", help="Only this agent; a glob, or several separated by commas.")
-@click.option("--case", help="Only these cases; a glob, or several separated by commas.")
-@click.option("--status", help="Only trials with this status.")
-@click.option("--bom", is_flag=True, help="Write a byte order mark, for CSV in old Excel versions.")
-@readable_results_option
+@option("-o", "--output OUT", "A file, - for standard output, or a URL.", required=True)
+@option("--agent", "Only this agent; a glob, or several separated by commas.")
+@option("--case", "Only these cases; a glob, or several separated by commas.")
+@option("--status", "Only trials with this status.")
+@option("--bom", "Write a byte order mark, for CSV in old Excel versions.", is_flag=True)
+@_options.readable_results_option
 def export(
     runs: tuple[str, ...],
     *,
     form: str | None,
     output: str,
     bom: bool,
-    results: Path | None,
+    root: Path,
     **filters: str | None,
 ) -> None:
     """Export trials to CSV, JSON, Parquet or MLflow.
@@ -64,14 +57,14 @@ def export(
         raise click.UsageError("--bom is only for CSV")
     # The options have the names of the filters; one that is not given must not be passed.
     given = {key: value for key, value in filters.items() if value is not None}
-    found = query_trials(runs, api.results_root(results), given)
+    found = query_trials(runs, root, given)
     if output == "-":
         from proctor.results.exchange.export import text_parts
 
         if form not in ("csv", "json", "jsonl"):
             raise click.UsageError("standard output needs --format csv, json or jsonl")
         for part in text_parts(found, form):
-            click.echo(part, nl=False)
+            click.echo(to_stdout(part), nl=False)
     else:
         place = found.export(output, format=form, bom=bom)
         summary = f"{plural(len(found), 'trial')} of {plural(len(found.runs), 'run')}: {place}"
@@ -94,52 +87,44 @@ def _columns(
 
 
 @click.command("import", cls=Command)
-@click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option(
+@click.argument("files", nargs=-1, required=True, type=_options.FILE)
+@option(
     "--from",
     "source",
-    type=click.Choice(("csv", "jsonl", "json", "parquet", "inspect", "promptfoo")),
-    help="The format of the file.  [default: detected]",
+    "The format of the file.  [default: detected]",
+    choices=("csv", "jsonl", "json", "parquet", "inspect", "promptfoo"),
 )
-@click.option(
-    "--map",
+@option(
+    "--map COLUMN=FIELD",
     "columns",
+    "The field that a column of CSV, JSONL, JSON or Parquet holds; repeatable.",
     multiple=True,
     callback=_columns,
-    metavar="COLUMN=FIELD",
-    help="The field that a column of CSV, JSONL, JSON or Parquet holds; repeatable.",
 )
-@click.option("--name", help="The name of the experiment.  [default: the file's name]")
-@click.option(
-    "--threshold",
+@option("--name", "The name of the experiment.  [default: the file's name]")
+@option(
+    "--threshold X",
+    "The lowest passing score, where the file does not say what passed.",
     type=click.FloatRange(0, 1),
     default=0.8,
-    metavar="X",
-    help="The lowest passing score, where the file does not say what passed.",
 )
-@click.option(
-    "--scale",
-    type=POSITIVE,
-    default=1.0,
-    metavar="X",
-    help="The score in the file that counts as 1.",
-)
-@results_option
+@option("--scale X", "The score in the file that counts as 1.", type=_options.POSITIVE, default=1.0)
+@_options.results_option
 def import_(
     files: tuple[Path, ...],
     *,
     source: str | None,
     columns: dict[str, str],
     name: str | None,
-    threshold: float,
+    root: Path,
     scale: float,
-    results: Path | None,
+    threshold: float,
 ) -> None:
     """Import results of other tools as runs.
 
-    Reads Inspect logs (.eval, .json), promptfoo's JSON, and trials as CSV, JSONL, JSON or Parquet,
-    e.g. from `proctor runs export`. A file is imported as a whole or not at all. Imported runs can
-    be queried, compared and gated like any other.
+    Reads Inspect logs (.eval, .json), promptfoo's JSON and JSONL, and trials as CSV, JSONL, JSON or
+    Parquet, e.g. from `proctor runs export`. A file is imported as a whole or not at all. Imported
+    runs can be queried, compared and gated like any other.
 
     Examples:
       # a log of Inspect
@@ -153,20 +138,84 @@ def import_(
     """
     from proctor.results.exchange.importing import read_results, write_import
 
-    root = api.results_root(results)
     # One run per file: each file is an evaluation of its own.
     for file in files:
-        found = read_results(file, source, columns)
+        found = read_results(file, source, columns, scale)
         found.name = name or found.name
-        run = write_import(found, root, file=file, threshold=threshold, scale=scale)
+        run = write_import(found, root, file=file, threshold=threshold)
         total = run.totals
         click.echo(
             f"{printable(str(run.path))}: {plural(total.trials, 'trial')}, "
             f"{total.passed} of {total.judged} judged passed, "
-            f"{total.infra_error} could not be judged"
+            f"{total.unjudged} could not be judged"
         )
+        if found.stopped:
+            click.echo(f"warning: the run is incomplete: {printable(found.stopped)}", err=True)
+        for warning in found.warnings:
+            click.echo(f"warning: {printable(warning)}", err=True)
         # Not an error: files of other tools have many columns that Proctor has no field for.
         if found.ignored:
             skipped = ", ".join(printable(column) for column in found.ignored)
             click.echo(f"columns ignored: {skipped} (use --map COLUMN=FIELD)", err=True)
-        record_audit("import", root, run=run.path, run_id=run.run_id, outcome=f"{file.name}")
+        _options.record_audit(
+            "import", root, run=run.path, run_id=run.run_id, outcome=f"{file.name}"
+        )
+
+
+@click.command("import-suite", cls=Command)
+@click.argument("file", type=_options.FILE)
+@option(
+    "--from",
+    "source",
+    "The tool that the file is for.  [default: detected]",
+    choices=("promptfoo", "pydantic-evals", "inspect"),
+)
+@option("-o", "--output", "The suite to write.  [default: standard output]", type=_options.FILE)
+@option("--agent", "The agent of the suite, instead of the file's providers.")
+@option("--judge MODEL", "The judge of the suite, as PROVIDER:MODEL.")
+@option("--force", "Overwrite the file.", is_flag=True)
+def import_suite(
+    file: Path,
+    *,
+    source: str | None,
+    output: Path | None,
+    agent: str | None,
+    judge: str | None,
+    force: bool,
+) -> None:
+    """Convert a test file of another tool into a suite.
+
+    Reads promptfoo configs, pydantic-evals data sets (YAML, JSON) and Inspect data sets (JSON,
+    JSONL, CSV). What has no exact equivalent is left out and listed with its count.
+
+    Examples:
+      # a promptfoo config, with its providers as agents
+      proctor import-suite promptfooconfig.yaml -o new.yaml
+      # a data set of pydantic-evals, for an agent of your own
+      proctor import-suite dataset.yaml -o new.yaml --agent my_pkg.agent:answer
+      # the samples of an Inspect task
+      proctor import-suite samples.jsonl -o new.yaml --agent my_pkg.agent:answer
+    """
+    from proctor.files import write_atomic
+    from proctor.scenarios.scenario import dump
+    from proctor.spec.convert import convert
+
+    if output is not None and output.exists() and not force:
+        raise ProctorError("the file exists", where=str(output), hint="--force overwrites it")
+    done = convert(file, source)
+    text = dump(done.suite(agent, judge))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(output, text.encode())
+    total = done.converted + sum(done.left_out.values())
+    count = f"{plural(len(done.cases), 'case')}, {done.converted} of {total} checks and options"
+    click.echo(f"{printable(str(output or 'suite'))}: {count}", err=True)
+    for name, number in done.left_out.most_common():
+        click.echo(f"no equivalent: {printable(name)} ({number})", err=True)
+    unchecked = sum(not (case.keys() & {"checks", "assertions"}) for case in done.cases)
+    if unchecked:
+        click.echo(f"{plural(unchecked, 'case')} without checks: not judged", err=True)
+    if done.uses_judge and not (judge or done.judge):
+        click.echo("hint: some checks need a judge: --judge PROVIDER:MODEL", err=True)

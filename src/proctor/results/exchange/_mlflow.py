@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from proctor.errors import ProctorError
 from proctor.results.aggregate import rate_over
 from proctor.results.outcomes import AgentOutcomes
+from proctor.runs.trial import params_key
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -107,7 +108,11 @@ def _send_run(
 ) -> None:
     """Create or update the MLflow run of one agent in one run."""
     columns = ["run_id", "run_started", "git_commit", "model"]
-    row = part.where(where={"agent": [outcomes.agent]}).rows(columns, limit=1)[0]
+    columns += ["params", "started_ns", "duration_ms"]
+    every = part.where(where={"agent": [outcomes.agent]}).rows(columns)
+    rows = [row for row in every if params_key(row["params"] or {}) == outcomes.params]
+    row = rows[0]
+    ended = max((r["started_ns"] or 0) // 1_000_000 + int(r["duration_ms"] or 0) for r in rows)
     # MLflow's filter syntax has no escape for quotes.
     cell = f"{row['run_id']} {outcomes.name}".replace("'", "")[:_MAX_PARAM_CHARS]
     search = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
@@ -132,7 +137,9 @@ def _send_run(
         }
         run_id = str(server.request("POST", "runs/create", body)["run"]["info"]["run_id"])
         # Params of an MLflow run cannot change, so they are sent only on creation.
-        params = {"agent": outcomes.agent, "params": outcomes.params, "model": row["model"]}
+        params = {"agent": outcomes.agent, "model": row["model"]}
+        given = cast("dict[str, Any]", row["params"] or {})
+        params |= {f"params.{name}": value for name, value in given.items()}
         batch = {"run_id": run_id, "params": _entries(params)}
         server.request("POST", "runs/log-batch", batch)
     now = time.time_ns() // 1_000_000
@@ -143,12 +150,18 @@ def _send_run(
     for at in range(0, len(metrics), _METRICS_PER_REQUEST):
         batch = {"run_id": run_id, "metrics": metrics[at : at + _METRICS_PER_REQUEST]}
         server.request("POST", "runs/log-batch", batch)
-    server.request("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
+    # A run without times (an imported one) ended at the latest now.
+    update = {"run_id": run_id, "status": "FINISHED", "end_time": ended or now}
+    server.request("POST", "runs/update", update)
 
 
 def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return tags or params in MLflow's form, without empty ones."""
-    return [{"key": k, "value": str(v)[:_MAX_PARAM_CHARS]} for k, v in values.items() if v]
+    return [
+        {"key": k, "value": str(v)[:_MAX_PARAM_CHARS]}
+        for k, v in values.items()
+        if v not in (None, "")
+    ]
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:

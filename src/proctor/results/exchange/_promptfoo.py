@@ -1,4 +1,4 @@
-"""Read promptfoo results: the JSON that `promptfoo eval -o results.json` writes.
+"""Read promptfoo results: what `promptfoo eval -o` writes as JSON or JSONL, and share payloads.
 
 A test is a case, a provider an agent, a prompt a parameter (where there are several), a repeat a
 trial, an assertion a check. A promptfoo error (the provider did not respond) is an infrastructure
@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,14 +27,22 @@ _ERRORED = 2
 MAX_ID_CHARS = 80
 
 
-def read_promptfoo(path: Path) -> Imported:
-    """Read the trials of one evaluation."""
-    whole = as_mapping(parse_json(read_text(path), str(path)))
-    table = as_mapping(whole.get("results"))
-    results = table.get("results")
+def read_promptfoo(path: Path, scale: float = 1.0) -> Imported:
+    """Read the trials of one evaluation; `scale` is the score that counts as 1."""
+    whole: Mapping[str, Any] = {}
+    table: Mapping[str, Any] = {}
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        lines = enumerate(read_text(path).split("\n"), 1)
+        results: Any = [parse_json(line, f"{path}:{at}") for at, line in lines if line.strip()]
+    else:
+        whole = as_mapping(parse_json(read_text(path), str(path)))
+        # A share payload of version 3 is wrapped; in version 4 the results are a plain list.
+        whole = as_mapping(whole.get("data")) or whole
+        table = as_mapping(whole.get("results")) or whole
+        results = table.get("results")
     if not isinstance(results, list):
         raise ProctorError(
-            "not a promptfoo file: it has no results.results",
+            "not a promptfoo file: it has no list of results",
             where=str(path),
             hint="write it with `promptfoo eval -o results.json`",
         )
@@ -42,15 +51,19 @@ def read_promptfoo(path: Path) -> Imported:
     # With a single prompt it is no parameter, and cells need no name for it.
     prompts = len({_prompt(row) for row in rows}) > 1
     config = as_mapping(whole.get("config"))
+    created = table.get("timestamp") or whole.get("createdAt")
+    if isinstance(created, int | float):
+        created = datetime.fromtimestamp(created / 1000, UTC).isoformat()
     return Imported(
         name=str(config.get("description") or path.stem),
         source="promptfoo",
         records=[
-            _record(row, names, f"{path}: result {at}", prompts) for at, row in enumerate(rows)
+            _record(row, names, f"{path}: result {at}", prompts, scale)
+            for at, row in enumerate(rows)
         ],
-        created=as_text(table.get("timestamp")),
+        created=as_text(created),
         about={
-            "eval_id": whole.get("evalId"),
+            "eval_id": whole.get("evalId") or whole.get("id"),
             "version": as_mapping(whole.get("metadata")).get("promptfooVersion"),
         },
     )
@@ -84,7 +97,9 @@ def _identity(row: Mapping[str, Any]) -> str:
     return json.dumps(key, sort_keys=True, default=str)
 
 
-def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompts: bool) -> Record:
+def _record(
+    row: Mapping[str, Any], names: Mapping[str, str], where: str, prompts: bool, scale: float
+) -> Record:
     test = as_mapping(row.get("testCase"))
     grading = as_mapping(row.get("gradingResult"))
     response = as_mapping(row.get("response"))
@@ -100,9 +115,9 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
         passed=None if errored else bool(row.get("success")),
         error=str(row.get("error") or response.get("error") or "error") if errored else None,
         error_type="PromptfooError",
-        score=None if errored else _score(row.get("score"), where),
+        score=None if errored else _score(row.get("score"), where, scale),
         reason=as_text(grading.get("reason")),
-        checks=() if errored else tuple(_checks(grading, where)),
+        checks=() if errored else tuple(_checks(grading, where, scale)),
         answer=output if isinstance(output, str) or output is None else json.dumps(output),
         params={"prompt": _prompt(row)} if prompts else {},
         latency_ms=_number(row.get("latencyMs")),
@@ -118,11 +133,21 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
     )
 
 
-def _checks(grading: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
+def _checks(grading: Mapping[str, Any], where: str, scale: float) -> Iterator[CheckResult]:
     seen: set[str] = set()
+    members = 0
     for part in cast("list[Any]", grading.get("componentResults") or []):
         result = as_mapping(part)
         asserted = as_mapping(result.get("assertion"))
+        weight = _number(asserted.get("weight"))
+        if inner := cast("list[Any]", result.get("componentResults") or []):
+            # A set of assertions: its members follow it, and only the set counts.
+            asserted = {"type": "assert-set", **asserted}
+            options = as_mapping(as_mapping(result.get("metadata")).get("assertionSet"))
+            weight = _number(options.get("weight")) if weight is None else weight
+            members = len(inner)
+        elif members:
+            members, weight = members - 1, 0.0
         base = str(asserted.get("metric") or asserted.get("type") or "assertion")
         name = _unique(base, seen)
         seen.add(name)
@@ -132,8 +157,8 @@ def _checks(grading: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
             layer=Layer.CORRECTNESS,
             status=CheckStatus.PASS if result.get("pass") else CheckStatus.FAIL,
             reason=str(result.get("reason") or "")[:1000],
-            score=_score(result.get("score"), where),
-            weight=_number(asserted.get("weight")) or 1.0,
+            score=_score(result.get("score"), where, scale),
+            weight=1.0 if weight is None else weight,
             expected=asserted.get("value"),
         )
 
@@ -151,15 +176,15 @@ def _prompt(row: Mapping[str, Any]) -> str:
     return str(prompt.get("label") or prompt.get("raw") or "")
 
 
-def _score(value: Any, where: str) -> float | None:
+def _score(value: Any, where: str, scale: float) -> float | None:
     """Parse a promptfoo score, which a custom assertion may put above 1."""
     number = _number(value)
-    if number is None or 0 <= number <= 1:
-        return number
+    if number is None or 0 <= number <= scale:
+        return None if number is None else number / scale
     raise ProctorError(
-        f"the score {number:g} is not within 0 to 1",
+        f"the score {number:g} is not within 0 to {scale:g}",
         where=where,
-        hint="make the assertion return 0 to 1",
+        hint="make the assertion return 0 to 1, or give the score that counts as 1 with --scale",
     )
 
 

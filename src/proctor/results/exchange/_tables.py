@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (SQL names come from the file and are quoted)
 """Read results from CSV, JSONL, JSON and Parquet: one trial per row, columns by name or user map.
 
 Exports of `proctor runs export` are read back unchanged, in all of these formats.
@@ -18,8 +19,10 @@ import msgspec
 
 from proctor.checks.base import CheckResult
 from proctor.errors import ProctorError, hint_among
+from proctor.files import read_bounded
+from proctor.results.database import literal, quoted
 from proctor.results.exchange.export import unescape_formula
-from proctor.results.exchange.importing import Imported, Record
+from proctor.results.exchange.importing import MAX_DOCUMENT, MAX_ROWS, Imported, Record
 from proctor.results.metadata import as_glob
 from proctor.runs.trial import TrialStatus
 
@@ -109,9 +112,23 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a Parquet file, one per row."""
     import duckdb
 
+    source = f"read_parquet({literal(as_glob(path))})"
     try:
-        found = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [as_glob(path)])
-        names, values = [column[0] for column in found.description or ()], found.fetchall()
+        with duckdb.connect(config={"memory_limit": "2GB"}) as connection:
+            described = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+            texts = [quoted(name) for name, kind, *_ in described if kind == "VARCHAR"]
+            size = f"sum({' + '.join(f'coalesce(strlen({each}), 0)' for each in texts) or '0'})"
+            # Counted first: a small file can repeat one long text a billion times.
+            measured = connection.execute(f"SELECT count(*), {size} FROM {source}").fetchone()
+            count, chars = measured or (0, 0)
+            if count > MAX_ROWS or (chars or 0) > MAX_DOCUMENT:
+                raise ProctorError(
+                    f"it holds {count:,} rows and {chars or 0:,} characters",
+                    where=str(path),
+                    hint=f"at most {MAX_ROWS:,} and {MAX_DOCUMENT:,}: split it",
+                )
+            values = connection.execute(f"SELECT * FROM {source}").fetchall()
+        names = [str(column[0]) for column in described]
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         raise ProctorError(f"not Parquet: {reason}", where=str(path)) from None
@@ -148,7 +165,7 @@ def _objects(
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file, without its byte order mark."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_bounded(path, MAX_DOCUMENT).decode("utf-8-sig")
     except OSError as error:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError as error:
@@ -171,19 +188,12 @@ def _imported(
             where=f"{path}:1",
             hint="--map COLUMN=case",
         )
-    # Our own exports contain trials that no figure counts; they only show that the cell stopped.
-    everything = [
-        (_record(row, fields, where, path), str(row.get("counted", True)).lower() != "false")
-        for where, row in rows
-    ]
-    records = [record for record, counted in everything if counted]
-    stopped = {record.cell for record, counted in everything if not counted}
+    records = [_record(row, fields, where, path) for where, row in rows]
+    stopped = {record.cell for record in records if not record.counted}
     for record in records:
         if record.early_stop is None and record.cell in stopped:
             record.early_stop = "stopped early before the export"
     ignored = [name for name in names if name not in fields]
-    if len(records) < len(everything):
-        ignored.append(f"{len(everything) - len(records)} trials that ended after an early stop")
     return Imported(name=path.stem, source=source, records=records, ignored=tuple(ignored))
 
 
@@ -302,13 +312,17 @@ def _error(value: Any) -> str:
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     "passed": _bool,
+    "counted": _bool,
     "status": _status,
+    "last_status": _status,
     "tags": _text_list,
     "params": _object,
     "properties": _object,
     "checks": lambda value: msgspec.convert(_decoded(value), tuple[CheckResult, ...]),
     "error": _error,
-    **dict.fromkeys(("score", "threshold", "duration_ms", "latency_ms", "cost_usd"), _number),
+    **dict.fromkeys(
+        ("score", "threshold", "duration_ms", "latency_ms", "cost_usd", "spent_usd"), _number
+    ),
     **dict.fromkeys(
         (
             "axis_seed",
@@ -319,6 +333,8 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
             "llm_calls",
             "unpriced_calls",
             "tool_calls",
+            "spent_tokens",
+            "spent_unpriced_calls",
         ),
         lambda value: int(_number(value)),
     ),

@@ -19,17 +19,13 @@ import msgspec
 from proctor.errors import ProctorError, hint_among
 from proctor.files import replacing
 from proctor.results.database import COLUMNS
+from proctor.sanitize import FORMULA, escape_formula
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
 
 FORMATS = ("csv", "json", "jsonl", "parquet", "mlflow")
 
-FORMULA = frozenset("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")
-"""First characters that make a spreadsheet evaluate a text, or start a program (DDE).
-
-The last four are the full-width forms, which some programs treat like the ASCII ones.
-"""
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
@@ -109,14 +105,6 @@ def cell(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return escape_formula(value if isinstance(value, str) else _encoded(value))
-
-
-def escape_formula(text: str) -> str:
-    """Prefix a text with a quote where a spreadsheet would read it as a formula."""
-    plain = text.replace("\0", "\ufffd")
-    # Some programs evaluate a formula even after leading blanks.
-    first = plain.lstrip(" ")[:1]
-    return f"'{plain}" if first and first in FORMULA else plain
 
 
 def unescape_formula(value: Any) -> Any:

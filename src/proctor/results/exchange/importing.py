@@ -20,7 +20,15 @@ from proctor.runs.journal import Sync
 from proctor.runs.provenance import new_run_id, provenance
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter
-from proctor.runs.trial import CellKey, Trial, TrialError, TrialStatus, params_key
+from proctor.runs.trial import (
+    NO_CHECKS,
+    UNJUDGED,
+    CellKey,
+    Trial,
+    TrialError,
+    TrialStatus,
+    params_key,
+)
 from proctor.sanitize import json_bytes
 from proctor.seeds import derive_seed
 from proctor.trace.assemble import Collector
@@ -37,6 +45,17 @@ from proctor.trace.redact import default_redactor
 _THRESHOLD = 0.8
 
 
+MAX_DOCUMENT = 256 << 20
+"""Maximum bytes of a file that is read as a whole, and of a part of an archive: decoded, small
+values take twenty times as much."""
+
+MAX_ARCHIVE = 2 << 30
+"""Maximum bytes of all parts of an archive; one is read at a time."""
+
+MAX_ROWS = 5_000_000
+"""Maximum rows of a table."""
+
+
 class Record(msgspec.Struct, kw_only=True):
     """One trial of another program. `where` is its location in the file, for errors."""
 
@@ -48,6 +67,13 @@ class Record(msgspec.Struct, kw_only=True):
     score: float | None = None
     threshold: float | None = None
     early_stop: str | None = None
+    counted: bool = True
+    """Whether it ended before an early stop: our own exports have the others as well."""
+    last_status: TrialStatus | None = None
+    spent_usd: float | None = None
+    spent_tokens: int | None = None
+    spent_unpriced_calls: int | None = None
+    """What all attempts used, and how the last one ended."""
     answer: str | None = None
     error: str | None = None
     error_type: str = "ImportedError"
@@ -95,19 +121,20 @@ class Imported(msgspec.Struct, kw_only=True):
     records: list[Record]
     created: str | None = None
     stopped: str | None = None
+    planned: dict[str, int] = {}
+    """Trials that the source planned per case, where the file does not hold all of them."""
     ignored: tuple[str, ...] = ()
+    warnings: list[str] = []
     about: dict[str, Any] = {}
 
 
-def write_import(
-    found: Imported, root: Path, *, file: Path, threshold: float = _THRESHOLD, scale: float = 1.0
-) -> Run:
+def write_import(found: Imported, root: Path, *, file: Path, threshold: float = _THRESHOLD) -> Run:
     """Write the parsed results as a new run folder below `root`."""
     if not found.records:
         raise ProctorError("the file contains no results", where=str(file))
     _number_trials(found.records)
     _mark_unpriced(found.records)
-    trials = [_trial(record, threshold, scale) for record in found.records]
+    trials = [_trial(record, threshold) for record in found.records]
     spec = _spec(found, file, threshold)
     folder = RunFolder.create(root, found.name)
     try:
@@ -116,8 +143,9 @@ def write_import(
             _write_traces(folder, found.records, trials)
             # No fsync: after a crash the file is imported again.
             journal = folder.journal(Sync.NEVER)
-            for trial in trials:
-                journal.append(trial)
+            for record, trial in zip(found.records, trials, strict=True):
+                for attempt in _attempts(record, trial):
+                    journal.append(attempt)
             journal.close()
             return finalise(folder)
     # Also on Ctrl-C: a partial import would look like a complete run.
@@ -173,15 +201,15 @@ def _mark_unpriced(records: Sequence[Record]) -> None:
             record.unpriced_calls = record.llm_calls or 1
 
 
-def _trial(record: Record, threshold: float, scale: float) -> Trial:
-    score = _score(record, scale)
-    status = _status(record, score, record.threshold or threshold)
+def _trial(record: Record, threshold: float) -> Trial:
+    score = record.score
+    status = _status(record, threshold if record.threshold is None else record.threshold)
     if score is None and status.judged:
         score = float(status == TrialStatus.PASSED)
     # An imported run is shared and stored like any other, so secrets are removed here, too.
     clean = default_redactor()
     error = None
-    if status == TrialStatus.INFRA_ERROR:
+    if status in UNJUDGED:
         message = record.error or record.reason or "the source reports that it could not be judged"
         error = TrialError(record.error_type, clean.text(message), "agent")
     index = record.index or 0
@@ -190,6 +218,7 @@ def _trial(record: Record, threshold: float, scale: float) -> Trial:
         "index": index,
         "seed": derive_seed(0, record.case, index) if record.seed is None else record.seed,
         "status": status,
+        "category": NO_CHECKS if status == TrialStatus.NOT_JUDGED else "",
         "score": score if status.judged else None,
         "answer": None if record.answer is None else clean.text(record.answer),
         "checks": _checks(record, status, score),
@@ -200,20 +229,28 @@ def _trial(record: Record, threshold: float, scale: float) -> Trial:
     return Trial(**values)
 
 
-def _score(record: Record, scale: float) -> float | None:
-    if record.score is None:
-        return None
-    score = record.score / scale
-    if not 0 <= score <= 1:
-        raise ProctorError(
-            f"the score {record.score:g} is not within 0 to {scale:g}",
-            where=record.where,
-            hint="use --scale 100 for scores from 0 to 100",
-        )
-    return score
+def _attempts(record: Record, trial: Trial) -> tuple[Trial, ...]:
+    """Return the trial, with what its other attempts used as one more: money counts for all."""
+    cost = (record.spent_usd or 0.0) - (trial.cost_usd or 0.0)
+    tokens = (record.spent_tokens or 0) - (trial.tokens or 0)
+    unpriced = (record.spent_unpriced_calls or 0) - trial.unpriced_calls
+    last = record.last_status or trial.status
+    if last == trial.status and max(cost, tokens, unpriced) <= 0:
+        return (trial,)
+    other = Trial(
+        **{name: getattr(trial, name) for name in ("case", "agent", "index", "seed", "params")},
+        axis_seed=trial.axis_seed,
+        attempt=2,
+        status=last,
+        cost_usd=cost if cost > 0 else None,
+        input_tokens=tokens if tokens > 0 else None,
+        unpriced_calls=max(0, unpriced),
+    )
+    # Of attempts that were never judged the last one counts.
+    return (trial, other) if trial.status.judged else (other, trial)
 
 
-def _status(record: Record, score: float | None, threshold: float) -> TrialStatus:
+def _status(record: Record, threshold: float) -> TrialStatus:
     if record.status is not None:
         return record.status
     # An explicit verdict wins over an error and a score: the source applied its own threshold.
@@ -221,8 +258,8 @@ def _status(record: Record, score: float | None, threshold: float) -> TrialStatu
         return TrialStatus.PASSED if record.passed else TrialStatus.FAILED
     if record.error is not None:
         return TrialStatus.INFRA_ERROR
-    if score is not None:
-        return TrialStatus.PASSED if score >= threshold else TrialStatus.FAILED
+    if record.score is not None:
+        return TrialStatus.PASSED if record.score >= threshold else TrialStatus.FAILED
     raise ProctorError(
         "the record has no status, passed, score or error",
         where=record.where,
@@ -271,13 +308,19 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
             "agent": key.agent,
             **({"params": key.params} if key.params else {}),
             "trials": 0,
-            "threshold": record.threshold or threshold,
+            "threshold": threshold if record.threshold is None else record.threshold,
         }
         cell = cells.setdefault(key, plan)
-        cell["trials"] += 1
-        # Not a rule to replay: its later trials are not here.
+        cell["trials"] += record.counted
+        # Not a rule to replay: it is not in the file.
         if record.early_stop is not None:
             cell["early_stop"] = record.early_stop
+    for case, trials in found.planned.items():
+        cases.setdefault(case, {"id": case})
+        for agent in agents:
+            plan = {"case": case, "agent": agent, "trials": 0, "threshold": threshold}
+            cell = cells.setdefault(CellKey(case, agent), plan)
+            cell["trials"] = max(trials, cell["trials"])
     return {
         "run_id": new_run_id(),
         "name": found.name,
@@ -286,7 +329,7 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
         "imported": {
             "from": found.source,
             "file": file.name,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "sha256": _sha256(file),
             "at": now,
             **clean(found.about),
         },
@@ -298,6 +341,11 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
         "cells": list(cells.values()),
         "stopped": found.stopped,
     }
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 # Formats with one trial per row, whose columns can be mapped to fields.
@@ -319,18 +367,21 @@ def import_results(
     """Import the results in a file as a run folder below `root`.
 
     `columns` maps columns of a table (CSV, JSONL, JSON, Parquet) to fields. `threshold` is the
-    minimum passing score, `scale` the score that counts as 1, where the file has no pass/fail.
+    minimum passing score where the file has no pass/fail; `scale` is the score that counts as 1.
     """
-    found = read_results(Path(file), source, columns or {})
+    found = read_results(Path(file), source, columns or {}, scale)
     if name is not None:
         found.name = name
-    return write_import(found, Path(root), file=Path(file), threshold=threshold, scale=scale)
+    return write_import(found, Path(root), file=Path(file), threshold=threshold)
 
 
 def read_results(
-    file: Path, source: str | None = None, columns: Mapping[str, str] | None = None
+    file: Path,
+    source: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    scale: float = 1.0,
 ) -> Imported:
-    """Read the results in a file without saving them."""
+    """Read the results in a file, with scores from 0 to 1, without saving them."""
     if not file.is_file():
         raise ProctorError("the file does not exist", where=str(file))
     form = source or detect_format(file)
@@ -343,7 +394,16 @@ def read_results(
             "json": tables.read_json,
             "parquet": tables.read_parquet,
         }
-        return readers[form](file, columns or {})
+        found = readers[form](file, columns or {})
+        for record in found.records:
+            if record.score is not None and not 0 <= record.score <= scale:
+                raise ProctorError(
+                    f"the score {record.score:g} is not within 0 to {scale:g}",
+                    where=record.where,
+                    hint="use --scale 100 for scores from 0 to 100",
+                )
+            record.score = None if record.score is None else record.score / scale
+        return found
     if columns:
         raise ProctorError(
             f"--map applies to {', '.join(_TABLES)}; this is {form}",
@@ -353,10 +413,10 @@ def read_results(
     if form == "inspect":
         from proctor.results.exchange._inspect_logs import read_inspect
 
-        return read_inspect(file)
+        return read_inspect(file, scale)
     from proctor.results.exchange._promptfoo import read_promptfoo
 
-    return read_promptfoo(file)
+    return read_promptfoo(file, scale)
 
 
 _SUFFIXES = {
@@ -364,24 +424,33 @@ _SUFFIXES = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".parquet": "parquet",
     ".eval": "inspect",
 }
 
 
+# Keys at the beginning of promptfoo's outputs and share payloads.
+_PROMPTFOO = (b'"evalId"', b'"results"', b'"testCase"', b'"promptIdx"', b'"providers"')
+
+
 def detect_format(file: Path) -> str:
-    """Detect the format by suffix and, for JSON, by the top-level keys."""
-    suffix = file.suffix.lower()
-    if suffix in _SUFFIXES:
-        return _SUFFIXES[suffix]
-    if suffix == ".json":
+    """Detect the format by suffix and, for JSON and JSONL, by the first keys."""
+    form = _SUFFIXES.get(file.suffix.lower())
+    if form not in ("json", "jsonl"):
+        if form is not None:
+            return form
+    else:
         # The keys that tell the formats apart are at the beginning.
-        top = file.read_bytes()[:4096]
+        with file.open("rb") as opened:
+            top = opened.read(4096)
+        if form == "jsonl":
+            return "promptfoo" if b'"testCase"' in top or b'"promptIdx"' in top else form
         if top.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" or b'"trials"' in top[:64]:
-            return "json"
+            return form
         if b'"eval"' in top and b'"status"' in top:
             return "inspect"
-        if b'"evalId"' in top or b'"results"' in top:
+        if any(key in top for key in _PROMPTFOO):
             return "promptfoo"
     raise ProctorError(
         "the file format is not recognised", where=str(file), hint=f"--from {'|'.join(SOURCES)}"
