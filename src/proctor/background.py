@@ -2,6 +2,7 @@
 
 - `run_sync`: the one bridge from sync code to a coroutine.
 - `threads.run`: a function in a daemon thread, awaited from an event loop.
+- `refuse_exit`: keep code that calls `os._exit` from ending this process.
 - `PeriodicWork`: a function every few seconds, in a thread of its own.
 
 User code can hang or swallow its cancellation. None of these waits for it: it costs one thread or
@@ -13,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from proctor.errors import ProctorError
 
@@ -26,6 +28,47 @@ T = TypeVar("T")
 
 CANCEL_GRACE = 1.0
 """Seconds that left-over tasks get to clean up after they are cancelled."""
+
+
+# -- the process ---------------------------------------------------------------------------------
+
+
+_refusing: ContextVar[bool] = ContextVar("refusing", default=False)
+_refusals: list[int] = []
+"""The process of each block that refuses exits."""
+_refusals_lock = threading.Lock()
+_exit = os._exit
+
+
+@contextlib.contextmanager
+def refuse_exit() -> Generator[None]:
+    """Let `os._exit` raise in this block, where agents run in the process that reports on them.
+
+    Otherwise an agent could end a test session or a script with exit code 0. Forked processes,
+    and threads that other code started, end as they wish. An exit in C code cannot be caught.
+    """
+    with _refusals_lock:
+        _refusals.append(os.getpid())
+        os._exit = _refused_exit
+    token = _refusing.set(True)
+    try:
+        yield
+    finally:
+        _refusing.reset(token)
+        with _refusals_lock:
+            _refusals.pop()
+            if not _refusals:
+                os._exit = _exit
+
+
+def _refused_exit(status: int = 0) -> NoReturn:
+    # Test runners keep contexts of their own for coroutines, so the main thread counts as well.
+    ours = _refusing.get() or threading.current_thread() is threading.main_thread()
+    if ours and os.getpid() in _refusals:
+        raise RuntimeError(
+            f"os._exit({status}) was called, which would end the process without a report"
+        )
+    _exit(status)
 
 
 # -- sync → async ------------------------------------------------------------------------------
@@ -118,6 +161,12 @@ class DaemonThreads:
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[_Job]] = []
         self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            # A forked process has none of the threads.
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._idle, self._lock = [], threading.Lock()
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Return the future of the function, which a thread calls with the caller's context."""

@@ -16,7 +16,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,8 +44,25 @@ def absent_extra(what: str, extra: str, kind: type[ProctorError] = ProctorError)
     )
 
 
+executes_user_code = True
+"""Whether this process may import code of users; the driver of a command may not."""
+
+
+@contextlib.contextmanager
+def user_code_left_to_workers() -> Generator[None]:
+    """Inside the block, this process imports no code of users: `load_object` is an error."""
+    global executes_user_code  # noqa: PLW0603 (it is a property of the process)
+    executes_user_code = False
+    try:
+        yield
+    finally:
+        executes_user_code = True
+
+
 def load_object(path: str, base_dir: str | Path | None = None) -> Any:
     """Return the object at `package.module:name`; modules in `base_dir` come first."""
+    if not executes_user_code:
+        raise RuntimeError(f"{path} would be imported by the driver: only workers import user code")
     if not re.fullmatch(IMPORT_PATH, path):
         raise ProctorError(
             f"{path!r} is not an import path", hint="write package.module:name, with one colon"
@@ -76,7 +93,17 @@ def find_object(path: str, base_dir: str | Path | None = None) -> None:
             f"{path!r} is not an import path", hint="write package.module:name, with one colon"
         )
     module_name, _, attribute = path.partition(":")
-    places: Sequence[str] | None = [*([] if base_dir is None else [str(base_dir)]), *sys.path]
+    top = module_name.partition(".")[0]
+    # Absolute: Python caches the finder of "." with the folder in which it was first used.
+    own = [] if base_dir is None else [str(Path(base_dir).resolve())]
+    importlib.invalidate_caches()
+    if (
+        top in sys.stdlib_module_names
+        and importlib.machinery.PathFinder.find_spec(top, own) is None
+    ):
+        load_object(path)  # no user code; `os.path` and built-in modules have no file to look at
+        return
+    places: Sequence[str] | None = [*own, *sys.path]
     spec = None
     parts = module_name.split(".")
     for depth in range(1, len(parts) + 1):

@@ -13,7 +13,7 @@ def a_ray() -> Iterator[str]:
     """The address of a Ray with room for four workers, started as `--executor ray` starts it."""
     if find_spec("ray") is None:
         pytest.skip("the extra `ray` is not installed")
-    from proctor.trials._ray.cluster import connect, ray_package, shut_down
+    from proctor.trials._ray import connect, ray_package, shut_down
 
     connect(None, 4, Path())
     yield ray_package().get_runtime_context().gcs_address
@@ -23,7 +23,7 @@ def a_ray() -> Iterator[str]:
 @pytest.fixture
 def room_on_ray(a_ray: str) -> str:
     """The same address, for processes of their own: no workers of this one hold its processors."""
-    from proctor.trials._ray.cluster import let_go
+    from proctor.trials._ray import let_go
 
     let_go()
     return a_ray

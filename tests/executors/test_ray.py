@@ -1,5 +1,6 @@
 """Trials on workers of Ray: the same results, whatever is killed, and nothing spent twice."""
 
+import asyncio
 import os
 import random
 import signal
@@ -18,19 +19,19 @@ from run_parts import journal, only_run, rows
 from proctor.cli.main import run as main
 from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
-from proctor.trials._ray.cluster import (
+from proctor.trials._ray import (
     Connection,
     Load,
-    Member,
+    RayMember,
     Resources,
     give_back,
     let_go,
     ray_package,
     take_crew,
 )
-from proctor.trials._ray.executor import RayExecutor
-from proctor.trials._ray.messages import Authority
+from proctor.trials.messages import Authority
 from proctor.trials.options import RunOptions
+from proctor.trials.pool import WorkerExecutor
 from proctor.trials.prepare import prepare
 from proctor.trials.session import new_folder, run_session
 
@@ -272,8 +273,12 @@ LISTENING = '''
 
 def listen():
     """Write down every address that a process of this Ray listens on."""
-    import ray
-    folder = str(Path(ray._private.worker._global_node.get_session_dir_path()).parent)
+    import re
+    pid, found = os.getpid(), None
+    while found is None:  # up to the process of Ray that started this one
+        found = re.search(r"/tmp/proctor-ray-\\w+", Path(f"/proc/{pid}/cmdline").read_text())
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    folder = found[0]
     (HERE / "temp").write_text(folder)
     wanted = set()
     for process in Path("/proc").glob("[0-9]*"):
@@ -344,9 +349,11 @@ async def test_what_workers_cannot_do_is_said_before(tmp_path: Path, a_ray: str)
 async def test_workers_that_never_come_are_not_waited_for_without_end(a_ray: str) -> None:
     """R-R12: where a cluster cannot give what is asked, the run ends and says what it needed."""
     needs = Resources(custom=(("tpu", 1.0),))
-    executor = RayExecutor(
-        [Member(needs), Member(needs)],
-        Load("digest", ray_package().put(b"")),
+    members = [RayMember(needs), RayMember(needs)]
+    for member in members:
+        member.to_load = Load("digest", ray_package().put(b""), b"")
+    executor = WorkerExecutor(
+        members,
         Authority(None),
         at_once=2,
         options=RunOptions(max_retries=1),
@@ -362,9 +369,12 @@ async def test_workers_that_never_come_are_not_waited_for_without_end(a_ray: str
 
 async def test_resources_of_agents_are_those_of_workers(tmp_path: Path, a_ray: str) -> None:
     """R-R12: an agent that needs two processors gets a worker that holds two."""
-    agent = {"kind": "python", "target": "bots:held", "resources": {"cpu": 2}}
-    path = suite_of(tmp_path, agent, "2.0")
-    more = "def held(input):\n    import ray\n    return str(ray.get_runtime_context()"
-    (tmp_path / "bots.py").write_text(more + ".get_assigned_resources()['CPU'])\n")
-    run = await run_of(path, ON_RAY, trials=2)
+    agent = {"kind": "python", "target": "bots:where", "resources": {"cpu": 2}}
+    run = await run_of(suite_of(tmp_path, agent, "q"), ON_RAY, trials=2)
     assert statuses(run) == ["passed", "passed"]
+    # Both workers stay warm, and hold all four processors.
+    until = time.monotonic() + 30
+    while ray_package().available_resources().get("CPU", 0.0) and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    assert ray_package().available_resources().get("CPU", 0.0) == 0.0
+    let_go()

@@ -1,6 +1,7 @@
 """Whose failure it was: an agent that raises or hangs has failed; trouble around it has not."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -77,7 +78,7 @@ def test_an_error_of_the_agent_is_a_failed_trial(tmp_path: Path) -> None:
 def test_a_run_says_what_the_agent_did(tmp_path: Path) -> None:
     """R-R1, R-R13: an agent error is ranked among the failures, with its message."""
     path = suite_of(tmp_path, "bot:answer", "raise", "well")
-    done = proctor("run", path, "--results", tmp_path / "r", "--trials", "3", "--quiet")
+    done = proctor("run", path, "--results", tmp_path / "r", "--trials", "3")
     assert done.returncode == 1
     assert "agent_error: 3 of 6 trials (50 %)" in done.stdout
     assert "KeyError: 'price' (at bot.py:12)" in done.stdout
@@ -189,3 +190,34 @@ def test_an_agent_that_hangs_on_half_its_cases_is_not_at_100_percent(tmp_path: P
     board = proctor("leaderboard", only_run(tmp_path / "results"), "--json")
     (row,) = json.loads(board.stdout)["rows"]
     assert (row["value"]["value"], row["value"]["n"]) == (0.5, 4)
+
+
+def test_a_killed_command_did_not_reach_a_memory_limit(tmp_path: Path) -> None:
+    """R-R1: SIGKILL can come from anywhere; only an exhausted limit is `resource_limit`."""
+    for name, body in {
+        "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "limit": "import resource as r; r.setrlimit(r.RLIMIT_AS, (2**28, 2**28)); ' ' * 2**31",
+    }.items():
+        agent = {"kind": "command", "command": [sys.executable, "-c", body]}
+        (tmp_path / name).mkdir()
+        suite = suite_of(tmp_path / name, agent, "q")
+        results = tmp_path / name / "r"
+        proctor("run", suite, "--trials", "1", "--quiet", "--results", results)
+        (trial,) = journal(only_run(results))
+        wanted = "resource_limit" if name == "limit" else "agent_error"
+        assert (trial["status"], trial["category"]) == ("failed", wanted), trial["error"]
+
+
+def test_a_crash_counts_as_zero_and_the_threshold_decides(tmp_path: Path) -> None:
+    """R-R1: a crash is a failed trial, not a blocking failure: one of ten leaves a mean of 0.9."""
+    (tmp_path / "rare.py").write_text(
+        "def answer(request):\n"
+        "    if request.index == 3:\n        raise KeyError('price')\n"
+        "    return 'fine'\n"
+    )
+    for threshold, verdict, code in ((0.8, "PASS", 0), (1.0, "PARTIAL", 1)):
+        suite = suite_of(tmp_path, "rare:answer", "q", defaults={"threshold": threshold})
+        results = tmp_path / f"r{code}"
+        done = proctor("run", suite, "--trials", "10", "--quiet", "--results", results)
+        (cell,) = json.loads((only_run(results) / "results.json").read_text())["cells"]
+        assert (done.returncode, cell["verdict"], cell["failed"]) == (code, verdict, 1)

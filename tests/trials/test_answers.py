@@ -1,7 +1,9 @@
 """What an agent may answer with: any text, records, and very long answers."""
 
+import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from commands import proctor
 from run_parts import journal, only_run
@@ -76,3 +78,56 @@ def test_a_long_answer_is_judged_whole(tmp_path: Path) -> None:
     for answer in answers(tmp_path, "long", "the end"):
         assert len(answer) < 101_000
         assert answer.endswith("[cut: 100,000 of 50,000,007 characters]")
+
+
+COMMAND = [sys.executable, "-c", r"""print('{"answer": "caf\\ud83d"}')"""]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"kind": "python", "target": "bot:half", "isolation": "process"},
+        {"kind": "command", "command": COMMAND},
+    ],
+    ids=["process", "command"],
+)
+def test_a_lone_surrogate_from_another_process(tmp_path: Path, agent: dict[str, object]) -> None:
+    """R-R9, R-T7: half a character is replaced and judged, wherever the agent runs."""
+    (tmp_path / "bot.py").write_text(AGENT)
+    text = "caf\N{REPLACEMENT CHARACTER}"
+    case = {"id": "c", "input": "q", "correctness": {"exact_match": text}}
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"agent": agent, "cases": [case]}))
+    done = proctor("run", suite, "--results", tmp_path / "r", "--quiet", "--trials", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line["answer"] for line in journal(only_run(tmp_path / "r"))] == [text] * 2
+
+
+def test_a_suite_names_the_version_of_its_baseline(tmp_path: Path) -> None:
+    """R-D4, R-C4: `baseline: v1` is used although v2 is newer, and the reason names it."""
+    (tmp_path / "bot.py").write_text(
+        "from proctor import capture\n"
+        "import pathlib\n"
+        "def answer(q):\n"
+        "    cost = float(pathlib.Path('cost').read_text())\n"
+        "    with capture.llm_call('m', input_tokens=1, output_tokens=1, cost_usd=cost):\n"
+        "        return 'Paris'\n"
+    )
+    case = {
+        "id": "c",
+        "input": "q",
+        "correctness": {"expected_in_answer": ["Paris"]},
+        "cost": {"max_cost_multiplier": 2, "blocking": True},
+    }
+    suite = tmp_path / "suite.yaml"
+    for version, cost in (("v1", 1.0), ("v2", 9.0)):
+        (tmp_path / "cost").write_text(str(cost))
+        suite.write_text(yaml.safe_dump({"agent": "bot:answer", "cases": [case]}))
+        saved = proctor("baseline", "save", suite, "--version", version, "--force", cwd=tmp_path)
+        assert saved.returncode == 0, saved.stderr
+    for version, code in (("v1", 1), ("v2", 0)):
+        document = {"agent": "bot:answer", "cases": [case], "baseline": version}
+        suite.write_text(yaml.safe_dump(document))
+        done = proctor("test", suite, "--format", "json", cwd=tmp_path)
+        assert done.returncode == code, done.stdout
+        assert version in done.stdout

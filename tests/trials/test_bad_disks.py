@@ -68,7 +68,11 @@ def test_a_folder_deleted_meanwhile_is_noticed(tmp_path: Path) -> None:
         "calls = []\n"
         "async def agent(input, seed):\n"
         "    calls.append(seed)\n"
-        "    for run in results.glob('*/*') if len(calls) == 3 else (): shutil.rmtree(run)\n"
+        "    third = len(calls) == 3\n"
+        "    while third and not any(\n"
+        "        file.stat().st_size for file in results.glob('*/*/trials.jsonl')\n"
+        "    ): await asyncio.sleep(0.01)\n"
+        "    for run in results.glob('*/*') if third else (): shutil.rmtree(run)\n"
         "    return input\n"
     )
     args = ("--quiet", "--sync", "always", "--trials", 10)

@@ -125,7 +125,7 @@ def test_kill_while_finalising(tmp_path: Path) -> None:
     for number in range(10):
         pid, run = batch.start(f"killed-{number}")
         until_sign(run, SIGNS[number % len(SIGNS)])
-        hit += not (run / "facts.json").exists()  # the last of them
+        hit += not (run / "checksums.json").exists()  # the last of them
         kill(pid, children)
         before = {key(trial): trial for trial in journal(run)}
         holds_after_resume(batch, run, before)

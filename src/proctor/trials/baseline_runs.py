@@ -26,9 +26,9 @@ from proctor.runs.baselines import (
     Precheck,
     models_of,
     now,
-    spec_hash,
 )
 from proctor.runs.diff import CaseDiff, Diff, NotCompared, Side, compare_case
+from proctor.runs.folder import spec_hash
 from proctor.runs.trial import NO_CHECKS, Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
 from proctor.trace import Trace
@@ -236,8 +236,9 @@ def _behaviour(
     if not wanted:
         return {}
     keys = {(case.id, name) for case, name in wanted}
-    cases = [case for case in suite.cases if any(case.id == key[0] for key in keys)]
-    used = {name: agents[name] for name in agents if any(name == key[1] for key in keys)}
+    ids, names = {case for case, _ in keys}, {name for _, name in keys}
+    cases = [case for case in suite.cases if case.id in ids]
+    used = {name: agent for name, agent in agents.items() if name in names}
     once = (options or RunOptions()).model_copy(update={"trials": 1})
     context = prepare(suite, once, agents=used, cases=cases)
     # Not every agent needs every case: some are saved already.
@@ -282,6 +283,7 @@ def _saved(
     failed: dict[Key, str],
 ) -> dict[Key, LoadedBaseline]:
     found: dict[Key, LoadedBaseline] = {}
+    versions: dict[str, list[str]] = {}
     for case, name in wanted:
         try:
             loaded = store.load(name, case.id, version)
@@ -289,7 +291,10 @@ def _saved(
             failed[case.id, name] = str(error)
             continue
         if loaded is None:
-            failed[case.id, name] = store.missing(name, version, case.id)
+            # Found once for each agent.
+            if name not in versions:
+                versions[name] = store.versions(name)
+            failed[case.id, name] = store.missing(name, version, case.id, versions[name])
         else:
             found[case.id, name] = loaded
     return found

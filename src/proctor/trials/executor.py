@@ -21,8 +21,9 @@ from proctor.trials.run_trial import run_trial
 if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
 
-Deliver = Callable[[PlannedTrial, Trial, bytes | None], None]
-"""Takes a trial that has ended: the plan it came from, the result and its encoded trace."""
+Deliver = Callable[[PlannedTrial, Trial | None, bytes | None], None]
+"""Takes a trial that has ended: the plan it came from, the result and its encoded trace. Without a
+result it never started, because the run was stopped."""
 
 TURN = 32
 """Trials after which a worker yields to the event loop: agents that never wait would keep signals,
@@ -34,6 +35,9 @@ COOL_DOWN = 1.0
 
 class Executor(Protocol):
     """Runs trials until they run out or `stop` is called."""
+
+    at_once: int
+    """Trials that run at the same time, at most; those taken beyond that wait."""
 
     async def run(self, trials: Iterator[PlannedTrial], deliver: Deliver) -> None:
         """Take trials while there are any; deliver every one taken, in any order."""
@@ -48,15 +52,22 @@ ExecutorFactory = Callable[[int], Executor]
 """Makes the executor for a plan with this many trials."""
 
 
-def executors_for(context: RunContext) -> AbstractContextManager[ExecutorFactory]:
+def executors_for(
+    context: RunContext, *, fail_fast: bool = False
+) -> AbstractContextManager[ExecutorFactory]:
     """Open what the executors of a run share; enter it inside its rate limits and cassette.
 
-    A run of several rounds has an executor for each; Ray's workers stay up between them.
+    A run of several rounds has an executor for each; workers stay up between them. With
+    `fail_fast`, as with limits and early stop, results decide what starts next.
     """
-    if context.options.executor == ExecutorName.RAY:
-        from proctor.trials._ray.executor import ray_workforce
+    options = context.options
+    ahead = not (fail_fast or options.early_stop or options.limited)
+    if options.executor == ExecutorName.RAY:
+        from proctor.trials._ray import ray_workforce
 
-        return ray_workforce(context)
+        return ray_workforce(context, ahead=ahead)
+    if context.workers is not None:
+        return context.workers.executors(ahead=ahead)
     return nullcontext(lambda planned: LocalExecutor(context, context.options.at_once(planned)))
 
 
@@ -69,7 +80,7 @@ class LocalExecutor:
 
     def __init__(self, context: RunContext, concurrency: int) -> None:
         self._context = context
-        self._concurrency = concurrency
+        self.at_once = concurrency
         self._workers: list[asyncio.Task[None]] = []
         self._stopping = False
         self._throttle = Throttle(concurrency)
@@ -84,7 +95,7 @@ class LocalExecutor:
         """Work until the trials run out or `stop` is called."""
         async with asyncio.TaskGroup() as group:
             self._workers = [
-                group.create_task(self._work(trials, deliver)) for _ in range(self._concurrency)
+                group.create_task(self._work(trials, deliver)) for _ in range(self.at_once)
             ]
 
     async def _work(self, trials: Iterator[PlannedTrial], deliver: Deliver) -> None:

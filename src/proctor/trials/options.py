@@ -9,6 +9,7 @@ the run and says so, rather than count it as nothing.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError
+from proctor.files import open_files_limit
 from proctor.formatting import dollars, plural
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
@@ -63,8 +65,19 @@ class ExecutorName(StrEnum):
     RAY = "ray"
 
 
+class Isolation(StrEnum):
+    """Which process runs the code of agents and checks."""
+
+    NONE = "none"
+    WORKER = "worker"
+
+
 OF_WORKERS = ("address", "workers")
 """Options without meaning for trials in this process."""
+
+
+FILES_PER_TRIAL, RESERVED_FILES = 8, 64
+"""Open files that a trial of a command needs (pipes, a checkpoint), and those of the run itself."""
 
 
 class RunOptions(Strict):
@@ -87,6 +100,9 @@ class RunOptions(Strict):
     """The Ray cluster: auto, HOST:PORT or ray://HOST:PORT.  [default: a local one]"""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Ray worker processes.  [default: as many as fit]"""
+    isolation: Annotated[Isolation | None, Field(json_schema_extra={"hidden": True})] = None
+    """Run agents and checks in this process (none), or in workers that it watches; the command line
+    always uses workers."""
     seed: int = 0
     """The seed from which the seeds of all trials derive."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -157,8 +173,16 @@ class RunOptions(Strict):
         return self.model_copy(update={**open_ones, "default_trials": trials})
 
     def at_once(self, planned: int) -> int:
-        """Return how many trials run at a time: never more than planned."""
-        return max(1, min(self.concurrency or DEFAULT_CONCURRENCY, planned))
+        """Return how many trials run at a time: no more than planned or than files may be open."""
+        wanted = max(1, min(self.concurrency or DEFAULT_CONCURRENCY, planned))
+        limit = open_files_limit()
+        fitting = max(1, (limit - RESERVED_FILES) // FILES_PER_TRIAL)
+        if fitting < wanted:
+            sys.stderr.write(
+                f"warning: only {limit} files may be open: {fitting} trials at a time, "
+                f"not {wanted} (raise the limit with `ulimit -n`)\n"
+            )
+        return min(wanted, fitting)
 
     def record(self) -> dict[str, Any]:
         """Return them as the run folder records them."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -24,11 +24,13 @@ import msgspec
 from proctor.agents.base import AgentError
 from proctor.agents.replay import Recordings, ReplayAgentConfig
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import read_bounded
+from proctor.formatting import plural
 from proctor.runs.early_stop import CellPlan
 from proctor.runs.folder import OUTPUT, RunFolder, earlier_folders
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, plan_order
-from proctor.runs.trial import CellKey, PlannedTrial, params_key
+from proctor.runs.trial import CellKey, PlannedTrial, TrialStatus, params_key
 from proctor.seeds import derive_seed, derive_seeds
 from proctor.spec import Case, SourceLocation, SpecError, SpecProblem
 from proctor.spec.experiment import Axis, Experiment, NumberRange
@@ -347,6 +349,10 @@ def estimate(context: RunContext, root: Path, name: str) -> Estimate:
     )
 
 
+MAX_RESULTS = 256 << 20
+"""Maximum size of a results.json: some 100,000 cells."""
+
+
 def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[list[CellSummary]]:
     """Yield the cells of finished runs of an experiment, newest first; skip unreadable ones."""
     if not name:
@@ -354,8 +360,9 @@ def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[lis
     decoder = msgspec.json.Decoder(_Results)
     for path in earlier_folders(root, output, name):
         try:
-            yield decoder.decode(RunFolder(path).results_path.read_bytes()).cells
-        except (OSError, msgspec.MsgspecError):
+            content = read_bounded(RunFolder(path).results_path, MAX_RESULTS)
+            yield decoder.decode(content).cells
+        except (OSError, ProctorError, msgspec.MsgspecError, RecursionError):
             continue
 
 
@@ -369,20 +376,39 @@ def recorded(traces: Sequence[str], chosen: Chosen | None = None) -> ReplayAgent
     """Return an agent that replays the traces of files, folders, globs or run folders.
 
     A run folder also holds traces of superseded attempts, so each of its trials is replayed once:
-    the attempt that counts. Trials that ended without an answer are not judged by their traces:
-    an error of the agent stays one, and so does one of the infrastructure.
+    the attempt that counts. The folder `traces` of a run is the run. Trials that ended without an
+    answer are not judged by their traces: an error of the agent stays one, and so does one of the
+    infrastructure. Trials that were cancelled or never ran are `missing`, not replayed.
     """
     config = ReplayAgentConfig(traces=list(traces), map=dict(chosen or {}))
-    runs = [name for name in traces if RunFolder(Path(name)).spec_path.is_file()]
+    runs: dict[str, Path] = {}
+    for name in traces:
+        path = Path(name)
+        parent = RunFolder(path.resolve().parent)
+        folder = parent.path if parent.traces_path == path.resolve() else path
+        if RunFolder(folder).spec_path.is_file():
+            runs[name] = folder
     if not runs:
         return config
     others = [name for name in traces if name not in runs]
     recordings = Recordings(config.map)
     if others:
         recordings = ReplayAgentConfig(traces=others, map=config.map).recordings
-    for name in runs:
-        run = Run(name)
+    for path in dict.fromkeys(runs.values()):
+        run = Run(path)
+        if run.damaged:
+            # Which trials these lines hold is unknown: what is left may well be only what passed.
+            raise ProctorError(
+                f"{plural(run.damaged, 'part')} of the run cannot be read: {run.problems[0]}",
+                where=str(path),
+                hint=f"`proctor run --resume {path}` runs the missing trials again",
+            )
+        for cell in run.cells:
+            if left := cell.planned - cell.judged - cell.unjudged:
+                recordings.missing.setdefault(cell.case, {})[str(cell.cell)] = left
         for trial in sorted(run.trials, key=lambda trial: (trial.case, *plan_order(trial))):
+            if trial.status == TrialStatus.CANCELLED:
+                continue
             trace, error = run.trace(trial), None
             if trace is None or (trial.error is not None and trial.error.place != "check"):
                 why = "its trace is missing" if trial.error is None else trial.error.message
@@ -392,13 +418,25 @@ def recorded(traces: Sequence[str], chosen: Chosen | None = None) -> ReplayAgent
     return config.with_recordings(recordings)
 
 
-def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> list[PlannedTrial]:
-    """Plan one trial for each trace of a case; one for a case without any, to report that."""
-    return [
+def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings, plan: Plan) -> Plan:
+    """Return a plan with one trial for each trace of a case.
+
+    A case without any gets one, to report that, unless its trials never ended in the recorded run:
+    these are part of the plan of its cell, and are missing here as they were there.
+    """
+    trials = [
         PlannedTrial(case=case.id, agent=agent, index=index, seed=derive_seed(0, case.id, index))
         for case in cases
-        for index in range(max(1, len(recordings.of(case.id, case.input))))
+        for index in range(
+            len(recordings.of(case.id, case.input)) or int(not recordings.missing_of(case.id))
+        )
     ]
+    ended = Counter(trial.case for trial in trials)
+    cells = {
+        cell: each._replace(trials=ended[cell.case] + recordings.missing_of(cell.case))
+        for cell, each in plan.cells.items()
+    }
+    return Plan(trials, cells)
 
 
 def strangers(cases: Sequence[Case], recordings: Recordings) -> int:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from proctor import imports
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.checks.judge import Judge, JudgeCache, default_cache_folder
@@ -38,7 +39,7 @@ from proctor.spec import (
     load_configuration,
 )
 from proctor.spec.located import plain
-from proctor.trace.redact import Redactor, default_redactor
+from proctor.trace.redact import Redactor, default_redactor, url_secrets
 from proctor.trials._research.rounds import Outline, Unfolding, unfolding_of
 from proctor.trials._scenario_cases import (
     Scenario,
@@ -46,7 +47,7 @@ from proctor.trials._scenario_cases import (
     scenario_case,
     scenarios_record,
 )
-from proctor.trials.options import RunOptions
+from proctor.trials.options import ExecutorName, Isolation, RunOptions
 from proctor.trials.plan import Axes, Plan, plan_trials
 from proctor.trials.run_trial import PreparedCase
 from proctor.trials.select_agents import ChosenAgent, choose_agents
@@ -54,6 +55,7 @@ from proctor.trials.select_agents import ChosenAgent, choose_agents
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
     from proctor.llm.retry import Transient
+    from proctor.trials.pool import LocalWorkers
 
 
 class Origin(NamedTuple):
@@ -170,6 +172,14 @@ class RunContext:
     """What an experiment adds: axes, scenarios, where its cases come from."""
     unfolding: Unfolding | None = None
     """The rounds, if trials are selected from results so far."""
+    versions: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """What identifies the code or model of each agent."""
+    asynchronous: bool = True
+    """Whether running several trials at once in one process is useful; known for workers."""
+    workers: LocalWorkers | None = None
+    """The processes that run the code of users; None where this process does."""
+    isolated: bool = False
+    """Whether this process is a worker, in which nothing but trials can be interrupted."""
     checkpoints: CheckpointStore | None = None
     """Where agents save the state of trials that can be resumed."""
     on_transient: Callable[[str, Transient], None] | None = None
@@ -208,10 +218,11 @@ def prepare(
     chosen = list(suite.cases if cases is None else cases)
     found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
-    for config in configs.values():
-        # Code that cannot be imported is one error now, not one for every trial.
-        config.version()
-    context = context_for(suite, options, configs, chosen, configuration, design)
+    isolated = options.isolation is Isolation.WORKER or not imports.executes_user_code
+    # Code that cannot be imported is one error now, not one for every trial.
+    versions = {} if isolated else {name: config.version() for name, config in configs.items()}
+    context = context_for(suite, options, configs, chosen, configuration, design, code=not isolated)
+    context.versions = versions
     context.written = {name: agent.written for name, agent in found.items()}
     if design is not None and design.research is not None:
         context.unfolding = unfolding_of(design.research, chosen, configs, design.axes, options)
@@ -220,7 +231,35 @@ def prepare(
         context.plan = plan_trials(
             chosen, configs, options, None if design is None else design.axes
         )
+    if isolated:
+        from proctor.trials.pool import LocalWorkers
+
+        context.workers = LocalWorkers(context)
+        facts = context.workers.load().agents
+        context.versions = {name: each.version for name, each in facts.items()}
+        context.asynchronous = any(each.asynchronous for each in facts.values())
+    elif options.executor == ExecutorName.RAY:
+        context.asynchronous = any(config.asynchronous for config in configs.values())
     return context
+
+
+def load_code(context: RunContext) -> None:
+    """Import agents and custom checks into a context made without them, or raise."""
+    for config in context.agents.values():
+        config.version()
+    for prepared in context.cases.values():
+        if prepared.case.checks and prepared.build is None:
+            prepared.checks = checks_of(prepared.case)
+
+
+NO_JUDGE = ("no judge is configured", "add `judge: {model: openai:gpt-4o-mini}` to the suite")
+"""Message and hint for a case that only a judge can judge."""
+
+
+def needs_default_judge(case: Case) -> bool:
+    """Return whether a rule of a case names no judge; grounding works without one."""
+    rules = [*(case.correctness.llm_judge or ()), case.correctness.safety_check]
+    return any(rule and not (rule.judge or rule.model) for rule in rules)
 
 
 def check_names(context: RunContext) -> None:
@@ -230,6 +269,13 @@ def check_names(context: RunContext) -> None:
     """
     if context.options.replay_from is not None:
         return  # replayed calls need neither a client library nor a key
+    if DEFAULT_JUDGE not in context.judges:
+        for name, prepared in context.cases.items():
+            if needs_default_judge(prepared.case):
+                raise ProctorError(f"case {name!r}: {NO_JUDGE[0]}", hint=NO_JUDGE[1])
+    if context.workers is not None:
+        context.workers.load(check=True)
+        return
     for name, config in context.agents.items():
         try:
             config.check()
@@ -237,15 +283,19 @@ def check_names(context: RunContext) -> None:
             raise ProctorError(
                 f"agent {name!r}: {error.message}", where=error.where, hint=error.hint
             ) from error
-    for name, judge in context.judges.items():
-        for model in judge.models:
-            if isinstance(model, NamedModel):
-                try:
-                    model.check()
-                except ProctorError as error:
-                    raise ProctorError(
-                        f"judge {name!r}: {error.message}", where=error.where, hint=error.hint
-                    ) from error
+    used = [(f"judge {name!r}", m) for name, judge in context.judges.items() for m in judge.models]
+    for name, prepared in context.cases.items():
+        # A check may name a model of its own.
+        named = [getattr(check, "model", None) for check in prepared.checks if check.judged]
+        used += [(f"a judge of case {name!r}", get_model(each)) for each in named if each]
+    for what, model in used:
+        if isinstance(model, NamedModel):
+            try:
+                model.check()
+            except ProctorError as error:
+                raise ProctorError(
+                    f"{what}: {error.message}", where=error.where, hint=error.hint
+                ) from error
 
 
 def load_early(context: RunContext) -> None:
@@ -275,14 +325,23 @@ def context_for(
     cases: Sequence[Case],
     configuration: Configuration,
     design: Design | None = None,
+    *,
+    code: bool = True,
 ) -> RunContext:
-    """Build what runs the trials of these cases, here or on a worker, without a plan."""
+    """Build what runs the trials of these cases, here or on a worker, without a plan.
+
+    Without `code`, nothing of the user is imported: `load_code` does that.
+    """
     settings = configuration.settings
     prices = settings.price_table()
     redactor = default_redactor()
-    if (patterns := settings.redaction.patterns) or suite.secrets:
+    secrets = {*suite.secrets}
+    for config in agents.values():
+        if isinstance(url := getattr(config, "url", None), str):
+            secrets.update(url_secrets(url))
+    if (patterns := settings.redaction.patterns) or secrets:
         # The redactor recognises secrets by the names of variables, so they get such names.
-        held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(suite.secrets))}
+        held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(secrets))}
         redactor = Redactor(patterns, {**os.environ, **held})
     # The suite's own judge comes before that of the settings.
     default = suite.judge or settings.judge
@@ -292,7 +351,7 @@ def context_for(
         options=options,
         configuration=configuration,
         agents=agents,
-        cases=_prepared_cases(suite, cases, agents, configuration, design),
+        cases=_prepared_cases(suite, cases, agents, configuration, design, code),
         judges={
             # Making a judge costs nothing: its models are loaded at the first question.
             name: Judge(
@@ -334,6 +393,7 @@ def _prepared_cases(
     agents: Collection[str],
     configuration: Configuration,
     design: Design | None,
+    code: bool,
 ) -> dict[str, PreparedCase]:
     """Return cases with their checks and the baseline of each agent.
 
@@ -354,11 +414,12 @@ def _prepared_cases(
             problems: list[str] = []
             if (found := store.load(agent, case.id, version, problems=problems)) is not None:
                 saved[agent] = found
-            elif version is not None:
+            elif version is not None and version not in missing:
                 missing[version] = store.missing(agent, version, case.id)
             for problem in problems:
                 logging.getLogger("proctor").warning("%s; skipped", problem)
-        prepared[case.id] = PreparedCase(case, checks_of(case), case.threshold, saved)
+        checks = () if case.checks and not code else checks_of(case)
+        prepared[case.id] = PreparedCase(case, checks, case.threshold, saved)
     # A new case has no baseline yet, but a version that no case has is a typing error.
     used = {each.baseline.version for one in prepared.values() for each in one.baselines.values()}
     for version, why in missing.items():
@@ -436,14 +497,14 @@ def spec_record(context: RunContext) -> dict[str, Any]:
         "base_dir": str(suite.folder.resolve()),
         "options": context.options.record(),
         "agents": {
-            name: redact(
-                {**config.model_dump(mode="json", exclude_none=True), "version": config.version()}
+            name: redact({**config.model_dump(mode="json", exclude_none=True), "version": version})
+            for (name, config), version in zip(
+                context.agents.items(), context.versions.values(), strict=True
             )
-            for name, config in context.agents.items()
         },
-        "settings": _without_secrets(written_settings(context.configuration)),
+        "settings": _without_secrets(written_settings(context.configuration), context),
         **({} if context.design is None else {"experiment": context.design.record()}),
-        "suite": written_suite(context, _without_secrets(context.written)),
+        "suite": written_suite(context, _without_secrets(context.written, context)),
         "cells": context.plan.record(),
         "stopped": None,
     }
@@ -456,7 +517,7 @@ def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[
         "name": context.name,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "options": context.options.record(),
-        "suite": written_suite(context, _without_secrets(context.written)),
+        "suite": written_suite(context, _without_secrets(context.written, context)),
         "cells": plan.record(),
         "stopped": stopped,
     }
@@ -480,11 +541,12 @@ def written_suite(context: RunContext, agents: Mapping[str, Any]) -> dict[str, A
     return {**rest, "agents": agents, "cases": cases}
 
 
-def _without_secrets(value: Any) -> Any:
+def _without_secrets(value: Any, context: RunContext) -> Any:
     """Return a written value without secrets; references to variables contain none."""
     if isinstance(value, dict):
         options = cast("dict[str, Any]", value)
-        return {key: _without_secrets(item) for key, item in options.items()}
+        return {key: _without_secrets(item, context) for key, item in options.items()}
     if isinstance(value, list | tuple):
-        return [_without_secrets(item) for item in cast("list[Any]", value)]
-    return default_redactor().text(value) if isinstance(value, str) else value
+        return [_without_secrets(item, context) for item in cast("list[Any]", value)]
+    redactor = context.redactor or default_redactor()
+    return redactor.text(value) if isinstance(value, str) else value

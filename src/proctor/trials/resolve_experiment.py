@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.errors import ProctorError, hint_among
+from proctor.files import load_yaml
 from proctor.spec import (
     Case,
     Configuration,
@@ -97,7 +98,7 @@ def option_value(text: str) -> Any:
     import yaml
 
     try:
-        value = yaml.safe_load(text)
+        value = load_yaml(text)
     except yaml.YAMLError:
         return text
     # YAML would also read dates and `a: b`, which users of the command line mean as text.

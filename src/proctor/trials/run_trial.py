@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import copy
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -36,6 +37,7 @@ from proctor.background import threads
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import describe_error
+from proctor.gateway.observe import observing
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, load_published_prices, price_trace
 from proctor.llm.rate_limits import Waits, queue_waits
@@ -52,7 +54,7 @@ from proctor.runs.trial import (
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
-from proctor.trace.model import WAITED
+from proctor.trace.model import CUT, WAITED
 
 if TYPE_CHECKING:
     from proctor.spec import Case
@@ -151,7 +153,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
     except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
-        trial.error = TrialError(type(error).__name__, describe_error(error))
+        trial.error = TrialError(type(error).__name__, valid_unicode(describe_error(error)))
     if reply is None and traces:
         trial.trace_id = traces[-1].trace_id
         # Attempts that failed were paid for, too. Why there is no reply is on record already, so
@@ -171,6 +173,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     response = traces[-1].response if traces else None
     if response is not None and len(response) > MAX_TRACED_ANSWER:
         traces[-1].response = _cut(response, MAX_TRACED_ANSWER)
+        traces[-1].metadata[CUT] = len(response)
     return trial, _redact_and_encode(trial, traces[-1] if traces else None, context.redactor)
 
 
@@ -213,6 +216,7 @@ async def _call_agent(
             trace = Trace(trace_id=request.trace_id or "", query=question)
             traces.append(trace)  # before the call: a trial that fails has a trace too
             with (
+                observing(trace),
                 Recorder(trace, planned.agent, context.clock),
                 cassette_trial(key),
             ):
@@ -224,15 +228,16 @@ async def _call_agent(
                         transient=False,
                         category="" if trial.retries else TIMEOUT,
                     )
-                    work = _with_timeout(work, request.timeout, late, (queue, request.startup))
+                    waits = (queue, request.startup)
+                    work = _with_timeout(work, request.timeout, late, waits, context.isolated)
                 reply = await work
                 # What is judged is what can be stored.
                 reply.answer = valid_unicode(reply.answer)
                 trace.response = reply.answer
             if observed := config.observes:
                 trace.observe(*observed)
-        except (Exception, SystemExit) as raised:
-            error = _sys_exit_error(raised) if isinstance(raised, SystemExit) else raised
+        except BaseException as raised:
+            error = raised if isinstance(raised, Exception) else _agents_own(raised)
             reason = transient(error)
             wait: float | None = None
             if reason is not None:
@@ -249,7 +254,8 @@ async def _call_agent(
                     raise
                 raise error from None
             trial.retries += 1
-            trial.retry_errors = (*trial.retry_errors, f"{type(error).__name__}: {error}")
+            why = valid_unicode(f"{type(error).__name__}: {error}")
+            trial.retry_errors = (*trial.retry_errors, why)
             # By default a retry starts from scratch, like the first attempt.
             if context.checkpoints is not None and not options.retry_from_checkpoint:
                 context.checkpoints.forget(key)
@@ -280,6 +286,7 @@ async def _with_timeout(
     seconds: float,
     late: TrialTimeout,
     waits: tuple[Waits, ...],
+    isolated: bool,
 ) -> AgentReply:
     """Return the reply, or raise `late` after `seconds`, the rest of the trial's limit.
 
@@ -290,23 +297,23 @@ async def _with_timeout(
     async def guarded() -> AgentReply:
         try:
             return await work
-        except SystemExit as exit_request:
+        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as raised:
             # In a task of its own, sys.exit() would end the event loop and with it the run.
-            raise _sys_exit_error(exit_request) from exit_request
+            raise _agents_own(raised) from None
 
     task = asyncio.ensure_future(guarded())
-    began = time.perf_counter()
+    began, used = time.perf_counter(), 0.0
     try:
-        while not task.done():
-            used = time.perf_counter() - began - sum(each.seconds for each in waits)
-            if used >= seconds:
-                break
+        while used < seconds and not task.done():
             await asyncio.wait({task}, timeout=seconds - used)
+            used = time.perf_counter() - began - sum(each.seconds for each in waits)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE)
         raise
-    if task.done():
+    # An agent that blocks the event loop ends before its time limit can be noticed. Here the trials
+    # beside it wait for the same loop, so only a worker, which repeats them alone, can judge that.
+    if task.done() and not (isolated and used >= seconds):
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE)
@@ -320,11 +327,27 @@ def fail_by_agent(trial: Trial, category: str, options: RunOptions) -> None:
     trial.category, trial.score = ("", None) if infra else (category, 0.0)
 
 
-def _sys_exit_error(exit_request: SystemExit) -> AgentError:
-    code = "" if exit_request.code is None else repr(exit_request.code)
-    return AgentError(
-        f"the agent called sys.exit({code})", hint="return an answer, or raise an error"
-    )
+def _agents_own(raised: BaseException) -> AgentError:
+    """Return the error for what an agent raised that would end the process or the task.
+
+    Raises it again where it is not the agent's: this task was cancelled, or Ctrl-C was pressed.
+    """
+    hint = "return an answer, or raise an error"
+    if isinstance(raised, SystemExit):
+        code = "" if raised.code is None else repr(raised.code)
+        return AgentError(f"the agent called sys.exit({code})", hint=hint)
+    task = asyncio.current_task()
+    if (
+        isinstance(raised, GeneratorExit)
+        or (isinstance(raised, asyncio.CancelledError) and (task is None or task.cancelling()))
+        # Without a handler of ours, this is how Ctrl-C arrives.
+        or (
+            isinstance(raised, KeyboardInterrupt)
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+    ):
+        raise raised
+    return AgentError(f"the agent raised {type(raised).__name__}", hint=hint)
 
 
 def _add_usage(
@@ -389,8 +412,11 @@ def why_not_judged(results: CheckResults) -> tuple[str, str]:
     for result in sorted(found, key=lambda each: not each.blocking):
         return result.category, f"{result.id}: {result.reason}"
     skips = results.with_status(CheckStatus.SKIP)
-    why = f"no check had anything to judge: {skips[0].id}: {skips[0].reason}" if skips else ""
-    return NO_CHECKS, why or "the case has no checks"
+    if skips:
+        return NO_CHECKS, f"no check had anything to judge: {skips[0].id}: {skips[0].reason}"
+    if results:
+        return NO_CHECKS, "the checks only record metrics: add one that passes or fails"
+    return NO_CHECKS, "the case has no checks"
 
 
 def _cut(answer: str, most: int) -> str:

@@ -142,9 +142,9 @@ async def run_session(
             with (
                 cassette,
                 rates_in_force(rates) if rates else contextlib.nullcontext(),
-                executors_for(context) as make_executor,
+                executors_for(context, fail_fast=fail_fast) as make_executor,
             ):
-                if options.executor == ExecutorName.LOCAL:
+                if options.executor == ExecutorName.LOCAL and context.workers is None:
                     load_early(context)
                 while True:
                     if unfolding is not None and folder is not None:
@@ -236,6 +236,7 @@ class Session:
         self._fail_fast = fail_fast
         self._sync: Sync = context.options.sync
         self._executor: Executor | None = None
+        self._at_once = 1
         self._writer: TrialWriter | None = None
         self._closed = False
         self._broken: ProctorError | None = None
@@ -250,6 +251,8 @@ class Session:
         """Encoded traces by trial, where there is no folder to write them to."""
         self.last_row: RowOrder | None = ("", "", "", -1, -1)
         """The last line of the journal while its lines are in row order, one for each trial."""
+        self._ahead: dict[str, PlannedTrial] = {}
+        """Trials that a worker has queued, in order: they start when others end."""
         self._notices: list[PlannedTrial | Trial] = []
         """Trials that started or ended since the last write, in order: reported once on disk."""
         self._stop_requested = asyncio.Event()
@@ -265,7 +268,7 @@ class Session:
     @property
     def running(self) -> int:
         """Trials that have started and not ended."""
-        return len(self._running)
+        return min(len(self._running), self._at_once)
 
     async def run(self, executor: Executor) -> None:
         """Run the remaining trials; after a stop, return within `STOP_GRACE` in any case."""
@@ -309,7 +312,7 @@ class Session:
             self._observer.planned(self.planned, kept)
         if self._folder is not None:
             self._writer = TrialWriter(self._folder, self._sync, self._written)
-        self._executor = executor
+        self._executor, self._at_once = executor, executor.at_once
         try:
             await executor.run(self._left(done), self._deliver)
             if self._broken is not None:
@@ -347,9 +350,13 @@ class Session:
             if earlier is not None:
                 planned = replace(planned, attempt=earlier.attempt + 1)  # noqa: PLW2901
             self._running[key] = planned
-            if self._notices:  # Finished trials are reported before another one starts.
+            if self._observer is None:
+                pass
+            elif len(self._running) > self._at_once:
+                self._ahead[key] = planned
+            elif self._notices:  # Finished trials are reported before another one starts.
                 self._notices.append(planned)
-            elif self._observer is not None:
+            else:
                 self._observer.started(planned)
             yield planned
 
@@ -367,10 +374,20 @@ class Session:
             del waiting[at]
             yield planned
 
-    def _deliver(self, planned: PlannedTrial, trial: Trial, trace: bytes | None) -> None:
+    def _deliver(self, planned: PlannedTrial, trial: Trial | None, trace: bytes | None) -> None:
         """Receive a finished trial; it counts at once, and is reported once it is written."""
         if self._closed:
             return  # it ended after this session had closed
+        if trial is None:
+            # Stopped before its worker began it. One that was only sent ahead has not run; one
+            # whose turn it was is cancelled.
+            sent_ahead = planned.key in list(self._running)[self._at_once :]
+            if sent_ahead:
+                del self._running[planned.key]
+                self._ahead.pop(planned.key, None)
+                return
+            trial = planned.trial(TrialStatus.CANCELLED)
+            trial.error = TrialError("Cancelled", "the run was stopped before this trial began")
         self._running.pop(planned.key, None)
         self.budget.spent.add(trial)
         if self._early is not None and planned.key not in self._judged:
@@ -378,7 +395,11 @@ class Session:
         if self._fail_fast and not trial.passed:
             self.stopped = self.stopped or FAIL_FAST
         if self._observer is not None:
+            if (begun := self._ahead.pop(planned.key, None)) is not None:
+                self._notices.append(begun)
             self._notices.append(trial)
+            if self._ahead:
+                self._notices.append(self._ahead.pop(next(iter(self._ahead))))
         if self._writer is None:
             if trace is not None:
                 self.traces[planned.key] = trace

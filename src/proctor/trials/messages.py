@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -25,11 +26,16 @@ from proctor.runs.trial import PlannedTrial, Trial
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """A finished trial as JSON, and its trace; no trial if it never started."""
+    """A finished trial as JSON, and its trace; no trial if it has no result.
+
+    It has none if it never started, or if it must be repeated `alone` because trials beside it may
+    have changed its result.
+    """
 
     key: str
-    trial: bytes | None
+    trial: bytes | None = None
     trace: bytes | None = None
+    alone: bool = False
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
@@ -40,7 +46,34 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     arguments: tuple[Any, ...] = ()
 
 
-class DriverReply(msgspec.Struct, frozen=True, array_like=True):
+# -- to a worker, one struct per frame -----------------------------------------------------------
+
+
+class LoadCode(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Import agents and checks; with `check`, also what `--dry-run` checks. Reply: `Loaded`."""
+
+    check: bool = False
+
+
+class BeginRun(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The first trials follow: what belongs to this run and not to its context."""
+
+    rates: tuple[str, ...] = ()
+    """Providers whose rate limits the driver applies."""
+    cassette: tuple[str, str, bytes] | None = None
+    """Mode, name and content of the cassette in use."""
+    stores: bool = False
+    """Whether the driver stores checkpoints."""
+
+
+class Orders(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Trials to run, at most `slots` at a time."""
+
+    trials: list[PlannedTrial]
+    slots: int
+
+
+class DriverReply(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The driver's reply to an `Ask`: a value or an error."""
 
     number: int
@@ -48,20 +81,83 @@ class DriverReply(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
+class StopTrials(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Cancel the running trials and return the waiting ones."""
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Send a parcel, empty if need be: a loop that cannot is blocked."""
+
+
+class EndWorker(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Run the exit handlers of the agents' code and end."""
+
+
+# -- from a worker -------------------------------------------------------------------------------
+
+
+class LoadedAgent(msgspec.Struct, frozen=True, array_like=True):
+    """What only the code of an agent can tell."""
+
+    version: dict[str, Any]
+    asynchronous: bool
+
+
+class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The reply to `LoadCode`: what was found, or why the code cannot be used."""
+
+    agents: dict[str, LoadedAgent] = {}
+    error: str | None = None
+    where: str | None = None
+    hint: str | None = None
+    about: dict[str, Any] = {}
+    """Process, machine and version of the worker."""
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A message of a worker: finished trials, requests, and lines for the cassette."""
 
     done: tuple[Done, ...] = ()
     asks: tuple[Ask, ...] = ()
     recorded: bytes = b""
+    damage: str | None = None
+    """What the code of an agent did to the worker; the worker has withheld its results."""
+    lost: tuple[str, str, bool] | None = None
+    """From the machine of a worker: how it was lost, the category, and whether a trial did it."""
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=str).encode
-decode_orders = msgspec.msgpack.Decoder(list[PlannedTrial]).decode
-decode_parcel = msgspec.msgpack.Decoder(Parcel).decode
-decode_reply = msgspec.msgpack.Decoder(DriverReply).decode
+decode_order = msgspec.msgpack.Decoder(
+    LoadCode | BeginRun | Orders | DriverReply | StopTrials | Ping | EndWorker
+).decode
+decode_parcel = msgspec.msgpack.Decoder(Loaded | Parcel).decode
 # Trials are JSON inside the message: the journal writes JSON, with its own rules for numbers.
 decode_trial = msgspec.json.Decoder(Trial).decode
+
+LENGTH = struct.Struct("!I")
+"""What precedes each message in a stream: its length."""
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """Return a message as it is sent through a socket."""
+    body = encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+def take_frames(received: bytearray) -> list[bytes]:
+    """Remove the complete messages from what has arrived and return them."""
+    found: list[bytes] = []
+    start = 0
+    while len(received) >= start + LENGTH.size:
+        (length,) = LENGTH.unpack_from(received, start)
+        if len(received) < start + LENGTH.size + length:
+            break
+        start += LENGTH.size
+        found.append(bytes(received[start : start + length]))
+        start += length
+    del received[:start]
+    return found
+
 
 PERMIT, SETTLE, SLOW_DOWN = "permit", "settle", "slow_down"
 LOAD, SAVE, FORGET = "load", "save", "forget"
