@@ -3,18 +3,21 @@
 - `replacing`, `write_atomic`: a reader finds the old content or the new, never a part.
 - `lock_file`: one process at a time; the lock ends with the process that holds it.
 - `append_line`, `read_lines`: a file of JSON lines that many processes may add to.
-- `decompress`: gzip and zstd within a limit, so that a small bomb cannot fill the memory.
+- `add_checksum`, `checksum_ok`: a JSON object that shows whether it was changed.
+- `read_bounded`, `load_yaml`, `decompress`: files of unknown origin within limits, so that a small
+  bomb cannot fill the memory.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 from proctor.errors import ProctorError
 
@@ -33,6 +36,12 @@ _GZIP_CHUNK = 1 << 20
 _ZSTD_PIECE = 4096
 """Compressed bytes that are decompressed at once. One zstd block of 4 bytes can expand to 128 KiB,
 so a hostile piece yields at most 128 MiB before the limit is checked."""
+
+
+FOLDER_MODE, FILE_MODE = (
+    (0o770, 0o660) if os.environ.get("PROCTOR_SHARING") == "group" else (0o700, 0o600)
+)
+"""Modes of new run folders and stores: their owner only, or its group too, less the umask."""
 
 
 # -- replace -----------------------------------------------------------------------------------
@@ -59,6 +68,8 @@ def replacing(path: Path, *, mode: int | None = None, sync: bool = True) -> Gene
             with suppress(FileNotFoundError):
                 aside.chmod(path.stat().st_mode & 0o777)
         aside.replace(path)
+        if sync:
+            fsync_folder(path.parent)
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -71,6 +82,21 @@ def write_atomic(path: Path, content: bytes, *, mode: int | None = None) -> None
             aside.write_bytes(content)
     except OSError as error:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
+
+
+def fsync_folder(folder: Path) -> None:
+    """Fsync a folder, so that files created or renamed in it keep their names after a power cut."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # not our folder, or Windows, where NTFS journals its names
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot do it
+            raise
+    finally:
+        os.close(descriptor)
 
 
 # -- lock --------------------------------------------------------------------------------------
@@ -110,6 +136,26 @@ def _lock_on_windows(file: IO[bytes], *, wait: bool) -> bool:
     return True
 
 
+# -- open files --------------------------------------------------------------------------------
+
+
+def open_files_limit() -> int:
+    """Raise the limit of open files as far as this process may, and return it."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return 1 << 20
+    limits: Any = resource
+    soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        # More than this is never needed, and some programs loop over all possible files.
+        wanted = 65_536 if hard == limits.RLIM_INFINITY else min(hard, 65_536)
+        if 0 <= soft < wanted:
+            limits.setrlimit(limits.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return soft if soft != limits.RLIM_INFINITY else 1 << 20
+
+
 # -- append ------------------------------------------------------------------------------------
 
 
@@ -120,7 +166,7 @@ def append_line(path: Path, record: msgspec.Struct) -> None:
     """
     from proctor.sanitize import json_bytes
 
-    encoded = json_bytes(record)
+    encoded = add_checksum(json_bytes(record))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as file:
@@ -137,17 +183,22 @@ def append_line(path: Path, record: msgspec.Struct) -> None:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
 
 
+MAX_LINES_BYTES = 256 << 20
+"""Maximum size of such a file: a million lines."""
+
+
 def read_lines(
-    path: Path, kind: type[Record], problems: list[str] | None = None
+    path: Path, kind: type[Record], problems: list[str] | None = None, *, checked: bool = False
 ) -> Iterator[Record]:
     """Yield every record in the order of the file; none if it does not exist.
 
-    A line that cannot be read is skipped and added to `problems` with its place.
+    A line that cannot be read, or is not as it was written, is skipped and added to `problems`
+    with its place. `checked` says that every line must have a checksum: older ones have none.
     """
     import msgspec
 
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_LINES_BYTES)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -157,10 +208,166 @@ def read_lines(
         if not line.strip():
             continue
         try:
+            matches = checksum_ok(line)
+            if not matches and (checked or matches is not None):
+                raise msgspec.DecodeError("the line is not as it was written")
             yield decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             if problems is not None:
                 problems.append(f"{path}:{number}: {error}")
+
+
+# -- checksums -----------------------------------------------------------------------------------
+
+_CRC_AT = -len(b',"crc":"00000000"}')
+
+
+def add_checksum(document: bytes) -> bytes:
+    """Add the CRC-32 of a JSON object, braces excluded, to it as the last field, `crc`.
+
+    CRC-32 finds every change of up to four adjacent bytes and misses one in 4 billion others. It
+    protects against accidents, not against people.
+    """
+    body = document[:-1]
+    return b'%b,"crc":"%08x"}' % (body, zlib.crc32(body))
+
+
+def checksum_ok(document: bytes) -> bool | None:
+    """Return whether a JSON object has the checksum it states; None where it states none."""
+    if document[_CRC_AT : _CRC_AT + 8] != b',"crc":"':
+        return None
+    return b"%08x" % zlib.crc32(document[:_CRC_AT]) == document[_CRC_AT + 8 : -2]
+
+
+# -- bounded reads -------------------------------------------------------------------------------
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Return the content of a file of at most `limit` bytes. Raises `ProctorError`, `OSError`."""
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ProctorError(f"it holds more than {limit:,} bytes", where=str(path))
+    return content
+
+
+MAX_YAML_BYTES = 64 << 20
+"""Maximum size of a YAML document: some 100,000 cases."""
+
+MAX_YAML_VALUES = 5_000_000
+"""Maximum values of a YAML document, each use of an alias counted: about 1 GB of memory."""
+
+MAX_YAML_DEPTH = 100
+"""Maximum nesting: what reads the values recursively stays within the stack."""
+
+_MERGE = object()
+
+
+def load_yaml(content: bytes | str) -> Any:
+    """Return the value of a YAML document, as PyYAML's safe loader does, within the bounds above.
+
+    Built from the events of the parser: PyYAML's own loader recurses in C until the process
+    crashes, and shares the values of aliases, which explode where they are written out. Raises
+    `yaml.YAMLError`.
+    """
+    import yaml
+
+    if len(content) > MAX_YAML_BYTES:
+        raise yaml.YAMLError(f"it holds more than {MAX_YAML_BYTES:,} bytes")
+    # The C version is several times faster, but PyYAML can be installed without it.
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(content)
+    plain: dict[str, Any] = {}  # most plain scalars are repeated: keys, numbers, names
+    anchors: dict[str, tuple[Any, int]] = {}
+    open_values: list[tuple[Any, str | None, int]] = []  # a container, its anchor, values before it
+    items: list[Any] = []  # the items of the innermost container
+    count = documents = 0
+    try:
+        while True:
+            event = loader.get_event()
+            kind = cast("type[Any]", type(event))
+            if kind is yaml.ScalarEvent:
+                count += 1
+                text = event.value
+                if event.implicit[0]:
+                    value = plain.get(text, plain)
+                    if value is plain:
+                        value = plain[text] = _scalar(loader, None, text)
+                elif event.tag is None or event.tag == "!":
+                    value = text
+                else:
+                    value = _scalar(loader, event.tag, text)
+                if event.anchor:
+                    anchors[event.anchor] = (value, 1)
+                items.append(value)
+            elif kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
+                if not event.implicit and event.tag not in (None, "!", _tag("map"), _tag("seq")):
+                    raise yaml.YAMLError(f"the tag {event.tag} is not supported")
+                open_values.append((items, event.anchor, count))
+                if len(open_values) > MAX_YAML_DEPTH:
+                    raise yaml.YAMLError(f"values are nested more than {MAX_YAML_DEPTH} deep")
+                items = []
+                count += 1
+            elif kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
+                value = _mapping(items) if kind is yaml.MappingEndEvent else items
+                items, anchor, before = open_values.pop()
+                if anchor:
+                    anchors[anchor] = (value, count - before)
+                items.append(value)
+            elif kind is yaml.AliasEvent:
+                if event.anchor not in anchors:
+                    raise yaml.YAMLError(f"the alias *{event.anchor} names no value before it")
+                value, size = anchors[event.anchor]
+                count += size
+                items.append(value)
+            elif kind is yaml.DocumentStartEvent:
+                documents += 1
+                if documents > 1:
+                    raise yaml.YAMLError("a second document begins in it")
+            elif kind is yaml.StreamEndEvent:
+                return items[0] if items else None
+            if count > MAX_YAML_VALUES:
+                raise yaml.YAMLError(f"it holds more than {MAX_YAML_VALUES:,} values")
+    finally:
+        loader.dispose()
+
+
+def _tag(name: str) -> str:
+    return f"tag:yaml.org,2002:{name}"
+
+
+def _scalar(loader: Any, tag: str | None, text: str) -> Any:
+    import yaml
+
+    if tag is None:
+        tag = cast(str, loader.resolve(yaml.ScalarNode, text, (True, False)))
+    if tag == _tag("merge"):
+        return _MERGE
+    node: Any = yaml.ScalarNode(tag, text)
+    try:
+        return loader.construct_object(node)
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as error:  # an impossible date, or too many digits
+        raise yaml.YAMLError(f"{text[:40]!r} is not a value: {error}") from None
+
+
+def _mapping(items: list[Any]) -> dict[Any, Any]:
+    """Return the mapping of keys and values in turn, with `<<` merged."""
+    import yaml
+
+    try:
+        mapping = dict(zip(items[::2], items[1::2], strict=True))
+    except TypeError:
+        raise yaml.YAMLError("a key of a mapping is a list or a mapping") from None
+    if _MERGE in mapping:
+        merged = mapping.pop(_MERGE)
+        for more in cast("list[Any]", merged if isinstance(merged, list) else [merged]):
+            if not isinstance(more, dict):
+                raise yaml.YAMLError("<< merges mappings only")
+            mapping = {**cast("dict[Any, Any]", more), **mapping}
+    return mapping
 
 
 # -- decompress --------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def test_a_cassette_answers_the_requests_of_a_chat_agent(project: Path) -> None:
     say so in README.md and keep the test above.
     """
     done = output(
-        "run", "shop.yaml", "--agent", "careful", "--seed", "1", "--quiet", "--replay",
+        "run", "shop.yaml", "--agent", "careful", "--seed", "1", "--replay",
         "shop.cassette.jsonl", code=1,
     )  # fmt: skip
     assert re.search(r"parcel +careful +PASS +3/3 .*\$0\.000714", done)

@@ -16,8 +16,8 @@ from proctor.runs.baselines import (
     BaselineStore,
     Precheck,
     part_name,
-    spec_hash,
 )
+from proctor.runs.folder import spec_hash
 from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 

@@ -14,6 +14,7 @@ from run_parts import journal, only_run, write_suite
 from proctor.errors import ProctorError
 from proctor.runs.early_stop import (
     CellPlan,
+    CellTally,
     EarlyStop,
     FinishedTrial,
     Sequential,
@@ -40,7 +41,8 @@ def wrong(rule, plan, rate, side):
             after[passes] = after.get(passes, 0.0) + weight * (1 - rate)
         live = {}
         for passes, weight in after.items():
-            reason = rule(seen([1.0] * passes + [0.0] * (n - passes)), plan)
+            tally = CellTally(seen([1.0] * passes + [0.0] * (n - passes)))
+            reason = rule(tally, plan)
             if reason is None:
                 live[passes] = weight
             elif side in reason:
@@ -169,3 +171,31 @@ def test_a_suite_after_the_bare_option_is_told_apart(tmp_path):
     done = proctor("run", "--early-stop", suite)
     assert done.returncode == 2
     assert "put it before --early-stop" in done.stderr
+
+
+@pytest.mark.parametrize("rule", ["sequential", "out_of_reach"])
+def test_a_look_does_not_read_earlier_trials_again(rule):
+    """R-R4: the work of early stop grows with the trials, not with their square."""
+
+    class Counted(list):
+        read = 0
+
+        def __iter__(self):
+            for trial in super().__iter__():
+                Counted.read += 1
+                yield trial
+
+        def __getitem__(self, at):
+            found = super().__getitem__(at)
+            Counted.read += len(found) if isinstance(at, slice) else 1
+            return found
+
+    trials = Counted(seen([1.0, 0.6] * 500))
+    assert find_stop(trials, CellPlan(1000, 0.8), rules_named([rule])) is None
+    assert Counted.read == 1000
+
+
+@given(st.lists(st.floats(0, 1), max_size=50))
+def test_the_sum_of_scores_is_exact(scores):
+    """R-R4: the running sum is the rounded exact sum, whatever the order of the trials."""
+    assert CellTally(seen(scores)).total == math.fsum(scores)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
-from proctor.runs.baselines import spec_hash
+from proctor.runs.folder import spec_hash
 
 # Parts of a case that affect neither the agent's input nor its grading.
 _UNGRADED_KEYS = frozenset(

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from proctor.formatting import plural
-from proctor.results.outcomes import Excluded
+from proctor.results.outcomes import CaseOutcome, Excluded
 from proctor.runs.trial import CellKey, params_key
 from proctor.stats.intervals import (
     bootstrap_over_cases,
@@ -246,32 +246,8 @@ def group_row(
     )
 
 
-class Costs(Protocol):
-    """Cost and passes of a cell."""
-
-    @property
-    def passed(self) -> int:
-        """Trials that passed."""
-        ...
-
-    @property
-    def known_cost_usd(self) -> float | None:
-        """The known cost of all its trials, also of those that failed; None where unknown."""
-        ...
-
-    @property
-    def unpriced_calls(self) -> int:
-        """Calls whose price is not known."""
-        ...
-
-    @property
-    def stopped(self) -> str | int | None:
-        """Whether the cell stopped early."""
-        ...
-
-
 def cost_per_pass(
-    cells: Iterable[Costs], level: float = LEVEL, selected_by: str | None = None
+    cells: Iterable[TrialTally | CaseOutcome], level: float = LEVEL, selected_by: str | None = None
 ) -> Interval:
     """Return the cost of all trials over the number that passed, with an interval over cases.
 
@@ -347,9 +323,11 @@ def rate_over(
     interval: the stopping has used up the guarantee of one at a fixed number of trials.
     """
     # A clustered interval needs two cells: one says nothing about the variance between cases.
-    if len(counts) == 1:
+    judged = [row for row in counts if row.trials]
+    if len(judged) == 1 or len(counts) == 1:
         of_cell = stopped_rate if stopped else case_rate
-        return of_cell(counts[0].passes, counts[0].trials, level=level)
+        found = of_cell(*(judged or counts)[0][:2], level=level)
+        return replace(found, left_out=len(counts) - len(judged))
     if estimand == "suite":
         rate = suite_rate(counts, level=level)
     else:

@@ -35,6 +35,7 @@ from proctor.results.outcomes import (
     pair,
     pair_agents,
     pick,
+    same_instance,
     unless_stopped,
 )
 from proctor.runs.folder import run_name
@@ -52,7 +53,7 @@ from proctor.stats.compare import (
 )
 from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
-from proctor.stats.ranking import benjamini_hochberg, holm
+from proctor.stats.ranking import adjusted, benjamini_hochberg
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     `suite` tests exactly these instances, `population` cases like these; `test` and `interval` are
     those of the estimand. The pass rate is the planned test, so its `adjusted` is its own p-value,
     after Holm over the pairs if there are several; the other metrics are secondary, and theirs is
-    after Holm over them. `trials` counts the values of both arms.
+    after Holm over them and the pairs. `trials` counts the values of both arms.
     """
 
     metric: Metric
@@ -211,7 +212,7 @@ def compare_arms(
         if each.flaky and each.case in compared
     ]
     whole = [[c for c in arm.cases if c.case in compared] for arm in selected]
-    return ArmComparison(
+    comparison = ArmComparison(
         first=first.name,
         second=second.name,
         cases=_cases(rows, flaky, (first.name, second.name), level),
@@ -228,6 +229,7 @@ def compare_arms(
         estimand=estimand,
         notes=tuple(_notes(*whole)),
     )
+    return _corrected([comparison])[0]
 
 
 def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
@@ -266,11 +268,10 @@ def _cases(
         grouped[row[0].case].append(row)
     found = [_counts_on_suite(instances, level) for instances in grouped.values()]
     # A case that never varied was tested as well, so it counts in the multiplicity correction.
-    p_values = [each.test.p_value for each in found]
-    adjusted = benjamini_hochberg([1.0 if p is None else p for p in p_values])
+    values = adjusted([each.test.p_value for each in found], benjamini_hochberg)
     flaky_sources = {(name, each.case): each.sources for name, each in flaky}
     differences: list[CaseDifference] = []
-    for instances, (test, interval), value in zip(grouped.values(), found, adjusted, strict=True):
+    for instances, (test, interval), value in zip(grouped.values(), found, values, strict=True):
         a, b = (CaseOutcome.merged([row[arm] for row in instances]) for arm in (0, 1))
         differences.append(
             CaseDifference(
@@ -279,7 +280,7 @@ def _cases(
                 second=unless_stopped(case_rate(b.passes, b.trials, level=level), (b,)),
                 difference=interval,
                 test=test,
-                adjusted=None if test.p_value is None else value,
+                adjusted=value,
                 score_difference=None
                 if a.mean_score is None or b.mean_score is None
                 else b.mean_score - a.mean_score,
@@ -311,14 +312,7 @@ def _metrics(
         _measured("latency_ms", rows, estimand, level, seed),
     ]
     # The pass rate is always reported; a metric that no case has would only be noise.
-    reported = [each for each in metrics if each.metric == "pass_rate" or each.instances]
-    tests = [each.test.p_value for each in reported]
-    # The pass rate is the one planned test; the others are corrected among themselves.
-    adjusted = (tests[0], *holm([1.0 if p is None else p for p in tests[1:]]))
-    return tuple(
-        msgspec.structs.replace(each, adjusted=None if p is None else value)
-        for each, p, value in zip(reported, tests, adjusted, strict=True)
-    )
+    return tuple(each for each in metrics if each.metric == "pass_rate" or each.instances)
 
 
 # One value per trial that has one.
@@ -364,17 +358,18 @@ def _measured(
             compare_draws(draws, seed=seed), bootstrap_over_cases(gaps, level=level, seed=seed)
         )
     population = _unless_stopped(population.counting(**counted), outcomes)
-    unpriced = sum(outcome.unpriced_calls for row in every for outcome in row)
-    if metric == "cost_usd" and unpriced:
-        # A lower bound on one side is neither cheaper nor dearer than the other.
-        why = f"{plural(unpriced, 'call')} unpriced: the cost is a lower bound"
-        population = Compared(
-            replace(population.test, p_value=None, reason=why),
-            replace(population.interval, low=None, high=None, reason=why),
-        )
     chosen = suite if suite is not None and estimand == "suite" else population
     # The mean of the instances for a suite, of the draws for a population.
-    shown = means if chosen is suite else (draws.first, draws.second)
+    shown = [mean(arm) for arm in (means if chosen is suite else (draws.first, draws.second))]
+    unpriced = [sum(row[arm].unpriced_calls for row in every) for arm in (0, 1)]
+    if metric == "cost_usd" and any(unpriced):
+        # A part of a cost is no mean, and neither cheaper nor dearer than another.
+        why = f"{plural(sum(unpriced), 'call')} unpriced: the cost is a lower bound"
+        shown = [None if calls else value for calls, value in zip(unpriced, shown, strict=True)]
+        population = chosen = Compared(
+            replace(population.test, difference=None, p_value=None, reason=why),
+            replace(population.interval, value=None, low=None, high=None, reason=why),
+        )
     if metric == "pass_rate":
         effect = cohen_h([a.counts for a, _ in rows], [b.counts for _, b in rows])
     else:
@@ -386,8 +381,8 @@ def _measured(
         instances=len(rows),
         trials=counted["n"],
         left_out=counted["left_out"],
-        first=mean(shown[0]),
-        second=mean(shown[1]),
+        first=shown[0],
+        second=shown[1],
         interval=chosen.interval,
         suite=None if suite is None else suite.test,
         population=population.test,
@@ -521,7 +516,7 @@ def compare_runs(
     if agents:
         sources = runs if len(runs) > 1 else runs * len(agents)
         named_arms = [
-            (run, _resolve_agent(seen[run.path], name))
+            (run, _resolve_agent(seen[run.path], name, run))
             for run, name in zip(sources, agents, strict=True)
         ]
         for (first, a), (second, b) in itertools.combinations(named_arms, 2):
@@ -580,17 +575,17 @@ def compare_runs(
 
 
 def _corrected(pairs: Sequence[ArmComparison]) -> tuple[ArmComparison, ...]:
-    """Correct the pass rates of several pairs by Holm."""
-    p_values = [each.overall.test.p_value for each in pairs]
-    adjusted = holm([1.0 if p is None else p for p in p_values])
+    """Correct by Holm: the pass rates, which are planned, and the other metrics of all pairs."""
+    metrics = [list(each.metrics) for each in pairs]
+    places = [(row, at) for row in metrics for at in range(len(row))]
+    for planned in (True, False):
+        family = [(row, at) for row, at in places if (at == 0) == planned]
+        values = adjusted([row[at].test.p_value for row, at in family])
+        for (row, at), value in zip(family, values, strict=True):
+            row[at] = msgspec.structs.replace(row[at], adjusted=value)
     return tuple(
-        each
-        if p is None
-        else msgspec.structs.replace(
-            each,
-            metrics=(msgspec.structs.replace(each.overall, adjusted=value), *each.metrics[1:]),
-        )
-        for each, p, value in zip(pairs, p_values, adjusted, strict=True)
+        msgspec.structs.replace(each, metrics=tuple(row))
+        for each, row in zip(pairs, metrics, strict=True)
     )
 
 
@@ -615,8 +610,11 @@ def _refuse_itself(first: Run, second: Run, *, same_agent: bool) -> None:
         )
 
 
-def _resolve_agent(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
+def _resolve_agent(arms: Sequence[AgentOutcomes], name: str, run: Run) -> AgentOutcomes:
     """Resolve an agent by name or unique prefix, with its parameters where there are several."""
+    # Named with parameters of a scenario, the agent is compared under them alone.
+    if " (" in name and not any(arm.name.startswith(name) for arm in arms):
+        arms = outcomes_of(run, by_params=True)
     # An exact name wins over a prefix of a longer one.
     for matches in (
         [arm for arm in arms if arm.name == name],
@@ -720,19 +718,18 @@ def _of_agents(of: ResultSet, *names: str) -> None:
         )
 
 
-def _arm(of: ResultSet, by: str, value: Any) -> dict[tuple[str, int | None], CaseOutcome]:
-    """Return the trials with one value of the column, by instance."""
-    instances: dict[tuple[str, int | None], list[CaseOutcome]] = defaultdict(list)
+def _arm(of: ResultSet, by: str, value: Any) -> dict[tuple[str, str], CaseOutcome]:
+    """Return the trials with one value of the column, by case and instance."""
+    instances: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
+    # Parameters are part of an instance, unless they are what is compared.
+    apart = named(by).base != "params"
     for arm in outcomes_in(of.where(where={by: value})):
         for each in arm.instances:
-            instances[each.case, each.seed].append(each)
+            instances[each.case, each.label + f" {arm.params}" * apart].append(each)
     if not instances:
         known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
         raise ProctorError(f"no trial has {by} {value!r}", hint=hint_among(str(value), known))
-    return {
-        key: _same_seed(each)
-        for key, each in sorted(instances.items(), key=lambda item: str(item[0]))
-    }
+    return {key: same_instance(each) for key, each in sorted(instances.items())}
 
 
 def correlation(
@@ -779,7 +776,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           count(*) FILTER ({judged} AND status = 'passed'), count(*) FILTER ({judged}),
           list(score {order}) FILTER ({judged} AND score IS NOT NULL),
           count(*) FILTER (counted AND status = 'hard_fail'),
-          count(*) FILTER (counted AND status = 'infra_error'),
+          count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
           count(*) FILTER (counted AND status = 'cancelled'),
           count(*) FILTER (NOT counted),
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
@@ -795,43 +792,30 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     rows = of.fetch(sql, columns | {"run", "axis_seed", "index", "experiment", "early_stop"})
     # A case belongs to its suite: two suites may use one id for different questions.
     several = len({row[2] for row in rows}) > 1
-    parts: dict[CellKey, dict[int | None, list[CaseOutcome]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    instances: list[tuple[CellKey, CaseOutcome]] = []
     for agent, params, experiment, case, axis_seed, *figures in rows:
         passes, trials, scores, hard, infra, cancelled, after, *more = figures
         threshold, cluster, latencies, costs, spent, unpriced, stopped = more
         name = f"{experiment}/{case}" if several else case
         # SQL groups by the text of params; the same params in another order are one cell.
-        parts[cell_of(agent, params, name)][axis_seed].append(
-            CaseOutcome(
-                case=name,
-                passes=passes,
-                trials=trials,
-                scores=tuple(scores or ()),
-                hard_fails=hard,
-                unscored=trials - len(scores or ()),
-                infra=infra,
-                cancelled=cancelled,
-                after_stop=after,
-                threshold=threshold,
-                cluster=cluster,
-                stopped=stopped,
-                latencies_ms=tuple(latencies or ()),
-                costs_usd=tuple(costs or ()),
-                spent_usd=tuple(spent or ()),
-                unpriced_calls=unpriced,
-                seed=axis_seed,
-            )
+        outcome = CaseOutcome(
+            case=name,
+            passes=passes,
+            trials=trials,
+            scores=tuple(scores or ()),
+            hard_fails=hard,
+            unscored=trials - len(scores or ()),
+            infra=infra,
+            cancelled=cancelled,
+            after_stop=after,
+            threshold=threshold,
+            cluster=cluster,
+            stopped=stopped,
+            latencies_ms=tuple(latencies or ()),
+            costs_usd=tuple(costs or ()),
+            spent_usd=tuple(spent or ()),
+            unpriced_calls=unpriced,
+            seed=axis_seed,
         )
-    return by_agent(
-        (key, CaseOutcome.merged([_same_seed(each) for each in by_seed.values()]))
-        for key, by_seed in parts.items()
-    )
-
-
-def _same_seed(parts: Sequence[CaseOutcome]) -> CaseOutcome:
-    """Return the sum of the parts of one instance."""
-    if len(parts) == 1:
-        return parts[0]
-    return msgspec.structs.replace(CaseOutcome.merged(parts), seed=parts[0].seed, parts=())
+        instances.append((cell_of(agent, params, name), outcome))
+    return by_agent(instances)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import plural
 from proctor.results.discover import JOURNAL, PARQUET, DiscoveredRun, Discovery
 from proctor.results.metadata import CLUSTER, as_glob
 from proctor.results.outcomes import observe
@@ -256,17 +257,7 @@ class View:
 
     def __init__(self, discovery: Discovery) -> None:
         self.problems = [str(skipped) for skipped in discovery.skipped]
-        self.problems += [
-            f"{run.path / PARQUET}: damaged (changed after the run), reading the journal instead"
-            for run in discovery.runs
-            if run.damaged
-        ]
-        self.problems += [
-            f"{run.path / JOURNAL}: damaged: it is shorter than when the run ended, so trials are"
-            " missing"
-            for run in discovery.runs
-            if run.shortened
-        ]
+        self.problems += [problem for run in discovery.runs for problem in run.problems]
         # Runs that are read from their journals report each line.
         self.problems += [
             f"{run.path / JOURNAL}: {run.facts.damaged} of its lines could not be read when the"
@@ -317,7 +308,7 @@ class View:
             import duckdb
 
             connection = duckdb.connect()
-            self._load_trials(connection, self.problems)
+            self._load_trials(connection)
             self._connection = connection
             self._loaded: set[ColumnSource] = set()
         return self._connection
@@ -326,15 +317,15 @@ class View:
         self, connection: duckdb.DuckDBPyConnection, sources: Iterable[ColumnSource]
     ) -> None:
         """Load the data behind columns of these sources into another connection."""
-        # Once only: the first connection has already reported these problems.
-        self._load_trials(connection, self.problems if self._connection is None else [])
+        self._load_trials(connection)
         for source in sources:
             self._load_dimension(connection, source)
 
-    def _load_trials(self, connection: duckdb.DuckDBPyConnection, problems: list[str]) -> None:
+    def _load_trials(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Load journals, and the Parquet rows of stopped cells; the rest is scanned in place."""
         import duckdb
 
+        problems: list[str] = []
         live = [(number, run) for number, run in enumerate(self.runs) if run.live]
         if live:
             columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in _STORED)
@@ -352,6 +343,8 @@ class View:
                 problems.append(f"{run.path}: skipped: {reason}")
             except duckdb.Error as error:
                 problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")
+        # Another connection reads the same journals.
+        self.problems += [each for each in problems if each not in self.problems]
         if self._stopped:
             rows = [
                 (number, row, row < cell.counted_end, cell.reason)
@@ -635,7 +628,10 @@ def _write_counted(
             f"cannot read the journal: {error.strerror}", where=str(journal)
         ) from None
     index = JournalIndex(journal)
-    problems += index.problems
+    lost = [*map(str, index.reader.problems)]
+    if lost:  # one message for a run, however many lines it has lost
+        more = f" (and {plural(len(lost) - 1, 'more line')})" if len(lost) > 1 else ""
+        problems.append(f"{lost[0]}{more}")
     with file, target.open("wb") as out:
         for seen in observe(index.lines.values(), spec):
             more = ""

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.results.metadata import NAME as FACTS
 from proctor.results.metadata import RunFacts, facts_of_spec, read_facts
+from proctor.runs.folder import RunFolder, check_files
 
 SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
 NOTES = "notes.jsonl"
@@ -25,24 +27,16 @@ LATEST = "latest"
 # Search depth below the root: an output path has two or three parts.
 _MAX_DEPTH = 8
 
-FORMAT = 1
-"""Newest run folder layout this version reads; `runs.folder` has the same number."""
-
 
 class DiscoveredRun(NamedTuple):
-    """A readable run. `live` runs are read from their journal.
-
-    `damaged` marks runs read from the journal because their Parquet file was modified;
-    `shortened` those whose journal has lost a part.
-    """
+    """A readable run. `live` runs are read from their journal; `problems` are what is damaged."""
 
     path: Path
     name: str
     facts: RunFacts
     live: bool
     tags: tuple[str, ...] = ()
-    damaged: bool = False
-    shortened: bool = False
+    problems: tuple[str, ...] = ()
 
     @property
     def source(self) -> Path:
@@ -168,32 +162,19 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool
 
 def read_run(folder: Path, root: Path, *, annotated: bool = True) -> DiscoveredRun:
     """Read one run, from its facts.json while that is valid, else from its spec."""
-    name = _name(folder, root)
+    name, noted = _name(folder, root), list[str]()
     tags: tuple[str, ...] = ()
     if annotated:
         from proctor.runs.annotations import tags_of
 
-        tags = tags_of(folder)
-    stored = read_facts(folder)
-    if stored is not None:
-        if stored.facts.format > FORMAT:
-            raise ProctorError(
-                f"the folder has format {stored.facts.format}, this version reads up to {FORMAT}",
-                where=str(folder / SPEC),
-                hint="upgrade proctor",
-            )
-        return DiscoveredRun(
-            folder,
-            name,
-            stored.facts,
-            not stored.parquet_is_current,
-            tags,
-            stored.damaged,
-            stored.shortened,
-        )
-    # Imported here: most runs have valid facts, and a query then loads no YAML parser.
-    from proctor.runs.folder import RunFolder
-
+        tags = tags_of(folder, noted)
+    state = check_files(folder, (FACTS, PARQUET))
+    problems = (*map(str, state.damage), *noted)
+    damaged = {Path(each.where).name for each in state.damage}
+    facts = read_facts(folder) if state.checksums and FACTS not in damaged else None
+    if facts is not None:
+        live = not state.current or PARQUET in damaged
+        return DiscoveredRun(folder, name, facts, live, tags, problems)
     spec = RunFolder.open(folder).read_spec()
     try:
         facts = facts_of_spec(spec)
@@ -204,7 +185,7 @@ def read_run(folder: Path, root: Path, *, annotated: bool = True) -> DiscoveredR
         ) from None
     # Without facts nothing says that the Parquet file is complete; the journal always is.
     live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
-    return DiscoveredRun(folder, name, facts, live, tags)
+    return DiscoveredRun(folder, name, facts, live, tags, problems)
 
 
 def _name(folder: Path, root: Path) -> str:

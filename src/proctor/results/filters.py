@@ -53,7 +53,9 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
     if unknown:
         raise ProctorError(
             f"there is no filter {unknown[0]!r}",
-            hint=did_you_mean(unknown[0], Filters.__annotations__)
+            hint="it is `case` here"
+            if unknown[0] == "scenario"
+            else did_you_mean(unknown[0], Filters.__annotations__)
             or f"filters: {', '.join(Filters.__annotations__)}; or where={{'column': value}}",
         )
     now = clock() if clock else datetime.now(UTC)

@@ -35,7 +35,7 @@ from proctor.stats.gate import (
     Gate,
     GateRule,
     Verdict,
-    agent_flakiness,
+    case_flakiness,
     infrastructure_flakiness,
     judge_flakiness,
     judge_gate,
@@ -80,8 +80,16 @@ def flakiness_of(arm: AgentOutcomes, votes: Votes | None = None) -> tuple[CaseFl
             case=case.case,
             agent=arm.agent,
             params=arm.params,
-            by_agent=agent_flakiness(case.passes, case.trials, case.infra),
-            by_judge=judge_flakiness(votes.get(CellKey(case.case, arm.agent, arm.params), ())),
+            by_agent=case_flakiness([each.counts for each in case.instances]),
+            by_judge=judge_flakiness(
+                [
+                    vote
+                    for params in dict.fromkeys(
+                        each.params or arm.params for each in case.instances
+                    )
+                    for vote in votes.get(CellKey(case.case, arm.agent, params), ())
+                ]
+            ),
             by_infrastructure=infrastructure_flakiness(case.trials, case.infra),
         )
         for case in arm.cases
@@ -370,7 +378,11 @@ def judge_arm(
             f"{plural(len(stopped), 'cell')} stopped early ({some(stopped)}): such rates"
             " are biased and no test at a fixed number of trials is valid; run without --early-stop"
         )
-        gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)
+        none = {"drop_at_most": None, "p_value": None, "adjusted": None}
+        score = None if gate.score is None else replace(gate.score, **none)
+        gate = replace(
+            gate, verdict="NOT COMPARABLE", reason=reason, advice=None, score=score, **none
+        )
     # Last, because it overrides: one failure of a must-pass case needs no statistics.
     broken = tuple(
         case.case
@@ -387,7 +399,7 @@ def judge_arm(
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
     """Yield what is missing: only trials that exist and can be read are tested."""
     if run.damaged:
-        yield f"{plural(run.damaged, 'line')} in the journal of the {name} cannot be read"
+        yield f"{plural(run.damaged, 'part')} of the {name} cannot be read"
     missing = sum(
         max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
         for arm in arms
@@ -395,8 +407,11 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
         # A cell that stopped early is complete.
         if case.asked is not None and not case.stopped
     )
-    if missing:
-        why = f" ({run.stopped})" if run.stopped else ""
+    why = f" ({run.stopped})" if run.stopped else ""
+    if "imported" in run.spec:
+        if missing or why:
+            yield f"the {name} was imported incomplete{why}"
+    elif missing:
         yield f"{missing} planned trials of the {name} are missing{why}: `proctor run --resume`"
 
 

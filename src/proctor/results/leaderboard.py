@@ -140,9 +140,12 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def entrants_of(runs: Sequence[Run]) -> tuple[Entrant, ...]:
-    """Return every agent of some runs; one in several runs is labelled with its run."""
-    seen = [(run, arm) for run in runs for arm in outcomes_of(run)]
+def entrants_of(runs: Sequence[Run], *, by_params: bool = False) -> tuple[Entrant, ...]:
+    """Return every agent of some runs; one in several runs is labelled with its run.
+
+    With `by_params` an agent under other parameters of a scenario is another one.
+    """
+    seen = [(run, arm) for run in runs for arm in outcomes_of(run, by_params=by_params)]
     names = Counter(arm.name for _, arm in seen)
     hashes = {run.path: case_hashes(run.spec) if len(runs) > 1 else {} for run in runs}
     return tuple(
@@ -301,7 +304,8 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         intervals[name] = replace(interval, left_out=len(draws) - len(values))
     if seen.unpriced_calls:
         why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
-        intervals["cost_usd"] = without_bounds(intervals["cost_usd"], why)
+        # The mean of what is known is no bound: the trials without a price may cost less.
+        intervals["cost_usd"] = replace(without_bounds(intervals["cost_usd"], why), value=None)
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
     rate = rate_over(seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped)
     if len(seen.instances) > 1 and not seen.stopped and not any(c.cluster for c in seen.cases):

@@ -2,17 +2,14 @@
 
     results/<experiment>/<date>_<seq>/facts.json      written when the run ends
 
-Guarantees: it is used only while the spec, the journal and the Parquet file are the ones it was
-written from (by size and time, else by content); otherwise a query reads those files. So it can be
-deleted, copied or left behind at any time: an answer becomes slower, never wrong. Trade-off: a
-journal is identified by its length and its end, not read as a whole, so harm that changes neither
-its length nor its time is found only by commands that read it.
+Guarantees: it is used only while the spec is the one it was written from, and the Parquet file only
+while it holds everything the journal does (see `check_files`); otherwise a query reads spec and
+journal. So it can be deleted, copied or left behind at any time: an answer becomes slower, never
+wrong.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import read_bounded, write_atomic
 
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
@@ -47,22 +45,14 @@ def as_text(value: Any) -> str | None:
 
 
 NAME = "facts.json"
-VERSION = 2
+VERSION = 3
 """Version of facts.json; other versions are ignored and the spec is read."""
 
 CLUSTER = "cluster"
 """Case property that names its cluster (a shared fixture, a document)."""
 
-# Bytes hashed at the end of a journal to distinguish journals of equal length.
-_TAIL = 4096
-
-
-class Stamp(msgspec.Struct, frozen=True):
-    """Identity of a file's content: by size and time, else by hash."""
-
-    size: int
-    mtime_ns: int
-    sha256: str
+MAX_FACTS = 64 << 20
+"""Maximum size of facts.json: some 100,000 cases."""
 
 
 class AgentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,9 +99,6 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     user: str | None = None
     commit: str | None = None
     agents: dict[str, AgentFacts] = {}
-    spec: Stamp | None = None
-    journal: Stamp | None = None
-    parquet: Stamp | None = None
     columns: tuple[str, ...] = ()
     stopped_early: tuple[StoppedRows, ...] = ()
     damaged: int = 0
@@ -128,82 +115,13 @@ _CASES = msgspec.json.Decoder(list[CaseMetadata])
 _FACTS = msgspec.json.Decoder(RunFacts)
 
 
-class StoredMetadata(NamedTuple):
-    """Facts read from a run folder, and whether results.parquet contains all of its journal.
-
-    A Parquet file that changed though the journal did not is `damaged`: Proctor did not write it.
-    So is a journal that became shorter (`shortened`): Proctor only appends.
-    """
-
-    facts: RunFacts
-    parquet_is_current: bool
-    damaged: bool = False
-    shortened: bool = False
-
-
-def read_facts(run: Path) -> StoredMetadata | None:
-    """Read the facts of a run; None when there are no valid ones."""
-    base = str(run)
+def read_facts(run: Path) -> RunFacts | None:
+    """Read the facts of a run; None when there are none of this version."""
     try:
-        with open(f"{base}/{NAME}", "rb") as file:  # noqa: PTH123 (once per run: pathlib is slower)
-            facts = _FACTS.decode(file.read())
-    except (OSError, msgspec.MsgspecError):
+        facts = _FACTS.decode(read_bounded(run / NAME, MAX_FACTS))
+    except (OSError, ProctorError, msgspec.MsgspecError, RecursionError):
         return None
-    if facts.version != VERSION or not _file_state(f"{base}/_spec_.yaml", facts.spec).same:
-        return None
-    journal = _file_state(f"{base}/trials.jsonl", facts.journal, tail=True)
-    parquet = _file_state(f"{base}/results.parquet", facts.parquet, tail=True)
-    # If only the journal has another time, it was changed in place, perhaps before the end that
-    # identifies it. In a copied folder the Parquet file has another time as well.
-    same = journal.same and (journal.same_time or not parquet.same_time)
-    if not parquet.same:
-        # Resuming a run writes to its journal first, so an outdated Parquet file is expected then.
-        return StoredMetadata(facts, False, same and parquet.exists, journal.shorter)
-    # Without a journal (deleted to free space) the Parquet file is all there is.
-    return StoredMetadata(facts, same or not journal.exists, shortened=journal.shorter)
-
-
-class _FileState(NamedTuple):
-    """A file compared with its stamp."""
-
-    exists: bool
-    same: bool = False
-    same_time: bool = False
-    shorter: bool = False
-
-
-def _file_state(path: str, stamp: Stamp | None, *, tail: bool = False) -> _FileState:
-    """Compare a file with its stamp."""
-    try:
-        now = os.stat(path)  # noqa: PTH116 (once per file of every run: pathlib is slower)
-    except OSError:
-        return _FileState(exists=False)
-    if stamp is None or now.st_size != stamp.size:
-        return _FileState(exists=True, shorter=stamp is not None and now.st_size < stamp.size)
-    if now.st_mtime_ns == stamp.mtime_ns:
-        return _FileState(exists=True, same=True, same_time=True)
-    # A copied folder has other times, so the content decides.
-    return _FileState(exists=True, same=_digest(Path(path), tail) == stamp.sha256)
-
-
-def _digest(path: Path, tail: bool) -> str | None:
-    try:
-        with path.open("rb") as file:
-            # A journal may have gigabytes, but it only grows: its length and its end identify it.
-            if tail:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return hashlib.sha256(file.read()).hexdigest()
-    except OSError:
-        return None
-
-
-def stamp_of(path: Path, *, tail: bool = False) -> Stamp | None:
-    """Return the current stamp of a file; None when it does not exist."""
-    digest = _digest(path, tail)
-    if digest is None:
-        return None
-    now = path.stat()
-    return Stamp(now.st_size, now.st_mtime_ns, digest)
+    return facts if facts.version == VERSION else None
 
 
 def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
@@ -255,25 +173,6 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def write_facts(run: Run) -> None:
-    """Write the facts of a run whose results.parquet was just written; needs the lock."""
-    from proctor.files import write_atomic
-    from proctor.runs.parquet import COLUMNS
-
-    folder = run.folder
-    stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
-    facts = msgspec.structs.replace(
-        facts_of_spec(run.spec),
-        spec=stamp_of(folder.spec_path),
-        journal=stamp_of(folder.journal_path, tail=True),
-        parquet=stamp_of(folder.parquet_path, tail=True),
-        columns=tuple(COLUMNS),
-        stopped_early=_stopped_rows(run, stopped) if stopped else (),
-        damaged=run.damaged,
-    )
-    write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
-
-
 def _stopped_rows(run: Run, stopped: Mapping[CellKey, tuple[int, str]]) -> tuple[StoppedRows, ...]:
     """Return the rows of results.parquet of each cell that stopped early, after how many trials.
 
@@ -322,14 +221,24 @@ def finalise(
     Journal and spec are only read, so it can be repeated at any time. What the caller knows
     already need not be read: see `Run` and `write_parquet`.
     """
-    from proctor.runs.parquet import parquet_in_background, write_summaries
+    from proctor.runs.folder import CHECKSUMS, write_checksums
+    from proctor.runs.parquet import COLUMNS, parquet_in_background, write_summaries
     from proctor.runs.run import Run
 
+    # First: those of an earlier end do not fit the files that are written now.
+    (folder.path / CHECKSUMS).unlink(missing_ok=True)
     run = Run(folder.path, spec=spec, finished=finished)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
     # The Parquet file takes longest, so the summaries are written at the same time.
     with parquet_in_background(folder, in_order=in_order):
         write_summaries(folder, run.cells, about)
-    # Last: its stamps are of the files written before.
-    write_facts(run)
+    stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
+    facts = msgspec.structs.replace(
+        facts_of_spec(run.spec),
+        columns=tuple(COLUMNS),
+        stopped_early=_stopped_rows(run, stopped) if stopped else (),
+        damaged=run.damaged_lines,
+    )
+    write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
+    write_checksums(folder)
     return run

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
 from proctor.results.metadata import CLUSTER, as_mapping, as_text
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
+from proctor.runs.journal import CountedLine
 from proctor.runs.run import Run
 from proctor.runs.trial import UNJUDGED, CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import (
@@ -49,8 +50,8 @@ class Excluded(msgspec.Struct, frozen=True):
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Observations of one case, or of one instance of it.
 
-    Where the experiment has seeds, `parts` are the instances, one for each `seed`, and the case is
-    their sum.
+    Where the experiment has seeds, or parameters of a scenario, `parts` are the instances, one for
+    each `seed` and set of `params`, and the case is their sum.
 
     `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in plan
     order, without the `unscored` ones (judged, but no check had a weight). `after_stop` trials
@@ -77,6 +78,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     spent_usd: tuple[float, ...] = ()
     unpriced_calls: int = 0
     seed: int | None = None
+    params: str = ""
     parts: tuple[CaseOutcome, ...] = ()
 
     @property
@@ -86,8 +88,10 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The case, with its seed where it has one."""
-        return self.case if self.seed is None else f"{self.case} [seed {self.seed}]"
+        """The case, with its parameters and seed where it has them."""
+        marks = [self.params] if self.params else []
+        marks += [] if self.seed is None else [f"seed {self.seed}"]
+        return f"{self.case} [{', '.join(marks)}]" if marks else self.case
 
     @property
     def counts(self) -> CaseCounts:
@@ -116,20 +120,20 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def merged(cls, parts: Sequence[CaseOutcome], asked: int | None = None) -> CaseOutcome:
-        """Return the sum of some outcomes of one case."""
-        if len(parts) == 1 and parts[0].seed is None:
-            return parts[0]
+        """Return the sum of some outcomes of one case, of which `asked` trials were planned."""
+        if len(parts) == 1 and parts[0].label == parts[0].case:
+            return msgspec.structs.replace(parts[0], asked=asked)
         sums: dict[str, Any] = {
             name: tuple(chain.from_iterable(getattr(part, name) for part in parts))
             if name in _LISTS
             else sum(getattr(part, name) for part in parts)
             for name in _ADDITIVE
         }
-        seeded = any(part.seed is not None for part in parts)
+        several = any(part.label != part.case for part in parts)
         # Early stopping of any part biases the sum.
         sums["stopped"] = next((part.stopped for part in parts if part.stopped), None)
         return msgspec.structs.replace(
-            parts[0], **sums, seed=None, asked=asked, parts=tuple(parts) if seeded else ()
+            parts[0], **sums, seed=None, params="", asked=asked, parts=tuple(parts) * several
         )
 
 
@@ -139,7 +143,7 @@ _LISTS = ("scores", "latencies_ms", "costs_usd", "spent_usd")
 _ADDITIVE = tuple(
     name
     for name in CaseOutcome.__struct_fields__
-    if name not in ("case", "asked", "threshold", "cluster", "stopped", "seed", "parts")
+    if name not in ("case", "asked", "threshold", "cluster", "stopped", "seed", "params", "parts")
 )
 
 
@@ -237,21 +241,7 @@ def cluster_of(case: CaseOutcome) -> str:
     return case.cluster or f"case {case.case}"
 
 
-class TrialOutcome(Protocol):
-    """Fields of a trial that determine where its cell stops."""
-
-    index: int
-    axis_seed: int | None
-    status: TrialStatus
-    score: float | None
-
-    @property
-    def cell(self) -> CellKey:
-        """The cell of the trial."""
-        ...
-
-
-JudgedTrial = TypeVar("JudgedTrial", bound=TrialOutcome)
+JudgedTrial = TypeVar("JudgedTrial", Trial, CountedLine)
 
 
 class ObservedTrial(NamedTuple, Generic[JudgedTrial]):
@@ -305,52 +295,58 @@ def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {str(case["id"]): case for case in cases if "id" in case}
 
 
-def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
-    """Return the outcomes of a run by agent and parameters."""
-    observed: dict[CellKey, list[ObservedTrial[Trial]]] = defaultdict(list)
-    for seen in observe(run.trials(), run.spec):
-        observed[seen.trial.cell].append(seen)
-    plan = planned_cells(run.spec)
-    cases = case_properties(run.spec)
-    cells = [
-        (
-            key,
-            _case_outcome(
-                key.case, observed.get(key, ()), plan.get(key), cases.get(key.case, {}), run
-            ),
-        )
-        for key in sorted({*plan, *observed})
-    ]
-    return by_agent(cells)
+def outcomes_of(run: Run, *, by_params: bool = False) -> tuple[AgentOutcomes, ...]:
+    """Return the outcomes of a run by agent and parameters.
+
+    Parameters of a scenario make other instances of it, which all agents share; those of other
+    cases are the agent's. With `by_params` all of them are.
+    """
+    experiment = as_mapping(run.spec.get("experiment"))
+    scenarios = as_mapping(as_mapping(experiment.get("scenarios")).get("cases"))
+    plan, cases = planned_cells(run.spec), case_properties(run.spec)
+    seen: dict[CellKey, dict[int | None, list[ObservedTrial[Trial]]]] = {
+        key: defaultdict(list) for key in plan
+    }
+    for one in observe(run.trials(), run.spec):
+        seen.setdefault(one.trial.cell, defaultdict(list))[one.trial.axis_seed].append(one)
+    instances: list[tuple[CellKey, CaseOutcome]] = []
+    planned: Counter[CellKey] = Counter()
+    for key in sorted(seen):
+        params = "" if by_params or key.case not in scenarios else key.params
+        group = key._replace(params="") if params else key
+        cell, written = plan.get(key), cases.get(key.case, {})
+        planned[group] += 0 if cell is None else cell.trials
+        for seed, trials in (seen[key] or {None: []}).items():
+            found = _instance(key.case, seed, trials, cell, written, run)
+            instances.append((group, msgspec.structs.replace(found, params=params)))
+    return by_agent(instances, planned)
 
 
-def by_agent(cells: Iterable[tuple[CellKey, CaseOutcome]]) -> tuple[AgentOutcomes, ...]:
-    """Group cells by agent and parameters, in order."""
-    grouped: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
-    for key, outcome in cells:
-        grouped[key.agent, key.params].append(outcome)
+def by_agent(
+    instances: Iterable[tuple[CellKey, CaseOutcome]], planned: Mapping[CellKey, int] | None = None
+) -> tuple[AgentOutcomes, ...]:
+    """Group instances by agent and parameters, and by case; parts of one instance are added."""
+    cells: dict[CellKey, dict[str, list[CaseOutcome]]] = defaultdict(lambda: defaultdict(list))
+    for key, each in instances:
+        cells[key][each.label].append(each)
+    arms: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
+    for key, by_label in sorted(cells.items()):
+        parts = [same_instance(each) for each in by_label.values()]
+        asked = (planned or {}).get(key) or None
+        arms[key.agent, key.params].append(CaseOutcome.merged(parts, asked))
     return tuple(
-        AgentOutcomes(
-            agent=agent, params=params, cases=tuple(sorted(cases, key=lambda case: case.case))
-        )
-        for (agent, params), cases in sorted(grouped.items())
+        AgentOutcomes(agent=agent, params=params, cases=tuple(cases))
+        for (agent, params), cases in sorted(arms.items())
     )
 
 
-def _case_outcome(
-    case: str,
-    seen: Sequence[ObservedTrial[Trial]],
-    plan: CellPlan | None,
-    written: Mapping[str, Any],
-    run: Run,
-) -> CaseOutcome:
-    by_seed: dict[int | None, list[ObservedTrial[Trial]]] = defaultdict(list)
-    for one in seen:
-        by_seed[one.trial.axis_seed].append(one)
-    if not by_seed.keys() - {None}:
-        return _instance(case, None, seen, plan, written, run)
-    parts = [_instance(case, seed, by_seed[seed], plan, written, run) for seed in by_seed]
-    return CaseOutcome.merged(parts, plan.trials if plan is not None else None)
+def same_instance(parts: Sequence[CaseOutcome]) -> CaseOutcome:
+    """Return the sum of the parts of one instance."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    whole = CaseOutcome.merged(parts)
+    return msgspec.structs.replace(whole, seed=first.seed, params=first.params, parts=())
 
 
 def _instance(
@@ -375,8 +371,6 @@ def _instance(
         infra=sum(trial.status in UNJUDGED for trial in counted),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
-        # A plan is for all instances of a case together.
-        asked=plan.trials if plan is not None and seed is None else None,
         threshold=plan.threshold if plan is not None else None,
         cluster=as_text(as_mapping(written.get("properties")).get(CLUSTER)),
         stopped=seen[0].stopped if seen else None,
@@ -427,9 +421,9 @@ class PairedOutcomes(NamedTuple):
 
 
 def pair(first: AgentOutcomes, second: AgentOutcomes) -> PairedOutcomes:
-    """Align two arms by instance: case id and seed."""
-    a = {(each.case, each.seed): each for each in first.instances}
-    b = {(each.case, each.seed): each for each in second.instances}
+    """Align two arms by instance: case id, parameters of a scenario and seed."""
+    a = {each.label: each for each in first.instances}
+    b = {each.label: each for each in second.instances}
     both = [key for key in a if key in b]
     return PairedOutcomes(
         tuple(a[key] for key in both),
@@ -441,18 +435,21 @@ def pair(first: AgentOutcomes, second: AgentOutcomes) -> PairedOutcomes:
 
 def by_case(reasons: Sequence[tuple[CaseOutcome, str]], compared: set[str]) -> dict[str, str]:
     """Return why instances were left out, by case; seeds are named where others are compared."""
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for instance, why in reasons:
-        seeds = groups[instance.case, why]
+        seeds = groups[instance.case, instance.params, why]
         seeds += [] if instance.seed is None else [instance.seed]
     partly = compared | {
-        case for case, times in Counter(case for case, _ in groups).items() if times > 1
+        case for case, times in Counter(case for case, *_ in groups).items() if times > 1
     }
     return {
-        f"{case} ({plural(len(seeds), 'instance')}: {seed_list(seeds)})"
-        if seeds and case in partly
-        else case: why
-        for (case, why), seeds in groups.items()
+        (f"{case} [{params}]" if params else case)
+        + (
+            f" ({plural(len(seeds), 'instance')}: {seed_list(seeds)})"
+            if seeds and case in partly
+            else ""
+        ): why
+        for (case, params, why), seeds in groups.items()
     }
 
 
@@ -477,8 +474,9 @@ def estimand_line(estimand: Estimand, cases: int, instances: int) -> str:
     size += f" ({plural(instances, 'instance')})" if instances != cases else ""
     if estimand == "suite":
         return (
-            f"estimand suite (the default: the question is what changed on what ran): exactly these"
-            f" {size}, only trial noise counts; --estimand population is about cases like these"
+            "estimand suite (the default: the question is what changed on what ran): exactly"
+            f" {'this' if cases == 1 else 'these'} {size}, only trial noise counts; --estimand"
+            " population is about cases like these"
         )
     if cases == 1:
         return (
@@ -514,16 +512,7 @@ def pair_agents(first: Sequence[AgentOutcomes], second: Sequence[AgentOutcomes])
 Estimate = TypeVar("Estimate", Interval, DifferenceTest)
 
 
-class Stoppable(Protocol):
-    """Trials that may have stopped early."""
-
-    @property
-    def stopped(self) -> str | int | None:
-        """The reason or the number of such trials; falsy where there is none."""
-        ...
-
-
-def unless_stopped(figure: Estimate, cases: Iterable[Stoppable]) -> Estimate:
+def unless_stopped(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
     """Return an interval or test, without its bounds or p-value where a case stopped early."""
     if not any(case.stopped for case in cases):
         return figure

@@ -16,6 +16,7 @@ import msgspec
 from proctor.errors import ProctorError, did_you_mean
 from proctor.files import append_line, read_lines
 from proctor.runs.folder import RunFolder
+from proctor.runs.journal import has_checksums
 from proctor.runs.provenance import who
 from proctor.trace.redact import default_redactor
 
@@ -89,7 +90,8 @@ def _add(
 
 def notes_of(run: Path | str, problems: list[str] | None = None) -> list[Note]:
     """Return all notes and tag changes of a run, oldest first."""
-    return list(read_lines(Path(run) / FILE, Note, problems))
+    path = Path(run) / FILE
+    return list(read_lines(path, Note, problems, checked=has_checksums(path.parent)))
 
 
 def annotations_of(run: Path | str, problems: list[str] | None = None) -> list[Note]:

@@ -7,18 +7,19 @@ that a review shows what changed; the cost is that listing opens every file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 import proctor
 from proctor.errors import ProctorError, did_you_mean
-from proctor.files import write_atomic
+from proctor.files import read_bounded, write_atomic
 from proctor.runs.folder import safe_name
+from proctor.runs.segments import MAX_TRACE
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import without_surrogates
 from proctor.trace import Trace
@@ -185,9 +186,14 @@ class BaselineStore:
         """Return the versions of an agent, by the time they were started."""
         return list(dict.fromkeys(each.version for each in self.list(agent).baselines))
 
-    def missing(self, agent: str, version: str, case: str) -> str:
-        """Return one line on why a baseline is missing, and what to do."""
-        versions = self.versions(agent)
+    def missing(
+        self, agent: str, version: str, case: str, versions: Sequence[str] | None = None
+    ) -> str:
+        """Return one line on why a baseline is missing, and what to do.
+
+        `versions` of the agent, where they are known: finding them opens every file.
+        """
+        versions = self.versions(agent) if versions is None else versions
         if version in versions:
             save = f"proctor baseline save --version {version}"
             return f"{version} has no case {case!r}: save it with `{save}`"
@@ -260,12 +266,6 @@ def models_of(trace: Trace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(span.model for span in trace.llm_calls if span.model))
 
 
-def spec_hash(case: Any) -> str:
-    """Return the SHA-256 of a resolved case; the order of its keys does not matter."""
-    plain = without_surrogates(msgspec.to_builtins(case, enc_hook=str, str_keys=True))
-    return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
-
-
 def _encoded(baseline: Baseline, trace: Trace) -> bytes:
     document = {
         "proctor_baseline": FORMAT,
@@ -278,9 +278,9 @@ def _encoded(baseline: Baseline, trace: Trace) -> bytes:
 
 def _decoded(path: Path) -> _File:
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except OSError as error:
-        raise BaselineError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        file = msgspec.json.decode(read_bounded(path, MAX_TRACE), type=_File)
+    except (OSError, ProctorError) as error:
+        raise BaselineError(f"cannot be read: {error}", where=str(path)) from None
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BaselineError(f"damaged baseline: {error}", where=str(path)) from None
     if file.proctor_baseline != FORMAT:

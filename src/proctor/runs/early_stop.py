@@ -48,29 +48,68 @@ class Stop(NamedTuple):
     reason: str
 
 
-StoppingRule = Callable[[Sequence[FinishedTrial], CellPlan], str | None]
+class CellTally:
+    """The trials of a cell so far, in plan order, as rules use them.
+
+    Counts are kept as trials are added: a rule that looks after every trial must not read all
+    earlier ones again.
+    """
+
+    def __init__(self, trials: Iterable[FinishedTrial] = ()) -> None:
+        self.last: FinishedTrial | None = None
+        self.trials = 0
+        self.scores = 0
+        """Judged trials with a score."""
+        self.not_judged = 0
+        self.failed = False
+        """Whether a judged trial did not pass."""
+        self._sum = 0
+        for trial in trials:
+            self.add(trial)
+
+    def add(self, trial: FinishedTrial) -> None:
+        """Add the next trial of the plan."""
+        self.last = trial
+        self.trials += 1
+        if not trial.status.judged:
+            self.not_judged += 1
+            return
+        self.failed = self.failed or trial.status != TrialStatus.PASSED
+        if trial.score is not None:
+            self.scores += 1
+            numerator, denominator = trial.score.as_integer_ratio()
+            self._sum += numerator * (_UNIT // denominator)
+
+    @property
+    def total(self) -> float:
+        """The sum of the scores, rounded once: the order of the additions does not matter."""
+        return self._sum / _UNIT
+
+
+_UNIT = 2**1074
+"""Every float is a whole multiple of one over this."""
+
+
+StoppingRule = Callable[[CellTally, CellPlan], str | None]
 """Return a reason to stop after these trials of a cell (a prefix of its plan), or None."""
 
 
-def hard_fail(prefix: Sequence[FinishedTrial], _plan: CellPlan) -> str | None:
+def hard_fail(seen: CellTally, _plan: CellPlan) -> str | None:
     """The first blocking failure decides the verdict."""
-    if prefix and prefix[-1].status == TrialStatus.HARD_FAIL:
-        return f"hard fail in trial {prefix[-1].number}"
+    if seen.last is not None and seen.last.status == TrialStatus.HARD_FAIL:
+        return f"hard fail in trial {seen.last.number}"
     return None
 
 
-def out_of_reach(prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
+def out_of_reach(seen: CellTally, plan: CellPlan) -> str | None:
     """Perfect scores in all remaining trials would still leave the mean below the threshold."""
-    scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
     # A trial without a verdict takes no part in the mean, so fewer scores remain possible.
-    lost = sum(1 for seen in prefix if not seen.status.judged)
-    possible = plan.trials - lost
-    if not scores or possible <= 0:
+    possible = plan.trials - seen.not_judged
+    if not seen.scores or possible <= 0:
         return None
-    best = (sum(scores) + possible - len(scores)) / possible
+    best = (seen.total + possible - seen.scores) / possible
     # A cell all of whose trials passed has passed, whatever its mean.
-    lost_one = any(seen.status.judged and seen.status != TrialStatus.PASSED for seen in prefix)
-    if best < plan.threshold and lost_one:
+    if best < plan.threshold and seen.failed:
         return f"threshold {plan.threshold:g} out of reach: at best {best:.3f}"
     return None
 
@@ -92,17 +131,16 @@ class Sequential:
             )
         self.alpha = alpha
 
-    def __call__(self, prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
+    def __call__(self, seen: CellTally, plan: CellPlan) -> str | None:
         """Return the side of the threshold that the scores so far have settled on."""
         from proctor.stats.sequential import EProcess
 
-        last = prefix[-1] if prefix else None
+        last = seen.last
         if last is None or not last.status.judged or last.score is None:
             return None  # nothing new was observed
         if not 0 < plan.threshold < 1:
             return None  # no mean lies beyond the ends, so there is nothing to distinguish
-        scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
-        n, total = len(scores), math.fsum(scores)
+        n, total = seen.scores, seen.total
         # The second side mirrors the first: lost scores, against one minus the threshold.
         sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
         for side, gained, required in sides:
@@ -152,11 +190,16 @@ def find_stop(
     ordered: Sequence[FinishedTrial], plan: CellPlan, rules: Sequence[StoppingRule]
 ) -> Stop | None:
     """Return where a cell was decided, given its trials in plan order."""
-    for end in range(1, len(ordered) + 1) if rules else ():
+    if plan.stopped is not None:
+        # An import plans the trials that counted in its source.
+        return Stop(plan.trials, plan.stopped)
+    seen = CellTally()
+    for trial in ordered if rules else ():
+        seen.add(trial)
         for rule in rules:
-            reason = rule(ordered[:end], plan)
+            reason = rule(seen, plan)
             if reason is not None:
-                return Stop(end, reason)
+                return Stop(seen.trials, reason)
     return None
 
 
@@ -176,7 +219,7 @@ class EarlyStop:
     def __init__(self, rules: Sequence[StoppingRule]) -> None:
         self._rules = rules
         self._waiting: dict[CellKey, dict[int, FinishedTrial]] = {}
-        self._prefix: dict[CellKey, list[FinishedTrial]] = {}
+        self._seen: dict[CellKey, CellTally] = {}
         self._decided: set[CellKey] = set()
 
     def stopped(self, cell: CellKey) -> bool:
@@ -189,12 +232,12 @@ class EarlyStop:
         if not self._rules or cell in self._decided:
             return
         waiting = self._waiting.setdefault(cell, {})
-        prefix = self._prefix.setdefault(cell, [])
+        seen = self._seen.setdefault(cell, CellTally())
         waiting[position] = FinishedTrial.of(trial)
         # Trials finish in any order, and rules see them in plan order: up to the first gap.
-        while (following := waiting.pop(len(prefix), None)) is not None:
-            prefix.append(following)
-            if any(rule(prefix, plan) for rule in self._rules):
+        while (following := waiting.pop(seen.trials, None)) is not None:
+            seen.add(following)
+            if any(rule(seen, plan) for rule in self._rules):
                 self._decided.add(cell)
-                del self._waiting[cell], self._prefix[cell]
+                del self._waiting[cell], self._seen[cell]
                 return

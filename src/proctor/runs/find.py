@@ -31,8 +31,15 @@ def find_run(text: str | Path, root: Path | str) -> Path:
     for place in (path, root / path):
         if (place / "_spec_.yaml").is_file():
             return place
-    tags = tagged(root)
+    problems: list[str] = []
+    tags = tagged(root, problems)
     named = [each.run for each in tags if each.name == str(text)]
+    if problems and str(text) != LATEST:
+        # A lost tag would select another run without a word.
+        raise ProctorError(
+            f"cannot tell which run is tagged {str(text)!r}: {problems[0]}",
+            hint="name the run by its path, or restore the file",
+        )
     # Before the check of folders: a folder that is not a run may have the same name.
     if named:
         return named[-1]

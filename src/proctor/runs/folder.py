@@ -1,22 +1,53 @@
-"""A run on disk: a self-contained folder."""
+"""A run on disk: a self-contained folder, and whether it is still as it was written.
+
+Guarantees: the spec, every line of the journal, every trace and every derived file has a CRC-32
+that is stored outside of what a single change can reach. What does not match is reported with a
+remedy and never counted as a result. Runs of format 1 have no checksums: they are not verified.
+Trade-off: a file whose size and time are as recorded is not read again, unless the command needs
+its content; `proctor runs verify` reads everything.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping
+import zlib
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+import msgspec
 import yaml
 
 from proctor.errors import ProctorError
-from proctor.files import lock_file, write_atomic
-from proctor.runs import segments
-from proctor.runs.journal import Journal, JournalIndex, Sync, read_journal
+from proctor.files import (
+    FOLDER_MODE,
+    MAX_YAML_BYTES,
+    add_checksum,
+    checksum_ok,
+    fsync_folder,
+    load_yaml,
+    lock_file,
+    read_bounded,
+    write_atomic,
+)
+from proctor.runs import heartbeat, segments
+from proctor.runs.journal import (
+    RESTORE,
+    Damage,
+    Journal,
+    JournalIndex,
+    Sync,
+    has_checksums,
+    last_sequence,
+    read_journal,
+)
 from proctor.runs.trial import Trial
+from proctor.sanitize import without_surrogates
 from proctor.trace import Trace
 
 # Create a run folder by a pattern such as `{experiment}/{date}_{seq}`. Two processes that create
@@ -42,7 +73,10 @@ class RunFolderError(ProctorError):
 
 def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
     """Create a unique directory below `root`; `names` are the values of the other tokens."""
-    parts = [_filled(part, names) for part in pattern.split("/")]
+    filled = pattern
+    for name, value in names.items():
+        filled = filled.replace(f"{{{name}}}", value)
+    parts = filled.split("/")
     # The component that must be new: the numbered one, else the last.
     numbered = next((i for i, part in enumerate(parts) if _SEQ in part), len(parts) - 1)
     parent = root.joinpath(*parts[:numbered])
@@ -63,7 +97,7 @@ def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
             shown = f"{number:03d}"
             path = parent / new.replace(_SEQ, shown)
             try:
-                path.mkdir()
+                path.mkdir(mode=FOLDER_MODE)
                 break
             except FileExistsError:
                 # Another process may have taken the number since the folder was listed.
@@ -76,6 +110,11 @@ def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
         # Components after the number belong to this run alone.
         inner = path.joinpath(*(part.replace(_SEQ, shown) for part in inside))
         inner.mkdir(parents=True, exist_ok=True)
+        # Each may be new, and the name of a folder is in the one above it.
+        for above in inner.parents:
+            fsync_folder(above)
+            if above == root.parent:
+                break
     except OSError as error:
         raise RunFolderError(
             f"cannot create a run folder: {error.strerror}",
@@ -87,15 +126,9 @@ def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
 
 def earlier_folders(root: Path, pattern: str, experiment: str) -> list[Path]:
     """Return folders that earlier runs of the pattern may have, runs or not."""
-    names = {"experiment": safe_name(experiment), "date": "*"}
-    glob = "/".join(_filled(part, names).replace(_SEQ, "*") for part in pattern.split("/"))
+    glob = pattern.replace("{experiment}", safe_name(experiment))
+    glob = glob.replace("{date}", "*").replace(_SEQ, "*")
     return sorted(root.glob(glob), reverse=True) if root.is_dir() else []
-
-
-def _filled(part: str, names: Mapping[str, str]) -> str:
-    for name, value in names.items():
-        part = part.replace(f"{{{name}}}", value)
-    return part
 
 
 def safe_name(text: str) -> str:
@@ -107,12 +140,15 @@ def safe_name(text: str) -> str:
 LOCK_TRIES, LOCK_WAIT = 10, 0.05
 """How often and how many seconds apart the writer lock is tried."""
 
-FORMAT = 1
-"""Version of the layout below; a reader refuses a newer one."""
+FORMAT = 2
+"""Version of the layout below; a reader refuses a newer one. Since 2, everything has checksums. A
+resumed run keeps its format."""
 
-# The C versions are several times faster, but PyYAML can be installed without them.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The C version is several times faster, but PyYAML can be installed without it.
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+_SPEC_END = b"# crc32: %08x\n"
+"""The last line of a spec: the checksum of everything before it."""
 
 
 class RunFolder:
@@ -125,6 +161,7 @@ class RunFolder:
       results.json              summary of every cell
       summary.csv               the same as a table
       facts.json                what queries need of the spec, while it holds
+      checksums.json            size, time and checksum of the files above: see `check_files`
       traces/000001.jsonl.zst   one zstd frame per trace
       heartbeat.json            the progress of the run, for observers: see `heartbeat`
       .checkpoints/             states of agents whose trials are under way: see `checkpoints`
@@ -189,7 +226,8 @@ class RunFolder:
         content = {"format": FORMAT, **spec}
         # In the given order: `find` looks for the run id at the start of the file only.
         text: str = yaml.dump(content, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
-        write_atomic(self.spec_path, text.encode())
+        encoded = text.encode()
+        write_atomic(self.spec_path, encoded + _SPEC_END % zlib.crc32(encoded))
         self._written = content
 
     def known_spec(self) -> dict[str, Any]:
@@ -201,14 +239,27 @@ class RunFolder:
     def read_spec(self) -> dict[str, Any]:
         """Return the resolved spec."""
         try:
-            spec = yaml.load(self.spec_path.read_bytes(), Loader=_LOADER)  # noqa: S506 (a safe loader)
-        except (OSError, yaml.YAMLError) as error:
-            raise RunFolderError(
-                f"cannot read the spec: {' '.join(str(error).split())}", where=str(self.spec_path)
-            ) from None
+            content = read_bounded(self.spec_path, MAX_YAML_BYTES)
+            spec = load_yaml(content)
+        except (OSError, yaml.YAMLError, ProctorError) as error:
+            reason = error.message if isinstance(error, ProctorError) else str(error)
+            raise self._unreadable_spec(" ".join(reason.split())) from None
         if not isinstance(spec, dict):
-            raise RunFolderError("the spec is not a mapping", where=str(self.spec_path))
-        return spec  # pyright: ignore[reportUnknownVariableType]
+            raise self._unreadable_spec("it is not a mapping")
+        found = cast("dict[str, Any]", spec)
+        number = found.get("format")
+        end = len(content) - len(_SPEC_END % 0)
+        # Format 1 has no checksum, and a later one may have another.
+        version = number if isinstance(number, int) else 1
+        due = version == FORMAT or (version < FORMAT and content.startswith(_SPEC_END[:9], end))
+        if due and content[end:] != _SPEC_END % zlib.crc32(content[:end]):
+            raise self._unreadable_spec("it is not as it was written")
+        return found
+
+    def _unreadable_spec(self, reason: str) -> RunFolderError:
+        return RunFolderError(
+            f"cannot read the spec: {reason}", where=str(self.spec_path), hint=RESTORE
+        )
 
     # -- trials ---------------------------------------------------------------------------------
 
@@ -226,12 +277,12 @@ class RunFolder:
 
     def repair(self) -> list[str]:
         """Truncate what a crash left behind; requires the lock. Return a description."""
-        problems: list[str] = []
-        refs = (t.trace for t in read_journal(self.journal_path, problems) if t.trace is not None)
         for part in self.path.glob(".*.part"):
             part.unlink(missing_ok=True)
-        # `trim` first: `problems` is filled while it reads the references.
-        return [*segments.trim(self.traces_path, refs), *problems]
+        problems: list[str] = []
+        refs = [t.trace for t in read_journal(self.journal_path, problems) if t.trace is not None]
+        # An unreadable line may refer to a trace too, and the journal may be restored.
+        return problems or segments.trim(self.traces_path, iter(refs))
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
@@ -260,6 +311,159 @@ class RunFolder:
             yield
 
 
+# -- checksums of files ---------------------------------------------------------------------------
+
+CHECKSUMS = "checksums.json"
+
+MAX_CHECKSUMS = 64 << 20
+"""Maximum size of the file: half a million files."""
+
+ALWAYS_READ = 1 << 20
+"""Bytes up to which a file that a query needs is compared by content even if its time is as
+recorded: some 10,000 trials, in a millisecond."""
+
+DERIVED = ("results.parquet", "results.json", "summary.csv", "facts.json", "research.json")
+"""Files that are written when a run ends, and never changed in place."""
+
+_TRACES = "restore the file from a copy of the run; results do not depend on it"
+_REMEDIES = {"trials.jsonl": RESTORE, "traces": _TRACES}
+_REWRITE = "`proctor run --resume RUN` writes it again from the journal"
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """A file as it was written; a growing file has no checksum of its own, but its parts have."""
+
+    size: int
+    mtime_ns: int
+    crc: int | None = None
+
+    @classmethod
+    def of(cls, path: Path | str, *, crc: bool = True) -> Stamp | None:
+        """Return the stamp of a file; None when it does not exist."""
+        try:
+            now = os.stat(path)  # noqa: PTH116 (once per file of every run: pathlib is slower)
+            total = 0
+            if crc:
+                with Path(path).open("rb") as file:
+                    while block := file.read(1 << 20):
+                        total = zlib.crc32(block, total)
+            return cls(now.st_size, now.st_mtime_ns, total if crc else None)
+        except OSError:
+            return None
+
+
+class Checksums(msgspec.Struct, frozen=True):
+    """The content of checksums.json: the lines of the journal and the files at the run's end."""
+
+    lines: int
+    files: dict[str, Stamp]
+
+
+class FolderState(NamedTuple):
+    """The files of a run compared with its checksums.
+
+    `current` says that the derived files hold everything the journal does. `suspects` are traces
+    with another time, of which only the journal knows the checksums.
+    """
+
+    checksums: Checksums | None
+    current: bool
+    damage: list[Damage]
+    suspects: list[str]
+
+
+def write_checksums(folder: RunFolder) -> None:
+    """Record the files of a run that has ended, after all of them; requires the lock."""
+    files = {folder.spec_path.name: Stamp.of(folder.spec_path)}
+    files |= {name: Stamp.of(folder.path / name) for name in DERIVED}
+    growing = [folder.journal_path, *(path for _, path in segments.segments(folder.traces_path))]
+    for path in growing:
+        files[path.relative_to(folder.path).as_posix()] = Stamp.of(path, crc=False)
+    found = {name: stamp for name, stamp in files.items() if stamp is not None}
+    stored = Checksums(last_sequence(folder.journal_path), found)
+    write_atomic(folder.path / CHECKSUMS, add_checksum(msgspec.json.encode(stored)) + b"\n")
+
+
+def check_files(run: Path, reads: Collection[str] = (), *, thorough: bool = False) -> FolderState:
+    """Compare the files of a run with its checksums.
+
+    A file with the recorded size and time is not read, unless `thorough`. In a copied folder all
+    times differ: there only the files that the caller `reads` are checked. A run that was resumed
+    or extended since has newer files, which its next end records.
+    """
+    state = FolderState(None, False, [], [])
+
+    def damaged(name: str, what: str) -> None:
+        known = name.split("/", maxsplit=1)[0]
+        state.damage.append(Damage(str(run / name), what, _REMEDIES.get(known, _REWRITE)))
+
+    try:
+        content = read_bounded(run / CHECKSUMS, MAX_CHECKSUMS)
+        if not checksum_ok(content.removesuffix(b"\n")):
+            raise ProctorError("it is not as it was written")
+        stored = msgspec.json.decode(content, type=Checksums)
+    except FileNotFoundError:
+        # A run that was never finished has none, or one that was interrupted while it finished.
+        ended = (run / "results.parquet").exists() and heartbeat.look_at(run).life in heartbeat.OVER
+        if ended and has_checksums(run) and address_of(run) is None:
+            damaged(CHECKSUMS, "it is missing")
+        return state
+    except (OSError, ProctorError, msgspec.MsgspecError) as error:
+        damaged(CHECKSUMS, f"damaged: {getattr(error, 'message', error)}")
+        return state
+    state = state._replace(checksums=stored, current=True)
+    spec, before = Stamp.of(run / "_spec_.yaml", crc=False), stored.files["_spec_.yaml"]
+    if spec is None:
+        return FolderState(None, False, [], [])
+    copied = spec.mtime_ns != before.mtime_ns
+    # A damaged spec is found by its own checksum; this one was written by Proctor, since.
+    if copied:
+        spec = Stamp.of(run / "_spec_.yaml")
+    if spec is None or spec.size != before.size or (copied and spec.crc != before.crc):
+        return FolderState(None, False, [], [])
+    partial = address_of(run) is not None  # of a run in a store, only what is needed is fetched
+    for name, stamp in stored.files.items():
+        now = Stamp.of(f"{run}/{name}", crc=False)
+        grows = stamp.crc is None
+        if now is None:
+            if not partial:
+                damaged(name, "it is missing")
+        elif grows and now.size > stamp.size:
+            if name == "trials.jsonl":  # resumed: what is derived from it is older
+                return FolderState(stored, False, [], [])
+            state.suspects.append(name)
+        elif now.size != stamp.size:
+            changed = "shorter" if now.size < stamp.size else "longer"
+            damaged(name, f"damaged: it is {changed} than when the run ended")
+        else:
+            changed = now.mtime_ns != stamp.mtime_ns
+            needed = name in reads and (changed or now.size <= ALWAYS_READ)
+            if not (thorough or needed or (changed and not copied)):
+                continue
+            if name == "trials.jsonl":
+                state = state._replace(current=False)  # its lines have checksums
+            elif grows:
+                state.suspects.append(name)
+            elif (read := Stamp.of(run / name)) is None or read.crc != stamp.crc:
+                damaged(name, "damaged: it is not as it was written")
+    return state
+
+
+def check_traces(
+    folder: RunFolder, trials: Iterable[Trial], only: Collection[str] | None = None
+) -> Iterator[Damage]:
+    """Yield the traces of trials that cannot be read, of some files or of all."""
+    for trial in trials:
+        if trial.trace is None:
+            continue
+        path = segments.segment_path(folder.traces_path, trial.trace.segment)
+        if only is None or f"traces/{path.name}" in only:
+            try:
+                segments.read_frame(folder.traces_path, trial.trace)
+            except segments.SegmentError as error:
+                yield Damage(str(path), f"{trial.name}: {error.message}", _TRACES)
+
+
 def run_name(path: Path) -> str:
     """Return the display name of a run: `<experiment>/<date>_<seq>`."""
     return "/".join(path.parts[-2:])
@@ -269,14 +473,24 @@ COPY_OF = ".copy-of"
 """File in a copy of a run, or of a results folder, that holds the address of the original."""
 
 
+MAX_ADDRESS = 10_000
+"""Maximum bytes of such an address."""
+
+
 def address_of(path: Path) -> str | None:
     """Return the address that a folder is a copy of; None for an original."""
     try:
-        return (path / COPY_OF).read_text("utf-8").strip()
-    except OSError:
+        return read_bounded(path / COPY_OF, MAX_ADDRESS).decode().strip()
+    except (OSError, ProctorError, UnicodeError):
         return None
 
 
 def place_of(path: Path) -> str:
     """Return the display location of runs: the folder, or the address it is a copy of."""
     return address_of(path) or str(path)
+
+
+def spec_hash(part: Any) -> str:
+    """Return the SHA-256 of a part of a spec, such as a case; the order of keys does not matter."""
+    plain = without_surrogates(msgspec.to_builtins(part, enc_hook=str, str_keys=True))
+    return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import msgspec
 
 from proctor.background import PeriodicWork
-from proctor.files import replacing
+from proctor.files import add_checksum, checksum_ok, replacing
 from proctor.runs.trial import UNJUDGED, TrialStatus
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Beat(msgspec.Struct, kw_only=True):
     `rate_per_s` and `eta_s` are of this session.
     """
 
-    format: int = 1
+    format: int = 2
     run_id: str
     state: State
     reason: str | None = None
@@ -95,6 +95,10 @@ UNWELL = frozenset({Life.STALLED, Life.DEAD, Life.FAILED})
 """States that need attention."""
 
 
+OVER = frozenset({Life.ENDED, Life.STOPPED})
+"""States of runs whose results were written."""
+
+
 class Sign(NamedTuple):
     """The state of a run, since when, and its last beat."""
 
@@ -106,14 +110,18 @@ class Sign(NamedTuple):
 def write_beat(run: Path, beat: Beat) -> None:
     """Replace the file; disk errors are reported by the journal, not here."""
     with contextlib.suppress(OSError), replacing(run / NAME, sync=False) as aside:
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
+        aside.write_bytes(add_checksum(msgspec.json.encode(beat)) + b"\n")
 
 
 def read_beat(run: Path) -> Beat | None:
     """Return the last beat of a run; None without a readable one."""
     try:
         with (run / NAME).open("rb") as file:
-            return msgspec.json.decode(file.read(MAX_BYTES), type=Beat)
+            content = file.read(MAX_BYTES)
+        beat = msgspec.json.decode(content, type=Beat)
+        matches = checksum_ok(content.removesuffix(b"\n"))
+        # Format 1 had no checksum.
+        return beat if matches or (matches is None and beat.format == 1) else None
     except (OSError, msgspec.MsgspecError):
         return None
 

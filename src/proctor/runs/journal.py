@@ -1,28 +1,35 @@
 """The journal of a run: one JSON line per finished trial, appended in small batches.
 
+    {"case":"refund","agent":"shop",…,"status":"passed","seq":17,"crc":"5d1fe02a"}
+
 Guarantees: a written line is never changed or lost by a later crash of this process; a torn last
-line (the process died inside a write) is dropped on reading and reported. The `sync` policy decides
-how soon lines are fsynced. `TrialWriter` reports trials as written only once their lines are in the
-journal; until then they count as running, and a crash may lose them. Short trials that end at
-nearly the same time share one write to the trace file and one to the journal (not under
-`Sync.ALWAYS`), since a write costs as much as running a small trial. A long trial is written
-immediately.
+line (the process died inside a write) is dropped on reading and reported. Lines are numbered and
+have a CRC-32: one that was changed, swapped, repeated or deleted is reported, and counts as
+unreadable. The `sync` policy decides how soon lines are fsynced. `TrialWriter` reports trials as
+written only once their lines are in the journal; until then they count as running, and a crash may
+lose them. Short trials that end at nearly the same time share one write to the trace file and one
+to the journal (not under `Sync.ALWAYS`), since a write costs as much as running a small trial. A
+long trial is written immediately.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import add_checksum, checksum_ok, fsync_folder
 from proctor.runs.segments import SegmentWriter, write_whole
 from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus
 from proctor.sanitize import without_surrogates
@@ -32,23 +39,24 @@ if TYPE_CHECKING:
 
 
 class BackgroundFsync:
-    """Fsync one file in a thread, one at a time; call `finish` before closing it.
+    """Fsync files in a thread, one after the other; call `finish` before closing them.
 
     A slow disk takes milliseconds to seconds, and agents that share the event loop with the writer
     would all wait for it. A failure is raised by the next call.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: OSError | None = None
 
-    def begin(self) -> None:
-        """Start an fsync unless one is running."""
+    def begin(self, *descriptors: int) -> None:
+        """Start to fsync these files unless others are being fsynced."""
         if self._thread is not None and self._thread.is_alive():
             return
         self.finish()
-        self._thread = threading.Thread(target=self._fsync, name="fsync", daemon=True)
+        self._thread = threading.Thread(
+            target=self._fsync, args=descriptors, name="fsync", daemon=True
+        )
         self._thread.start()
 
     def finish(self) -> None:
@@ -60,9 +68,10 @@ class BackgroundFsync:
         if error is not None:
             raise error
 
-    def _fsync(self) -> None:
+    def _fsync(self, *descriptors: int) -> None:
         try:
-            os.fsync(self._descriptor)
+            for descriptor in descriptors:
+                os.fsync(descriptor)
         except OSError as error:
             self._error = error
 
@@ -72,10 +81,14 @@ SYNC_INTERVAL = 1.0
 
 
 class Sync(StrEnum):
-    """When lines are fsynced.
+    """When traces and lines are fsynced.
 
     A killed process loses nothing under any policy, since the operating system has the line; only a
-    power cut can. `always` costs a disk round trip per trial.
+    power cut can. `always` promises that every trial reported as finished survives one, with its
+    trace: the trace is fsynced before the line that refers to it is written, a file's name before
+    its content counts, and the line before the trial is reported. It costs two disk round trips per
+    trial. Under `interval` a power cut costs the trials of the last second, and a line may survive
+    whose trace does not: that trace is reported as unreadable. `never` leaves it to the system.
     """
 
     ALWAYS = "always"
@@ -104,32 +117,43 @@ class Journal:
             self._file = path.open("ab", buffering=0)
             # A torn line is truncated, so that the next line starts a line.
             size = path.stat().st_size
-            if size and (end := last_line_end(path, size)) != size:
-                os.truncate(path, end)
+            self._end = last_line_end(path, size) if size else 0
+            if self._end != size:
+                os.truncate(path, self._end)
+            if not size and sync == Sync.ALWAYS:
+                fsync_folder(path.parent)
         except OSError as error:
             raise JournalError(
                 f"cannot write the journal: {error.strerror}", where=str(path)
             ) from None
         self._synced_at = clock()
         self._background: BackgroundFsync | None = None
-        self._end = os.fstat(self._file.fileno()).st_size
+        # Not the number of lines: some may have been lost.
+        self._seq = last_sequence(path)
 
     def append(self, trial: Trial) -> None:
         """Write one line. When this returns, the trial is finished."""
         self.extend([trial])
 
-    def extend(self, trials: Sequence[Trial]) -> None:
+    def extend(self, trials: Sequence[Trial], traces: FileIO | None = None) -> None:
         """Write one line per trial. When this returns, all are finished; on error, those whose
-        lines are complete.
+        lines are complete. `traces` is the open file that they refer to.
         """
+        encode = self._encoder.encode
+        written: list[bytes] = []
+        for seq, trial in enumerate(trials, self._seq + 1):
+            try:
+                line = encode(trial)
+            except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
+                line = encode(without_surrogates(msgspec.to_builtins(trial, enc_hook=str)))
+            written.append(add_checksum(b'%b,"seq":%d}' % (line[:-1], seq)))
+        lines = b"\n".join([*written, b""])
         try:
-            lines = self._encoder.encode_lines(trials)
-        except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-            plain = [without_surrogates(msgspec.to_builtins(t, enc_hook=str)) for t in trials]
-            lines = self._encoder.encode_lines(plain)
-        try:
+            if traces is not None and self._sync == Sync.ALWAYS:
+                os.fsync(traces.fileno())  # before the lines that refer to it
             write_whole(self._file, lines)
             self._end += len(lines)
+            self._seq += len(written)
             now = self._clock()
             if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
                 self._synced_at = now
@@ -137,8 +161,9 @@ class Journal:
                     os.fsync(self._file.fileno())
                 elif self._sync == Sync.INTERVAL:
                     if self._background is None:
-                        self._background = BackgroundFsync(self._file.fileno())
-                    self._background.begin()
+                        self._background = BackgroundFsync()
+                    growing = (*([] if traces is None else [traces]), self._file)
+                    self._background.begin(*(file.fileno() for file in growing))
                 self._refuse_deleted()
         except OSError as error:
             # A full disk takes a part of a line: keep the whole lines before it.
@@ -146,6 +171,8 @@ class Journal:
                 out = os.fstat(self._file.fileno()).st_size - self._end
                 whole = lines.rfind(b"\n", 0, max(0, out)) + 1
                 os.ftruncate(self._file.fileno(), self._end + whole)
+                self._end += whole
+                self._seq += lines.count(b"\n", 0, whole)
             raise JournalError(
                 f"cannot write the journal: {error.strerror}",
                 where=str(self._path),
@@ -196,22 +223,126 @@ def last_line_end(path: Path, size: int) -> int:
     return 0
 
 
-def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
-    """Yield trials in finishing order. Torn or foreign lines are skipped and reported."""
-    decoder = msgspec.json.Decoder(Trial)
+RESTORE = "restore the file from a copy of the run, or run the suite again"
+
+MAX_LINE = 64 << 20
+"""Maximum bytes of a line: an answer, and some 10,000 check results."""
+
+MAX_PROBLEMS = 1_000
+"""Maximum unreadable lines that are described; all are counted."""
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""Errors of JSON from a file of unknown origin."""
+
+
+class Damage(NamedTuple):
+    """What is not as it was written, where, and what to do."""
+
+    where: str
+    what: str
+    remedy: str = RESTORE
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+_FORMAT = re.compile(rb"\Aformat: *(\d+)")
+_SEQUENCE = re.compile(rb',"seq":(\d{1,18}),"crc":"[0-9a-f]{8}"}\n')
+
+
+def has_checksums(run: Path) -> bool:
+    """Return whether the spec of a run says that each line has a checksum: since format 2."""
+    with contextlib.suppress(OSError), (run / "_spec_.yaml").open("rb") as file:
+        if found := _FORMAT.match(file.read(32)):
+            return int(found[1]) >= 2
+    return False
+
+
+def last_sequence(path: Path) -> int:
+    """Return the number of the last line that has one; 0 without any."""
     try:
-        file = path.open("rb")
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _BLOCK))
+            found = _SEQUENCE.findall(file.read(_BLOCK))
     except FileNotFoundError:
-        return
-    with file:
-        for number, line in enumerate(file, 1):
-            try:
-                if not line.endswith(b"\n"):
-                    raise msgspec.DecodeError("the line is torn")
-                yield decoder.decode(line)
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                if problems is not None:
-                    problems.append(f"{path}:{number}: dropped a line: {error}")
+        return 0
+    if not found:  # the last line is longer than a block
+        reader = JournalReader(path)
+        for _ in reader.trials():
+            pass
+        return reader.lines
+    return max(map(int, found))
+
+
+@dataclass(slots=True)
+class JournalReader:
+    """Read the trials of a journal from its lines, and collect what is damaged."""
+
+    path: Path
+    problems: list[Damage] = field(default_factory=list[Damage])
+    """Lines that cannot be read or are missing, a torn last line included."""
+    damaged: int = 0
+    """The number of such lines that the process had written completely."""
+    lines: int = 0
+    """The number of the last line that was read."""
+    skipped: int = 0
+    """Unreadable lines since then."""
+
+    def trials(self) -> Iterator[tuple[int, bytes, Trial | None]]:
+        """Yield the offset and the text of each line, and its trial; None if it is unreadable.
+
+        None at all without a journal. A line beyond `MAX_LINE` is read in parts, all unreadable.
+        """
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        decode = msgspec.json.Decoder(Trial).decode
+        offset = number = 0
+        with file:
+            while line := file.readline(MAX_LINE):
+                number += 1
+                try:
+                    if not line.endswith(b"\n"):
+                        raise msgspec.DecodeError("the line is torn")
+                    matches = checksum_ok(line[:-1])
+                    if matches is None and has_checksums(self.path.parent):
+                        raise msgspec.DecodeError("it has no checksum")
+                    if matches is not None:
+                        found = _SEQUENCE.search(line, max(0, len(line) - 50))
+                        if not matches or found is None:
+                            raise msgspec.DecodeError("it is not as it was written")
+                        seq = int(found[1])
+                        if seq <= self.lines:
+                            raise msgspec.DecodeError(f"line {seq} is repeated or out of place")
+                        # Unreadable lines in between are accounted for.
+                        if seq > self.lines + self.skipped + 1 and has_checksums(self.path.parent):
+                            self.expect(seq - 1, f"before line {seq}")
+                        self.lines, self.skipped = seq, 0
+                    yield offset, line, decode(line)
+                except UNREADABLE as error:
+                    if len(self.problems) < MAX_PROBLEMS:
+                        place = f"{self.path}:{number}"
+                        self.problems.append(Damage(place, f"dropped a line: {error}"))
+                    self.damaged += line.endswith(b"\n")
+                    self.skipped += 1
+                    yield offset, line, None
+                offset += len(line)
+
+    def expect(self, lines: int, where: str = "at its end") -> None:
+        """Report how many of the first lines are missing from what was read so far."""
+        if (missing := lines - self.lines - self.skipped) > 0:
+            what = f"{missing} of its lines are missing {where}"
+            self.problems.append(Damage(str(self.path), what))
+            self.damaged += missing
+
+
+def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
+    """Yield trials in finishing order. Unreadable lines are skipped and reported."""
+    reader = JournalReader(path)
+    yield from (trial for _, _, trial in reader.trials() if trial is not None)
+    if problems is not None:
+        problems += map(str, reader.problems)
 
 
 class CountedLine(msgspec.Struct, gc=False):
@@ -247,25 +378,16 @@ class JournalIndex:
         """Trials by key, in the order of their first attempts."""
         self.spent: dict[CellKey, Spending] = {}
         """What all attempts of each cell used."""
-        self.problems: list[str] = []
-        """Lines that cannot be read, a torn last line included."""
-        self.damaged = 0
-        """Unreadable lines that the process had written completely."""
+        self.reader = JournalReader(path)
+        """What was read, and what could not be."""
         self._path = path
         # There may be very many lines: they share their cells, and those that do not count are few.
         self._cells: dict[CellKey, CellKey] = {}
         self._uncounted: set[int] = set()
         self._end = 0
-        decoder = msgspec.json.Decoder(Trial)
-        for number, (offset, line) in enumerate(_raw_lines(path), 1):
+        for offset, line, trial in self.reader.trials():
             self._end = offset + len(line)
-            try:
-                if not line.endswith(b"\n"):
-                    raise msgspec.DecodeError("the line is torn")
-                trial = decoder.decode(line)
-            except msgspec.MsgspecError as error:
-                self.problems.append(f"{path}:{number}: dropped a line: {error}")
-                self.damaged += line.endswith(b"\n")
+            if trial is None:
                 self._uncounted.add(offset)
                 continue
             key, cell = trial.key, trial.cell
@@ -319,12 +441,11 @@ class JournalIndex:
 
     def trials(self) -> Iterator[Trial]:
         """Read the trials, each once with the attempt that counts, in the order of the journal."""
-        decoder = msgspec.json.Decoder(Trial)
-        for offset, line in _raw_lines(self._path):
+        for offset, _, trial in JournalReader(self._path).trials():
             if offset >= self._end:
                 return  # written since
-            if offset not in self._uncounted:
-                yield decoder.decode(line)
+            if trial is not None and offset not in self._uncounted:
+                yield trial
 
 
 Number = TypeVar("Number", int, float)
@@ -335,19 +456,6 @@ def _sum(first: Number | None, second: Number | None) -> Number | None:
     if first is None or second is None:
         return second if first is None else first
     return first + second
-
-
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a journal with their offsets; none without a journal."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    offset = 0
-    with file:
-        for line in file:
-            yield offset, line
-            offset += len(line)
 
 
 # -- batched writes -----------------------------------------------------------------------------
@@ -379,7 +487,7 @@ class TrialWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal = Journal(folder.journal_path, sync=sync)
-        self._segments = SegmentWriter(folder.traces_path)
+        self._segments = SegmentWriter(folder.traces_path, fsync_names=sync == Sync.ALWAYS)
         self._written = written
         self._clock = clock
         # Under ALWAYS a trial is on disk before the next one is written.
@@ -424,7 +532,7 @@ class TrialWriter:
             for (trial, _), ref in zip(traced, refs, strict=True):
                 trial.trace = ref
         # After the traces: a line must never refer to a frame that is not on disk.
-        self._journal.extend(trials)
+        self._journal.extend(trials, self._segments.file)
         self._written(trials)
 
     def close(self) -> None:

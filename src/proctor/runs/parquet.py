@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from proctor.runs.folder import RunFolder, RunFolderError
 from proctor.runs.journal import CountedLine, JournalIndex
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import Trial, params_key
+from proctor.sanitize import escape_formula
 
 if TYPE_CHECKING:
     import duckdb
@@ -184,6 +186,8 @@ def write_parquet(
             hint="the journal is safe; proctor run --resume writes it again",
         ) from None
     finally:
+        if under_way is not None:  # also after an error
+            under_way.set()
         with contextlib.suppress(OSError):
             ordered.unlink(missing_ok=True)
 
@@ -195,26 +199,12 @@ def parquet_in_background(folder: RunFolder, *, in_order: bool = False) -> Gener
     The block starts when DuckDB does: earlier, the two would block each other for milliseconds at a
     time.
     """
-    failed: list[Exception] = []
     under_way = threading.Event()
-
-    def write() -> None:
-        try:
-            write_parquet(folder, in_order=in_order, under_way=under_way)
-        except Exception as error:  # noqa: BLE001 (raised again where it is heard)
-            failed.append(error)
-        finally:
-            under_way.set()
-
-    thread = threading.Thread(target=write, name="parquet")
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1, thread_name_prefix="parquet") as pool:
+        job = pool.submit(write_parquet, folder, in_order=in_order, under_way=under_way)
         under_way.wait()
         yield
-    finally:
-        thread.join()
-    if failed:
-        raise failed[0]
+        job.result()
 
 
 def _longest_line(journal: Path) -> int:
@@ -260,5 +250,6 @@ def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict
     writer.writerow([*names, "top_failure"])
     for cell in cells:
         top = cell.failures[0].check_id if cell.failures else None
-        writer.writerow([*(getattr(cell, name) for name in names), top])
+        values = [*(getattr(cell, name) for name in names), top]
+        writer.writerow([escape_formula(v) if isinstance(v, str) else v for v in values])
     write_atomic(folder.summary_path, out.getvalue().encode())

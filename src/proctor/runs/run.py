@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
+from proctor.files import read_bounded
 from proctor.formatting import money, percent, plural
+from proctor.runs.annotations import notes_of
 from proctor.runs.early_stop import rules_named
-from proctor.runs.folder import RunFolder
-from proctor.runs.journal import JournalIndex
+from proctor.runs.folder import RunFolder, check_files, check_traces
+from proctor.runs.journal import UNREADABLE, Damage, JournalIndex, has_checksums
 from proctor.runs.summary import (
     MAX_NOT_JUDGED,
     CellSummary,
@@ -107,6 +109,9 @@ class RunTotals(Spending, kw_only=True):
 RESEARCH_FILE = "research.json"
 """The file of a run folder with the rounds of research and what was found."""
 
+MAX_RESEARCH = 64 << 20
+"""Maximum size of that file."""
+
 
 class Trials:
     """Finished trials of a run, each once; a saved run reads them from its journal each time.
@@ -160,6 +165,8 @@ class Run:
         """The share of planned trials that may end without a verdict."""
         self._finished = finished
         self._traces = traces or {}
+        self.damaged_lines = 0
+        """Unreadable or missing lines that the first reading of the journal found."""
         self.places: Mapping[str, tuple[str, int | None, int | None]] = {}
         """File, line and column of each case, where this process has read them."""
         self.sources: Mapping[tuple[str, int], str | None] = {}
@@ -202,17 +209,22 @@ class Run:
         encoded = self._traces.get(trial.key)
         return None if encoded is None else msgspec.json.decode(encoded, type=Trace)
 
+    def readable_trace(self, trial: Trial, unreadable: list[str]) -> Trace | None:
+        """Return the trace of a trial; one that cannot be read is None, and added to the list."""
+        try:
+            return self.trace(trial)
+        except ProctorError as error:
+            unreadable.append(f"{trial.name}: {error}")
+            return None
+
     @property
     def research(self) -> dict[str, Any] | None:
         """The rounds of research and what was found; None where there was no research."""
-        if self._folder is None:
+        if self._folder is None or not (path := self.path / RESEARCH_FILE).exists():
             return None
-        path = self.path / RESEARCH_FILE
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
+            return msgspec.json.decode(read_bounded(path, MAX_RESEARCH), type=dict[str, Any])
+        except (OSError, ProctorError, *UNREADABLE) as error:
             raise ProctorError(f"cannot read it: {error}", where=str(path)) from None
 
     @cached_property
@@ -221,19 +233,30 @@ class Run:
         if self._finished is not None:
             return None
         index = JournalIndex(self.folder.journal_path)
+        self.damaged_lines = index.reader.damaged
         # Only retries say more than the trials themselves, and there may be very many trials.
         index.lines = {key: line for key, line in index.lines.items() if line.attempts > 1}
         return index
 
-    @property
-    def problems(self) -> list[str]:
-        """Lines of the journal that cannot be read: their trials are missing from every figure."""
-        return self._index.problems if self._index is not None else []
+    @cached_property
+    def problems(self) -> list[Damage]:
+        """What is not as it was written: trials on unreadable lines are in no figure."""
+        index = self._index
+        if index is None:
+            return []
+        files = check_files(self.path)
+        if files.checksums is not None and self.folder.journal_path.exists():
+            index.reader.expect(files.checksums.lines)
+        traces = check_traces(self.folder, index.trials(), files.suspects) if files.suspects else ()
+        return [*index.reader.problems, *files.damage, *traces]
 
     @property
     def damaged(self) -> int:
-        """The number of such lines, without a torn last line: that is an interruption."""
-        return self._index.damaged if self._index is not None else 0
+        """The number of problems, without a torn last line: that is an interruption."""
+        if self._index is None:
+            return 0
+        problems, reader = self.problems, self._index.reader
+        return len(problems) - len(reader.problems) + reader.damaged
 
     @cached_property
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
@@ -355,7 +378,8 @@ class Run:
         planned = sum(cell.planned for cell in self.cells)
         too_many = sum(cell.unjudged for cell in self.cells) > self.max_not_judged * planned
         missing = verdicts & {Verdict.NOT_RUN, Verdict.INCOMPLETE}
-        unjudged = too_many or missing or self.stopped or self.damaged
+        damaged = self.problems and self.damaged
+        unjudged = too_many or missing or self.stopped or damaged
         return EXIT_CANNOT_JUDGE if unjudged else EXIT_PASS
 
     def __repr__(self) -> str:
@@ -403,3 +427,21 @@ _WORST_FIRST = (
     Verdict.INCOMPLETE,
     Verdict.PASS,
 )
+
+
+def verify(path: Path) -> tuple[list[Damage], bool]:
+    """Read everything in a run folder; return what is damaged, and whether it has checksums."""
+    folder = RunFolder(path)
+    try:
+        folder.checked_spec()
+    except ProctorError as error:
+        return [Damage(error.where or str(path), error.message, error.hint or "")], True
+    files, index = check_files(path, thorough=True), JournalIndex(folder.journal_path)
+    notes: list[str] = []
+    if files.checksums is not None and folder.journal_path.exists():
+        index.reader.expect(files.checksums.lines)
+    notes_of(path, notes)
+    found = [*index.reader.problems, *files.damage, *check_traces(folder, index.trials())]
+    return [*found, *(Damage(str(path / "notes.jsonl"), line) for line in notes)], has_checksums(
+        path
+    )

@@ -3,12 +3,14 @@
     traces/000001.jsonl.zst     `zstdcat` prints one trace per line
 
 Guarantees: a frame is on disk before the journal line that refers to it, so a referenced frame can
-always be read. Bytes after the last referenced frame are left over from a crash and are truncated
-on resume.
+always be read. The reference has the frame's checksum, and the frame one of its content, for
+readers that have only the file. Bytes after the last referenced frame are left over from a crash
+and are truncated on resume.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
@@ -17,6 +19,7 @@ import msgspec
 import zstandard
 
 from proctor.errors import ProctorError
+from proctor.files import fsync_folder
 from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
 
@@ -30,6 +33,11 @@ SMALL, SMALL_LEVEL = 1024, -1
 """Traces below this size use a faster level: half the time, for some 40 bytes more each."""
 
 
+MAX_TRACE = 512 << 20
+"""Maximum bytes of a trace, compressed or not: a million spans. A damaged or hostile reference must
+not make a reader allocate more."""
+
+
 class SegmentError(ProctorError):
     """A trace cannot be written or read back."""
 
@@ -37,14 +45,20 @@ class SegmentError(ProctorError):
 class SegmentWriter:
     """Append traces; owned by the single writer of a run."""
 
-    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, fsync_names: bool = False
+    ) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._compress = zstandard.ZstdCompressor(level=LEVEL).compress
-        self._compress_small = zstandard.ZstdCompressor(level=SMALL_LEVEL).compress
+        self._fsync_names = fsync_names
+        self._compress, self._compress_small = (
+            zstandard.ZstdCompressor(level=level, write_checksum=True).compress
+            for level in (LEVEL, SMALL_LEVEL)
+        )
         self._number = max((number for number, _ in segments(folder)), default=0)
         self._offset = 0
-        self._file: FileIO | None = None
+        self.file: FileIO | None = None
+        """The file of the last trace."""
 
     def append(self, encoded: bytes) -> TraceRef:
         """Write one trace, as `json_bytes` encodes it, and return its location."""
@@ -57,14 +71,17 @@ class SegmentWriter:
             for encoded in traces
         ]
         try:
-            if self._file is None or self._offset >= self._segment_bytes:
+            if self.file is None or self._offset >= self._segment_bytes:
                 # Always a fresh file, so that a resumed run never appends to a torn frame.
                 self.close()
                 self._folder.mkdir(exist_ok=True)
                 self._number += 1
-                self._file = segment_path(self._folder, self._number).open("xb", buffering=0)
+                self.file = segment_path(self._folder, self._number).open("xb", buffering=0)
                 self._offset = 0
-            write_whole(self._file, b"".join(frames))
+                if self._fsync_names:
+                    fsync_folder(self._folder)
+                    fsync_folder(self._folder.parent)
+            write_whole(self.file, b"".join(frames))
         except OSError as error:
             raise SegmentError(
                 f"cannot write a trace: {error.strerror}",
@@ -73,14 +90,14 @@ class SegmentWriter:
             ) from None
         refs: list[TraceRef] = []
         for frame in frames:
-            refs.append(TraceRef(self._number, self._offset, len(frame)))
+            refs.append(TraceRef(self._number, self._offset, len(frame), zlib.crc32(frame)))
             self._offset += len(frame)
         return refs
 
     def close(self) -> None:
         """Close the current file."""
         # Forgotten first: after an error there is nothing to close a second time.
-        file, self._file = self._file, None
+        file, self.file = self.file, None
         if file is None:
             return
         try:
@@ -114,18 +131,36 @@ def segments(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def read_trace(folder: Path, ref: TraceRef) -> Trace:
     """Return the trace that a trial refers to."""
-    path = segment_path(folder, ref.segment)
+    frame = read_frame(folder, ref)
     try:
-        with path.open("rb") as file:
-            file.seek(ref.offset)
-            frame = file.read(ref.length)
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= MAX_TRACE:
+            raise zstandard.ZstdError(f"it claims {size:,} bytes")
         # 0: the frame states the size of its content.
         line = zstandard.ZstdDecompressor().decompress(frame, max_output_size=0)
         return msgspec.json.decode(line, type=Trace)
-    except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
-        raise SegmentError(
-            f"cannot read the trace at byte {ref.offset}: {error}", where=str(path)
-        ) from None
+    except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
+        raise _unreadable(folder, ref, error) from None
+
+
+def read_frame(folder: Path, ref: TraceRef) -> bytes:
+    """Return the compressed trace that a trial refers to, as it was written."""
+    try:
+        if ref.length > MAX_TRACE or ref.offset < 0:
+            raise ValueError(f"{ref.length:,} bytes are too many")
+        with segment_path(folder, ref.segment).open("rb") as file:
+            file.seek(ref.offset)
+            frame = file.read(max(0, ref.length))
+        if ref.crc is not None and zlib.crc32(frame) != ref.crc:
+            raise ValueError("it is not as it was written")
+    except (OSError, ValueError, OverflowError) as error:
+        raise _unreadable(folder, ref, error) from None
+    return frame
+
+
+def _unreadable(folder: Path, ref: TraceRef, error: Exception) -> SegmentError:
+    where = str(segment_path(folder, ref.segment))
+    return SegmentError(f"cannot read the trace at byte {ref.offset}: {error}", where=where)
 
 
 def trim(folder: Path, refs: Iterator[TraceRef]) -> list[str]:

@@ -178,12 +178,11 @@ def summarise_cell(
     the cell used, those that do not count included; without it, the counted trials are summed.
     """
     counted = in_plan_order(trials)
-    plan, stop = CellPlan(asked, threshold, stopped), None
-    if rules:
+    plan, early_stop = CellPlan(asked, threshold, stopped), None
+    if rules or stopped is not None:
         stop = find_stop([FinishedTrial.of(t) for t in counted], plan, rules)
-    if stop is not None:
-        counted = counted[: stop.after]
-    early_stop = stopped if stop is None else stopped_early(stop, plan)
+        counted = counted if stop is None else counted[: stop.after]
+        early_stop = stopped_early(stop, plan)
     judged = [trial for trial in counted if trial.status in JUDGED]
     statuses = [trial.status for trial in counted]
     of = {status: statuses.count(status) for status in TrialStatus}

@@ -57,11 +57,15 @@ COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
 
 
 class TraceRef(NamedTuple):
-    """Location of a trial's trace: a frame of a segment file under `traces/`."""
+    """Location of a trial's trace: a frame of a segment file under `traces/`, and its CRC-32.
+
+    Runs of format 1 have no checksum.
+    """
 
     segment: int
     offset: int
     length: int
+    crc: int | None = None
 
 
 class TrialError(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -45,7 +45,7 @@ def test_queries_read_runs_where_they_are(
     s3.requests.clear()
     here = answer(capsys, made.path.parent.parent)
     assert answer(capsys, TO) == here
-    assert fetched(s3) == {"results.parquet", "facts.json", "_spec_.yaml"}
+    assert fetched(s3) == {"results.parquet", "facts.json", "checksums.json", "_spec_.yaml"}
     s3.requests.clear()
     assert answer(capsys, TO) == here
     assert fetched(s3) == set()

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.files import lock_file, write_atomic
-from proctor.runs.folder import COPY_OF, address_of
+from proctor.runs.folder import CHECKSUMS, COPY_OF, address_of
 from proctor.runs.heartbeat import MAX_BYTES as MAX_BEAT
 from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.remote.manifest import JOURNAL, SPEC, RemoteError, facts_of
@@ -45,12 +45,15 @@ class MirrorOptions(NamedTuple):
 
 
 QUERIES = MirrorOptions(
-    frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"}), frozenset({JOURNAL})
+    frozenset({SPEC, "results.parquet", "facts.json", CHECKSUMS, "notes.jsonl"}),
+    frozenset({JOURNAL}),
 )
 """Files that a query reads."""
 
 RUNS = MirrorOptions(
-    frozenset({SPEC, "facts.json", "notes.jsonl", HEARTBEAT}), frozenset({HEARTBEAT}), "-runs"
+    frozenset({SPEC, "facts.json", CHECKSUMS, "notes.jsonl", HEARTBEAT}),
+    frozenset({HEARTBEAT}),
+    "-runs",
 )
 """Files needed to find a run and its status."""
 

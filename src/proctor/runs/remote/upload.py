@@ -21,7 +21,7 @@ import msgspec
 
 from proctor.background import PeriodicWork, run_sync
 from proctor.errors import ProctorError
-from proctor.files import write_atomic
+from proctor.files import read_bounded, write_atomic
 from proctor.runs import audit
 from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import NAME as HEARTBEAT
@@ -190,8 +190,8 @@ def _uploader(folder: RunFolder, warn: Warn) -> Uploader | None:
     if not path.exists():
         return None
     try:
-        to = msgspec.json.decode(path.read_bytes(), type=Destination)
-    except (OSError, msgspec.MsgspecError) as error:
+        to = msgspec.json.decode(read_bounded(path, PIECE), type=Destination)
+    except (OSError, ProctorError, msgspec.MsgspecError) as error:
         raise ProctorError(
             f"cannot read the upload destination: {error}",
             where=str(path),
