@@ -1,6 +1,9 @@
 """`proctor serve` on the command line: what it refuses, and in which words."""
 
+import contextlib
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -100,3 +103,44 @@ def test_patterns_of_the_settings_are_redacted_in_added_files(
     store.close()
     assert trace is not None
     assert trace.spans[0].input == "my [redacted:badge]"
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End a server with the block."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_slow_connections_do_not_shut_out_clients_with_the_token(tmp_path: Path) -> None:
+    """R-D7: 1,050 connections with unfinished headers, and a client with the token is answered."""
+    process, address = started(f"sqlite:///{tmp_path}/t.db", "--token", "right")
+    with (
+        ended(process),
+        contextlib.ExitStack() as slow,
+        httpx.Client(base_url=address, headers={"authorization": "Bearer right"}) as client,
+    ):
+        assert client.get("/api/traces").status_code == 200
+        port = int(address.rpartition(":")[2])
+        for _ in range(1050):
+            each = slow.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with contextlib.suppress(OSError):
+                each.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        assert client.get("/api/traces").status_code == 200
+        fresh = httpx.get(f"{address}/api/traces", headers={"authorization": "Bearer right"})
+        assert fresh.status_code == 200
+
+
+def test_bad_paging_and_names_are_refused(tmp_path: Path) -> None:
+    """R-D7: a page that is too large or negative is a 400, a name with a zero byte a 404."""
+    results = tmp_path / "results"
+    results.mkdir()
+    store = f"sqlite:///{tmp_path}/t.db"
+    process, address = started(store, "--results", str(results))
+    with ended(process):
+        for query in ("limit=100000000", "limit=0", "offset=-1"):
+            assert httpx.get(f"{address}/api/traces?{query}").status_code == 400, query
+        assert httpx.get(f"{address}/runs/s%00").status_code == 404

@@ -16,6 +16,7 @@ from proctor.checks.base import CheckStatus
 from proctor.formatting import plural
 from proctor.report import _markdown
 from proctor.report.facts import ReportFacts, TrialFacts
+from proctor.report.figures import damage_note
 from proctor.runs.trial import UNJUDGED, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec.located import SourceLocation
@@ -40,7 +41,12 @@ class GithubAnnotation(NamedTuple):
 
 def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
     """Return the workflow commands; empty where every trial passed without a warning."""
-    found = [each for case in facts.trials for each in _of_trial(case)]
+    found = [
+        GithubAnnotation("error", f"{facts.title}: damaged", damage_note(run), None)
+        for run in facts.runs
+        if run.damaged
+    ]
+    found += [each for case in facts.trials for each in _of_trial(case)]
     found.sort(key=lambda each: each.level != "error")
     # The last place is for the message that counts the rest.
     kept = found if len(found) <= MOST_INLINE else found[: MOST_INLINE - 1]

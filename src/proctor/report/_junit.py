@@ -40,7 +40,7 @@ def render(facts: ReportFacts) -> str:
             for result in case.with_status(CheckStatus.WARN)
         )
         # Ant's schema requires the element, even when it is empty.
-        ET.SubElement(element, "system-err").text = ""
+        ET.SubElement(element, "system-err").text = "\n".join(map(_text, facts.remarks))
     ET.indent(root)
     body = ET.tostring(root, encoding="unicode", short_empty_elements=True)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'

@@ -8,37 +8,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from proctor.checks.base import CheckStatus
 from proctor.report.facts import ReportFacts, TrialFacts
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line
 
+Sample = tuple[Mapping[str, str], float]
+"""Labels and a value."""
 
-class PrometheusSample(NamedTuple):
-    """One value with its labels."""
-
-    labels: Mapping[str, str]
-    value: float
-
-
-class Gauge(NamedTuple):
-    """A gauge and its samples."""
-
-    name: str
-    help: str
-    samples: list[PrometheusSample]
+Gauge = tuple[str, str, Sequence[Sample]]
+"""A name, what it means, and its samples."""
 
 
 def render(facts: ReportFacts) -> str:
     """Return all metrics that have samples."""
     out: list[str] = []
-    for metric in (*_of_report(facts), *_of_trials(facts)):
-        if metric.samples:
-            out += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
-            out += [f"{metric.name}{_labelled(each)}" for each in metric.samples]
+    for name, about, samples in (*_of_report(facts), *_of_trials(facts)):
+        if samples:
+            out += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+            out += [f"{name}{_labelled(*sample)}" for sample in samples]
     return "\n".join(out) + "\n"
 
 
@@ -46,24 +36,25 @@ def _of_report(facts: ReportFacts) -> Iterator[Gauge]:
     meaning = "0 pass, 1 gate failed, 2 not judged, 130 or 143 interrupted."
     totals = facts.totals
     yield _one("proctor_exit_code", meaning, facts.exit_code)
-    cases = [PrometheusSample({"status": s.value}, getattr(totals, s.value)) for s in TrialStatus]
-    yield Gauge("proctor_cases", "Cases by status.", cases)
+    cases = [({"status": s.value}, getattr(totals, s.value)) for s in TrialStatus]
+    yield "proctor_cases", "Cases by status.", cases
     yield _one("proctor_cases_not_run", "Planned cases that never started.", facts.not_run)
-    checks = [PrometheusSample({"status": s.value}, facts.count_checks(s)) for s in CheckStatus]
-    yield Gauge("proctor_checks", "Checks of all cases by status.", checks)
+    damaged = sum(run.damaged for run in facts.runs)
+    yield _one("proctor_damage", "Damaged lines and files of the run folder.", damaged)
+    checks = [({"status": s.value}, facts.count_checks(s)) for s in CheckStatus]
+    yield "proctor_checks", "Checks of all cases by status.", checks
     yield _one("proctor_cost_usd", "Known cost of all model calls of agents.", totals.cost_usd)
     unpriced = totals.unpriced_calls
     yield _one("proctor_unpriced_calls", "Model calls without a known price.", unpriced)
     seconds = (facts.duration_ms or 0.0) / 1000
     yield _one("proctor_duration_seconds", "Duration of all cases together.", seconds)
     started = facts.started_ns / 1e9 if facts.started_ns else None
-    yield _one(
-        "proctor_started_timestamp_seconds", "Start of the first case, in Unix time.", started
-    )
+    meaning = "Start of the first case, in Unix time."
+    yield _one("proctor_started_timestamp_seconds", meaning, started)
 
 
 def _one(name: str, about: str, value: float | None) -> Gauge:
-    return Gauge(name, about, [] if value is None else [PrometheusSample({}, value)])
+    return name, about, [] if value is None else [({}, value)]
 
 
 def _of_trials(facts: ReportFacts) -> Iterator[Gauge]:
@@ -86,17 +77,15 @@ def _of_trials(facts: ReportFacts) -> Iterator[Gauge]:
     )
     for name, about, figure in figures:
         values = ((case, figure(case.trial)) for case in facts.trials)
-        samples = [
-            PrometheusSample(_labels(case), value) for case, value in values if value is not None
-        ]
-        yield Gauge(f"proctor_case_{name}", about, samples)
-    checks: list[PrometheusSample] = []
+        samples = [(_labels(case), value) for case, value in values if value is not None]
+        yield f"proctor_case_{name}", about, samples
+    checks: list[Sample] = []
     for case in facts.trials:
         counted = Counter((r.layer.value, r.status.value) for r in case.trial.checks)
         for (layer, status), number in counted.items():
             labels = {**_labels(case), "layer": layer, "status": status}
-            checks.append(PrometheusSample(labels, number))
-    yield Gauge("proctor_case_checks", "Checks of a case by layer and status.", checks)
+            checks.append((labels, number))
+    yield "proctor_case_checks", "Checks of a case by layer and status.", checks
 
 
 def _labels(case: TrialFacts) -> dict[str, str]:
@@ -111,14 +100,14 @@ def _labels(case: TrialFacts) -> dict[str, str]:
     }
 
 
-def _labelled(sample: PrometheusSample) -> str:
-    labels = ",".join(
+def _labelled(labels: Mapping[str, str], value: float) -> str:
+    text = ",".join(
         # `line` leaves no line break, the third character that the format escapes.
-        '{}="{}"'.format(key, line(value).replace("\\", "\\\\").replace('"', '\\"'))
-        for key, value in sample.labels.items()
+        '{}="{}"'.format(key, line(text).replace("\\", "\\\\").replace('"', '\\"'))
+        for key, text in labels.items()
     )
-    number = repr(sample.value)
+    number = repr(value)
     # Python writes `nan` and `inf`; the format has its own spelling.
-    if not math.isfinite(sample.value):
-        number = "NaN" if math.isnan(sample.value) else f"{sample.value:+}".replace("inf", "Inf")
-    return f"{{{labels}}} {number}" if labels else f" {number}"
+    if not math.isfinite(value):
+        number = "NaN" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")
+    return f"{{{text}}} {number}" if text else f" {number}"

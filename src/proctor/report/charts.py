@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,11 +40,6 @@ SCALE = 2.0
 """Pixels per point of a PNG: sharp on screens and in print."""
 
 
-# -- colours and type ----------------------------------------------------------------------------
-# The palette is safe for the common colour blindnesses: it follows Okabe and Ito, darkened or
-# lightened for a contrast of at least 3:1 on its page. Words and shapes repeat what colours say.
-# `theme.css` holds the same colours.
-
 Theme = Literal["light", "dark"]
 
 STATUS_WORDS = {
@@ -59,71 +55,21 @@ STATUS_WORDS = {
 STATUSES = tuple(status.value for status in STATUS_WORDS)
 """Statuses in the order of their colours."""
 
-_STATUS_COLOURS: dict[Theme, tuple[str, ...]] = {
-    "light": ("#0b6fb0", "#b97700", "#c2410c", "#8f4a80", "#8f4a80", "#76808c"),
-    "dark": ("#56a8e0", "#e3a72f", "#f0783c", "#cf8fc0", "#cf8fc0", "#8d98a5"),
-}
-_AGENT_COLOURS: dict[Theme, tuple[str, ...]] = {
-    "light": ("#0b6fb0", "#c2410c", "#00795c", "#8f4a80", "#a06a00", "#2f7f9e", "#5f6772"),
-    "dark": ("#56a8e0", "#f0783c", "#2fbf94", "#cf8fc0", "#e3a72f", "#7cc9e6", "#a3adb8"),
-}
-_RATES: dict[Theme, tuple[str, ...]] = {
-    "light": ("#e0713a", "#ec9a62", "#f4c392", "#f8e3ca", "#d6e8f6"),
-    "dark": ("#a8410f", "#8a4a1c", "#6b4d2a", "#4a4336", "#1f425f"),
-}
-"""From never to always passed: orange to blue, which no common colour blindness confuses. Full
-passes are quiet, failures are prominent, and the theme's ink is readable on each."""
-
-_INK: dict[Theme, tuple[str, str, str]] = {
-    "light": ("#1b1f24", "#57606a", "#d9dee4"),
-    "dark": ("#e8ecf1", "#a3adb8", "#343b44"),
-}
 SHARE = ".1~%"
 """A share of one, formatted like `percent` in proctor/formatting.py."""
 
-_NUMBERS = {
-    "decimal": ".",
-    "thousands": ",",
-    "grouping": [3],
-    "currency": ["$", ""],
-    "percent": " %",
-}
-"""Number format of charts: the same as in the text around them."""
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+@cache
+def _chart_file() -> dict[str, Any]:
+    """Return charts.yaml: the specs of the charts, and their colours and type."""
+    import yaml
+
+    return yaml.safe_load((files("proctor.report") / "charts.yaml").read_text(encoding="utf-8"))
 
 
 def config(theme: Theme) -> dict[str, Any]:
     """Return the Vega-Lite config of a theme."""
-    ink, quiet, lines = _INK[theme]
-    text = {"labelColor": quiet, "titleColor": quiet, "labelFontSize": 12, "titleFontSize": 12}
-    return {
-        "font": FONT,
-        "locale": {"number": _NUMBERS},
-        "background": "transparent" if theme == "dark" else "#ffffff",
-        "padding": 4,
-        "view": {"stroke": "transparent"},
-        "axis": {
-            **text,
-            "titleFontWeight": "normal",
-            "domainColor": lines,
-            "tickColor": lines,
-            "gridColor": lines,
-            "gridOpacity": 0.7,
-        },
-        "legend": {**text, "titleFontWeight": "normal", "orient": "bottom", "symbolType": "square"},
-        "header": {**text, "labelColor": ink, "labelFontWeight": 600},
-        "title": {"color": ink},
-        "text": {"color": ink},
-        "bar": {"color": _AGENT_COLOURS[theme][0]},
-        "rule": {"color": _AGENT_COLOURS[theme][0]},
-        "point": {"color": _AGENT_COLOURS[theme][0]},
-        "range": {
-            "category": list(_AGENT_COLOURS[theme]),
-            "ordinal": list(_STATUS_COLOURS[theme]),
-            "diverging": list(_RATES[theme]),
-        },
-    }
+    return _filled(_chart_file()["config"], _chart_file()["themes"][theme])
 
 
 # -- the data ------------------------------------------------------------------------------------
@@ -208,8 +154,6 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
     """Return Vega-Lite specs by name, without their data and without empty charts."""
     need()
-    import yaml
-
     rates = [row.pass_rate.value for row in facts.board.rows]
     costs = [row.cost_usd for row in facts.board.rows]
     drawable = {
@@ -221,8 +165,7 @@ def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
         "cost": any(None not in pair for pair in zip(costs, rates, strict=True)),
         "timeline": True,
     }
-    text = (files("proctor.report") / "charts.yaml").read_text(encoding="utf-8")
-    charts = _filled(yaml.safe_load(text)["charts"], _spec_values(facts))
+    charts = _filled(_chart_file()["charts"], _spec_values(facts))
     found: dict[str, dict[str, Any]] = {}
     for name in CHARTS:
         if drawable[name] and facts.rows:

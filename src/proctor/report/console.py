@@ -21,19 +21,8 @@ import click
 from proctor.agents.base import AGENT_ERROR, RESOURCE_LIMIT, TIMEOUT
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, money, percent, plural
+from proctor.report import figures
 from proctor.report.facts import MOST_SPANS, NO_VERDICT, REPORTED, ReportFacts, status_word
-from proctor.report.figures import (
-    cost_line,
-    ends,
-    error_lines,
-    gate_line,
-    leading,
-    not_judged,
-    per_pass,
-    places,
-    score,
-    with_deviation,
-)
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
 from proctor.sanitize import line, shown
@@ -48,22 +37,16 @@ MOST_FAILURES = 8
 EXHAUSTED = {COST_REACHED: "--max-cost", TOKENS_REACHED: "--max-tokens"}
 """Option to raise after a limit that also counts earlier invocations."""
 
-_MARKS = {
-    TrialStatus.PASSED: ("✓", "green"),
-    TrialStatus.FAILED: ("✗", "red"),
-    TrialStatus.HARD_FAIL: ("✗", "red"),
-    TrialStatus.INFRA_ERROR: ("!", "magenta"),
-    TrialStatus.NOT_JUDGED: ("?", "magenta"),
-    TrialStatus.CANCELLED: ("–", None),
+_STATUSES = {
+    TrialStatus.PASSED: ("✓", "green", "passed"),
+    TrialStatus.FAILED: ("✗", "red", "below its threshold"),
+    TrialStatus.HARD_FAIL: ("✗", "red", "a blocking check failed"),
+    TrialStatus.INFRA_ERROR: ("!", "magenta", "could not be judged"),
+    TrialStatus.NOT_JUDGED: ("?", "magenta", "could not be judged"),
+    TrialStatus.CANCELLED: ("–", None, "stopped"),
 }
-_STATUS_WORDS = {
-    TrialStatus.PASSED: "passed",
-    TrialStatus.FAILED: "below its threshold",
-    TrialStatus.HARD_FAIL: "a blocking check failed",
-    TrialStatus.INFRA_ERROR: "could not be judged",
-    TrialStatus.NOT_JUDGED: "could not be judged",
-    TrialStatus.CANCELLED: "stopped",
-}
+"""Mark, colour and words of each status."""
+
 CATEGORY_WORDS = {
     AGENT_ERROR: "the agent raised an error or crashed",
     TIMEOUT: "the agent did not end in time",
@@ -98,13 +81,13 @@ def render(facts: ReportFacts) -> str:
         head = ["", "case", *(["agent"] if several else []), "score", *map(str, Layer), "time"]
         rows: list[list[str]] = []
         for each in facts.trials:
-            mark, colour = _MARKS[each.trial.status]
+            mark, colour, _ = _STATUSES[each.trial.status]
             rows.append(
                 [
                     click.style(mark, fg=colour),
                     line(each.name, 80),
                     *([line(each.trial.agent, 40)] if several else []),
-                    score(each.trial.score),
+                    figures.score(each.trial.score),
                     # A trial that failed before its checks has no status in any layer.
                     *(
                         click.style(status_word(status), fg=_CHECK_COLOURS[status])
@@ -126,21 +109,24 @@ def render(facts: ReportFacts) -> str:
     colour = "green" if code == 0 else "red" if code == 1 else "magenta"
     closing = [f"note: {line(remark)}" for remark in facts.remarks]
     closing.append(click.style(facts.headline, fg=colour, bold=True))
-    if not facts.detailed and (missing := not_judged(totals)):
+    if not facts.detailed and (missing := figures.not_judged(totals)):
         closing.append(f"not judged: {missing}")
-        closing += [f"  {line(each, 600)}" for each in error_lines(facts.errors)]
+        closing += [f"  {line(each, 600)}" for each in figures.error_lines(facts.errors)]
     # For repeated trials of a saved run, the journal would have to be read again.
     took = duration_ms(facts.duration_ms) if facts.detailed else ""
-    closing.append(f"{cost_line(totals)}{f' · {took}' if took else ''}")
+    closing.append(f"{figures.cost_line(totals)}{f' · {took}' if took else ''}")
     if facts.saved:
         path = Path(facts.path)
         if facts.stopped:
             closing.append(f"stopped early: {line(facts.stopped)}")
+        # What other programs ran cannot be resumed here.
+        if facts.stopped and not facts.imported:
             # Resuming with the same limit would stop at once.
             option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
             higher = f" with a higher {option}" if option else ""
             closing.append(f"resume with: {resume_command(path)}{higher}")
-        elif totals.unjudged:
+        # What the checks could not judge, they could not judge in another attempt either.
+        elif totals.infra_error and not facts.imported:
             closing.append(f"retry them with: {resume_command(path, '--retry-infra')}")
         if facts.dirty:
             commit = line(facts.commit or "", 12)
@@ -188,12 +174,12 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
         ]
         if not details:
             continue
-        mark, colour = _MARKS[trial.status]
+        mark, colour, words = _STATUSES[trial.status]
         agent = f" × {line(trial.agent, 40)}" if several else ""
         place = f"  {line(each.place)}" if each.place else ""
         place += f"  {line(each.source)}" if each.source else ""
         heading = click.style(f"{mark} {line(each.name)}{agent}", fg=colour, bold=True)
-        why = CATEGORY_WORDS.get(trial.category) or _STATUS_WORDS[trial.status]
+        why = CATEGORY_WORDS.get(trial.category) or words
         yield [f"{heading}  {why}{place}", *details]
 
 
@@ -223,7 +209,7 @@ def cell_table(cells: Sequence[CellSummary]) -> list[str]:
             line(c.agent, 40),
             click.style(c.verdict.value, fg=_VERDICT_COLOURS[c.verdict]),
             f"{c.passed}/{c.judged}",
-            score(c.score_mean),
+            figures.score(c.score_mean),
             duration_ms(c.latency_p50_ms) or DASH,
             duration_ms(c.latency_p95_ms) or DASH,
             money(c.cost_usd, c.unpriced_calls) or DASH,
@@ -273,14 +259,14 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
     rows = [
         (
             line(row.name, 60),
-            places(row.best, row.worst),
+            figures.places(row.best, row.worst),
             percent(row.pass_rate.value),
-            ends("pass_rate", row.pass_rate),
-            with_deviation(row.score.value, row.score_std),
+            figures.ends("pass_rate", row.pass_rate),
+            figures.with_deviation(row.score.value, row.score_std),
             f"{facts.arms[row.name].passed}/{facts.arms[row.name].cells}",
             f"{row.passes}/{row.trials}",
             money(row.cost_usd, row.unpriced_calls) or DASH,
-            per_pass(row),
+            figures.per_pass(row),
         )
         for row in facts.board.rows
     ]
@@ -291,8 +277,9 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
     head, *lines = table(titles, rows)
     yield click.style(head, dim=True)
     yield from lines
-    if sentence := leading(facts.board):
+    if sentence := figures.leading(facts.board):
         yield f"  {line(sentence)}"
+    yield from (f"  {note}" for note in figures.board_note(facts.board))
 
 
 def _since(found: GateResult) -> Iterator[str]:
@@ -303,7 +290,7 @@ def _since(found: GateResult) -> Iterator[str]:
     yield click.style(f"Since {name}: {found.verdict}", bold=True)
     yield f"  {line(found.reason)}"
     for arm in found.arms:
-        yield f"  {line(arm.name, 60)}: {arm.gate.verdict}, {gate_line(arm.gate)}"
+        yield f"  {line(arm.name, 60)}: {arm.gate.verdict}, {figures.gate_line(arm.gate)}"
 
 
 def resume_command(path: Path, option: str = "--resume") -> str:

@@ -26,21 +26,7 @@ from proctor.formatting import (
     plural,
     points,
 )
-from proctor.report.figures import (
-    METRIC_WORDS,
-    change,
-    document,
-    ends,
-    estimand_note,
-    figure,
-    named,
-    per_pass,
-    per_pass_note,
-    places,
-    sequence_note,
-    weight_note,
-    with_deviation,
-)
+from proctor.report import figures
 from proctor.results.compare import NOTABLE_FDR
 from proctor.sanitize import line
 from proctor.tables import table
@@ -96,29 +82,31 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
             str(row.trials),
             f"{row.passed}/{row.judged}",
             percent(row.pass_rate.value),
-            ends("pass_rate", row.pass_rate),
-            with_deviation(row.score.value, row.spread.score_std),
+            figures.ends("pass_rate", row.pass_rate),
+            figures.with_deviation(row.score.value, row.spread.score_std),
             *(str(getattr(row, name)) for name in not_counted),
             *(
                 duration_ms(getattr(row.spread, f"latency_{p}_ms")) or DASH
                 for p in (("p50", "p90", "p99") if timed else ())
             ),
-            *((money(row.cost_usd, row.unpriced_calls) or DASH, per_pass(row)) if costs else ()),
+            *([money(row.cost_usd, row.unpriced_calls) or DASH] if costs else []),
+            *([figures.per_pass(row)] if costs else []),
         ]
         for row in rows
     ]
     # A dash in the table is explained once below it.
     reasons = sorted({row.pass_rate.reason for row in rows if row.pass_rate.reason})
     several = [row.pass_rate for row in rows if row.pass_rate.low is not None]
+    rates = ((row.pass_rate.value, row.passed, row.judged) for row in rows)
     total = sum(row.trials for row in rows)
     return "\n".join(
         [
             *table(head, body, indent=""),
             *(f"  {DASH} {line(reason)}" for reason in reasons),
-            *(f"  {note}" for note in sequence_note(row.pass_rate for row in rows)),
-            *(f"  {note}" for note in estimand_note(several)),
-            *(f"  {note}" for note in weight_note(rows)),
-            *(f"  {note}" for note in per_pass_note(rows)),
+            *(f"  {note}" for note in figures.sequence_note(row.pass_rate for row in rows)),
+            *(f"  {note}" for note in figures.estimand_note(several)),
+            *(f"  {note}" for note in figures.weight_note(rates)),
+            *(f"  {note}" for note in figures.per_pass_note(rows)),
             f"{plural(total, 'trial')} in {plural(len(rows), 'group')}",
         ]
     )
@@ -126,18 +114,18 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
 
 def groups_json(rows: Sequence[GroupRow], problems: Sequence[str]) -> str:
     """Return groups as one JSON document."""
-    return document("results", {"groups": list(rows), "problems": list(problems)})
+    return figures.document("results", {"groups": list(rows), "problems": list(problems)})
 
 
 def rows_json(rows: Sequence[dict[str, Any]], problems: Sequence[str]) -> str:
     """Return trials as one JSON document."""
-    return document("trials", {"trials": list(rows), "problems": list(problems)})
+    return figures.document("trials", {"trials": list(rows), "problems": list(problems)})
 
 
 def answer_json(answer: SqlResult) -> str:
     """Return the result of a query as one JSON document."""
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-    return document("sql", {"columns": answer.columns, "types": answer.types, "rows": rows})
+    return figures.document("sql", {"columns": answer.columns, "types": answer.types, "rows": rows})
 
 
 def as_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -179,7 +167,7 @@ def render_leaderboard(board: Leaderboard) -> str:
 
 
 def _leaderboard(board: Leaderboard) -> Iterator[str]:
-    metric = METRIC_WORDS[board.metric]
+    metric = figures.METRIC_WORDS[board.metric]
     yield click.style(f"Agents by {metric}", bold=True)
     yield from table(
         (
@@ -188,17 +176,17 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
         ),
         [
             (
-                places(row.best, row.worst),
+                figures.places(row.best, row.worst),
                 line(row.name, MAX_CELL),
-                figure(board.metric, row.value.value),
-                ends(board.metric, row.value),
+                figures.figure(board.metric, row.value.value),
+                figures.ends(board.metric, row.value),
                 # The pass rate has its own column where it is not the metric.
                 f"{row.passes}/{row.trials}"
                 if board.metric == "pass_rate"
                 else percent(row.pass_rate.value),
-                with_deviation(row.score.value, row.score_std),
+                figures.with_deviation(row.score.value, row.score_std),
                 money(row.cost_usd, row.unpriced_calls) or DASH,
-                per_pass(row),
+                figures.per_pass(row),
                 duration_ms(row.latency_p50_ms) or DASH,
                 duration_ms(row.latency_p90_ms) or DASH,
                 duration_ms(row.latency_p99_ms) or DASH,
@@ -223,17 +211,18 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
         significant = (pair.adjusted or 0.0) <= board.alpha
         yield (
             f"  {line(pair.second, MAX_CELL)} − {line(pair.first, MAX_CELL)}:"
-            f" {change(board.metric, pair.test.difference)},"
+            f" {figures.change(board.metric, pair.test.difference)},"
             f" p Holm {p_text(pair.adjusted)},"
             f" {'significant' if significant else 'no significant difference'}"
         )
     if len(tested) > MAX_PAIRS:
         yield f"  and {len(tested) - MAX_PAIRS} more pairs (--json has all)"
-    yield from (f"  {note}" for note in sequence_note(row.value for row in board.rows))
-    yield from (f"  {note}" for note in per_pass_note(board.rows))
+    yield from (f"  {note}" for note in figures.sequence_note(row.value for row in board.rows))
+    yield from (f"  {note}" for note in figures.board_note(board))
+    yield from (f"  {note}" for note in figures.per_pass_note(board.rows))
     if board.left_out:
         yield f"Not ranked on: {_left_out(board.left_out)}"
-        yield from named(board.left_out)
+        yield from figures.named(board.left_out)
     for row in board.rows:
         name = line(row.name, MAX_CELL)
         if row.value.reason:
@@ -275,8 +264,8 @@ def _all_pairs(comparison: Comparison) -> Iterator[str]:
                 line(pair.second, MAX_CELL),
                 percent(pair.overall.first),
                 percent(pair.overall.second),
-                change("pass_rate", pair.overall.difference),
-                ends("pass_rate", pair.overall.interval, signed=True),
+                figures.change("pass_rate", pair.overall.difference),
+                figures.ends("pass_rate", pair.overall.interval, signed=True),
                 p_text(pair.overall.test.p_value),
                 p_text(pair.overall.adjusted),
             )
@@ -301,17 +290,19 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
         ("", "first", "second", "difference", level_of(level), "p", "p corrected"),
         [
             (
-                METRIC_WORDS[each.metric],
-                figure(each.metric, each.first),
-                figure(each.metric, each.second),
-                change(each.metric, each.interval.value),
-                ends(each.metric, each.interval, signed=True),
+                figures.METRIC_WORDS[each.metric],
+                figures.figure(each.metric, each.first),
+                figures.figure(each.metric, each.second),
+                figures.change(each.metric, each.interval.value),
+                figures.ends(each.metric, each.interval, signed=True),
                 p_text(each.test.p_value),
                 p_text(each.adjusted),
             )
             for each in pair.metrics
         ],
     )
+    rates = zip((pair.overall.first, pair.overall.second), pair.passes, pair.n, strict=True)
+    yield from (f"  {note}" for note in figures.weight_note(rates))
     yield from _methods(pair)
     # Cases that did not change are only counted.
     changed = [case for case in pair.cases if case.difference.value or case.score_difference]
@@ -325,7 +316,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
                     line(case.case, MAX_CELL) + (" *" if case.notable else ""),
                     f"{percent(case.first.value)} of {case.first.n}",
                     f"{percent(case.second.value)} of {case.second.n}",
-                    change("pass_rate", case.difference.value),
+                    figures.change("pass_rate", case.difference.value),
                     p_text(case.test.p_value),
                     p_text(case.adjusted),
                     line(", ".join(case.flaky), MAX_CELL),
@@ -341,7 +332,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
         yield f"  * p after Benjamini–Hochberg at most {NOTABLE_FDR:g}: look here first"
     if pair.left_out:
         yield f"Left out: {_left_out(pair.left_out)}"
-        yield from named(pair.left_out)
+        yield from figures.named(pair.left_out)
     for name, parts in pair.not_counted.items():
         if parts:
             yield f"Not counted in {line(name, 120)}: {line('; '.join(parts))}"
@@ -366,14 +357,15 @@ def _methods(pair: ArmComparison) -> Iterator[str]:
         size = ""
         if effect.value is not None:
             sign = "h" if effect.method[-1] == "h" else "d_z"
-            size = f"; effect {sign} {change('', effect.value)}"
-        yield f"  {METRIC_WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}{size}"
+            size = f"; effect {sign} {figures.change('', effect.value)}"
+        name = figures.METRIC_WORDS[each.metric]
+        yield f"  {name}: {test.estimand}, {test.method}; {of}{left}{size}"
         # The p-value above is for exactly these cases; this one generalises.
         if each.metric == "pass_rate" and each.estimand == "suite":
             yield (
                 f"    in a population of such cases: p {p_text(each.population.p_value)}"
                 f" ({each.population.method}),"
-                f" {ends(each.metric, each.population_interval, signed=True)}"
+                f" {figures.ends(each.metric, each.population_interval, signed=True)}"
             )
         # Test, interval and effect are often undefined for the same reason.
         reasons = (test.reason, each.interval.reason, effect.reason)
@@ -436,8 +428,9 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     )
     if gate.score is not None:
         score = gate.score
+        before, after = (figures.figure("score", v) for v in (score.baseline, score.candidate))
         yield (
-            f"  score {figure('score', score.baseline)} → {figure('score', score.candidate)}:"
+            f"  score {before} → {after}:"
             f" drop {in_points(score.drop)}, at most {in_points(score.drop_at_most)},"
             f" p {p_text(score.p_value)} ({score.method}; {plural(score.n, 'score')})"
         )
@@ -476,7 +469,7 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
         yield f"  flaky already in the reference: {flaky}"
     if gate.left_out:
         yield f"  left out: {_left_out(gate.left_out)}"
-        yield from (f"  {text}" for text in named(gate.left_out))
+        yield from (f"  {text}" for text in figures.named(gate.left_out))
 
 
 # -- sample size ---------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ reasons; failures that many traces share as one row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from proctor.diagnose.quotes import in_words
 from proctor.formatting import money, percent, plural
-from proctor.sanitize import line, markdown, markdown_code
+from proctor.sanitize import line
 
 if TYPE_CHECKING:
     from proctor.diagnose.clusters import Cluster
@@ -27,9 +27,9 @@ def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
     """Yield the diagnosis of one trace for a terminal."""
     count = len(found.findings)
     name = f"{line(where, 120)} " if where else ""
-    yield f"{name}trace {line(found.trace_id, NAME)}: {_counted(count)} ({found.method})"
+    yield f"{name}trace {line(found.trace_id, NAME)}: {counted(count)} ({found.method})"
     for finding in found.findings:
-        yield f"  {finding.category.value} at {line(finding.location, NAME)} {_sure(finding)}"
+        yield f"  {finding.category.value} at {line(finding.location, NAME)} {sure(finding)}"
         yield f"    {line(finding.description, QUOTE)}"
         yield f"    > {line(finding.evidence, QUOTE)}"
     for name, score in found.scores.items():
@@ -41,30 +41,10 @@ def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
         yield f"  {plural(use.calls, 'model call')}{cached}{f', {cost}' if cost else ''}"
 
 
-def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
-    """Yield the diagnosis of one trace as Markdown."""
+def markdown_lines(found: Diagnosis, where: str | None = None) -> list[str]:
+    """Return the diagnosis of one trace as Markdown."""
     name = f"{line(where, 120)}, trace" if where else "Trace"
-    yield f"## {markdown(f'{name} {found.trace_id}', 200)}"
-    yield ""
-    yield f"{_counted(len(found.findings))}, method {markdown(found.method)}."
-    yield ""
-    for finding in found.findings:
-        place = markdown_code(line(finding.location, NAME))
-        yield f"- **{markdown(finding.category.value)}** at {place} {_sure(finding)}: " + markdown(
-            finding.description, QUOTE
-        )
-        yield f"  > {markdown(finding.evidence, QUOTE)}"
-    if found.scores:
-        yield ""
-        yield "| score | of 5 | why |"
-        yield "|---|---:|---|"
-        for name, score in found.scores.items():
-            words = markdown(score.reason, QUOTE)
-            yield f"| {markdown(in_words(name))} | {score.value:.1f} | {words} |"
-    for note in found.notes:
-        yield ""
-        yield f"*{markdown(note, QUOTE)}*"
-    yield ""
+    return _template_lines("diagnosis.md", found=found, where=name)
 
 
 def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
@@ -84,35 +64,23 @@ def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
         yield f"  … {len(clusters) - MAX_CLUSTERS} more; --format json has them all"
 
 
-def cluster_table(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
-    """Yield failures that traces share, as a Markdown table."""
-    yield f"## What broke, in {plural(of, 'trace')}"
-    yield ""
-    if not clusters:
-        yield "No finding."
-        yield ""
-        return
-    yield "| traces | category | place | impact | what | seen in |"
-    yield "|---:|---|---|---|---|---|"
-    for one in clusters[:MAX_CLUSTERS]:
-        cells = [
-            f"{one.count} of {one.of}",
-            markdown(one.category.value),
-            markdown(one.place, NAME),
-            one.impact.value,
-            markdown(one.message, QUOTE),
-            markdown(one.samples[0].where, 80),
-        ]
-        yield f"| {' | '.join(cells)} |"
-    if len(clusters) > MAX_CLUSTERS:
-        yield ""
-        yield f"{len(clusters) - MAX_CLUSTERS} more are left out."
-    yield ""
+def cluster_table(clusters: Sequence[Cluster], of: int) -> list[str]:
+    """Return failures that traces share, as a Markdown table."""
+    return _template_lines("clusters.md", clusters=clusters, of=of)
 
 
-def _counted(count: int) -> str:
+def _template_lines(name: str, **values: Any) -> list[str]:
+    from proctor.report._markdown import render_template
+
+    # The last line is empty: a blank line separates one diagnosis from the next.
+    return render_template(name, **globals(), **values).split("\n")
+
+
+def counted(count: int) -> str:
+    """Return the number of findings."""
     return plural(count, "finding") if count else "no finding"
 
 
-def _sure(finding: Finding) -> str:
+def sure(finding: Finding) -> str:
+    """Return the impact and the confidence of a finding."""
     return f"({finding.impact.value}, {percent(round(finding.confidence, 2))} sure)"

@@ -15,7 +15,7 @@ import msgspec
 from proctor.checks.base import Layer
 from proctor.formatting import plural
 from proctor.runs.diff import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
-from proctor.sanitize import json_value, line, markdown, markdown_code
+from proctor.sanitize import json_value, line
 
 JSON_FORMAT = 1
 """Version of the JSON document."""
@@ -34,7 +34,17 @@ def console(diff: Diff) -> str:
 
 def as_markdown(diff: Diff) -> str:
     """Return the comparison as Markdown, for pull requests and pages."""
-    return "\n".join(_markdown(diff)) + "\n"
+    from proctor.report._markdown import render_template
+
+    return render_template(
+        "diff.md",
+        diff=diff,
+        title=_title(diff),
+        summary=summary(diff),
+        notes=_notes,
+        has_words=_has_words,
+        word_diff=word_diff,
+    )
 
 
 def summary(diff: Diff) -> str:
@@ -112,42 +122,6 @@ def _console(diff: Diff) -> Iterator[str]:
 
 def _has_words(change: Change) -> bool:
     return change.kind == ChangeKind.ANSWER and any(w.op != "equal" for w in change.words)
-
-
-# -- Markdown --------------------------------------------------------------------------------------
-
-
-def _markdown(diff: Diff) -> Iterator[str]:
-    yield from (f"## {markdown(_title(diff))}", "", f"**{markdown(summary(diff))}**")
-    for note in diff.notes:
-        yield from ("", f"> {markdown(note)}")
-    if diff.cases:
-        yield from ("", "| case | agent | correctness | path | cost | tool similarity |")
-        yield "| --- | --- | --- | --- | --- | --- |"
-    for case in diff.cases:
-        tiers = " | ".join(str(case.tiers[tier]) for tier in Layer)
-        names = f"{markdown(case.case, 120)} | {markdown(case.agent, 120)}"
-        yield f"| {names} | {tiers} | {case.similarity:.2f} |"
-    for case in diff.cases:
-        # A case without changes has its row in the table and needs no section.
-        if case.changes or case.case_changed:
-            yield from ("", f"### {markdown(case.case, 120)} ({markdown(case.agent, 120)})", "")
-            yield from _changes(diff, case)
-    if diff.not_compared:
-        yield from ("", "### Not compared", "")
-    for each in diff.not_compared:
-        who = f"**{markdown(each.case, 120)}** ({markdown(each.agent, 120)})"
-        yield f"- {who}: {markdown(each.reason)}"
-
-
-def _changes(diff: Diff, case: CaseDiff) -> Iterator[str]:
-    for note in _notes(diff, case):
-        yield f"- *{markdown(note)}*"
-    for tier in Layer:
-        for change in case.tier(tier):
-            yield f"- **{change.severity}** {tier}: {markdown(change.message)}"
-            if _has_words(change):
-                yield f"  - {markdown_code(word_diff(change.words))}"
 
 
 # -- JSON ------------------------------------------------------------------------------------------

@@ -174,6 +174,8 @@ class ReportFacts:
         self.created: str | None = first.spec.get("created")
         self.provenance = cast("dict[str, Any]", first.spec.get("provenance") or {})
         self.stopped = next((run.stopped for run in runs if run.stopped), None)
+        self.imported = any("imported" in run.spec for run in runs)
+        """Whether other programs made a run: it cannot be resumed."""
         git = cast("dict[str, Any]", self.provenance.get("git") or {})
         self.commit = None if git.get("commit") is None else str(git["commit"])
         """The commit the run was made at."""
@@ -273,7 +275,8 @@ class ReportFacts:
         """The agents ranked, with the tests between them."""
         from proctor.results.leaderboard import entrants_of, leaderboard
 
-        return leaderboard(entrants_of(list(self.runs)))
+        # A report has a column for each set of parameters.
+        return leaderboard(entrants_of(list(self.runs), by_params=True))
 
     @cached_property
     def arms(self) -> dict[str, ArmCells]:

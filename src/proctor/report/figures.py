@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from proctor import formatting
 from proctor.formatting import (
     DASH,
     MINUS,
@@ -32,7 +33,7 @@ from proctor.stats.intervals import SEQUENCE
 
 if TYPE_CHECKING:
     from proctor.results.aggregate import GroupRow
-    from proctor.results.leaderboard import Leaderboard
+    from proctor.results.leaderboard import Leaderboard, LeaderboardRow
     from proctor.stats.gate import CaseChange, Gate
     from proctor.stats.types import Interval
 
@@ -92,21 +93,7 @@ def with_deviation(mean: float | None, deviation: float | None) -> str:
     return shown if deviation is None else f"{shown} ± {deviation:.3f}"
 
 
-class Priced(Protocol):
-    """A row with a cost per passed trial."""
-
-    @property
-    def cost_per_pass_usd(self) -> Interval:
-        """The cost of all trials over the number that passed."""
-        ...
-
-    @property
-    def unpriced_calls(self) -> int:
-        """Calls whose price is not known."""
-        ...
-
-
-def per_pass(row: Priced) -> str:
+def per_pass(row: GroupRow | LeaderboardRow) -> str:
     """Return the cost per passed trial with its interval, or as a lower bound."""
     found = row.cost_per_pass_usd
     shown = at_least(found.value, row.unpriced_calls) or DASH
@@ -114,7 +101,7 @@ def per_pass(row: Priced) -> str:
     return shown if bounds == DASH else f"{shown} {bounds}"
 
 
-def per_pass_note(rows: Iterable[Priced]) -> Iterator[str]:
+def per_pass_note(rows: Iterable[GroupRow | LeaderboardRow]) -> Iterator[str]:
     """Yield why costs per passed trial have no interval."""
     found = [row.cost_per_pass_usd for row in rows]
     for reason in sorted({each.reason for each in found if each.value is not None and each.reason}):
@@ -135,13 +122,18 @@ def estimand_note(intervals: Sequence[Interval]) -> Iterator[str]:
         yield ESTIMANDS[estimand]
 
 
-def weight_note(rows: Iterable[GroupRow]) -> Iterator[str]:
-    """Yield why a rate differs from its counts: every case has the same weight."""
-    for row in rows:
-        value = row.pass_rate.value
-        if value is not None and percent(value) != percent(row.passed / row.judged):
-            yield "a rate is the mean of the rates of its cases, whatever their number of trials"
-            return
+def weight_note(rates: Iterable[tuple[float | None, int, int]]) -> Iterator[str]:
+    """Yield why a rate differs from passed of judged trials: every case has the same weight."""
+    if any(
+        rate is not None and judged and percent(rate) != percent(passed / judged)
+        for rate, passed, judged in rates
+    ):
+        yield "a rate is the mean of the rates of its cases, whatever their number of trials"
+
+
+def board_note(board: Leaderboard) -> Iterator[str]:
+    """Yield why the rates of a leaderboard differ from their counts."""
+    return weight_note((row.pass_rate.value, row.passes, row.trials) for row in board.rows)
 
 
 def sequence_note(intervals: Iterable[Interval]) -> Iterator[str]:
@@ -208,8 +200,11 @@ def leading(board: Leaderboard) -> str | None:
     cases = plural(board.shared_cases, "shared case")
     how = f"on {cases} (paired tests, Holm, {level_of(board.alpha)} level)"
     first = [row.name for row in rows if row.best == 1]
+    if len(rows) == 1:
+        return f"No ranking: only {rows[0].name} has judged trials."
     if len(first) == 1:
-        return f"{first[0]} is significantly better than all others {how}."
+        others = "all others" + ("" if len(rows) == len(board.rows) else " with judged trials")
+        return f"{first[0]} is significantly better than {others} {how}."
     # Some agents are worse than these, but the tests cannot separate the best ones.
     if len(first) < len(rows):
         return f"{', '.join(first)} share rank 1 {how}."
@@ -223,6 +218,7 @@ def ranked_by(board: Leaderboard) -> str:
         f"By {board.metric.replace('_', ' ')}. A rank such as 1–2 means that paired tests (Holm,"
         f" {level_of(board.alpha)} level) show no significant difference between these agents."
         f" {board.about[0].upper()}{board.about[1:]}."
+        + "".join(f" {note[0].upper()}{note[1:]}." for note in board_note(board))
     )
 
 
@@ -232,21 +228,26 @@ def not_judged(totals: RunTotals) -> str | None:
     if totals.infra_error:
         parts.append(plural(totals.infra_error, "infrastructure error"))
     if totals.not_judged:
-        parts.append(f"{totals.not_judged} with a blocking check that could not be judged")
+        parts.append(f"{totals.not_judged} that the checks could not judge")
     if totals.cancelled:
         parts.append(f"{totals.cancelled} cancelled")
     return ", ".join(parts) or None
 
 
+def damage_note(run: Run) -> str:
+    """Return what cannot be read in a run folder."""
+    # A torn last line is the trace of an interruption, and its trial is left to do.
+    return (
+        f"{plural(len(run.problems), 'part')} of the run cannot be read, and trials on such lines"
+        f" are missing from every figure: {and_more(run.problems, 2, str)}"
+        " (`proctor runs verify` lists everything)"
+    )
+
+
 def counting_notes(run: Run) -> Iterator[str]:
     """Yield what is missing from the figures of a run, and what they leave out on purpose."""
     if run.problems:
-        # A torn last line is the trace of an interruption, and its trial is left to do.
-        lines = plural(len(run.problems), "line")
-        yield (
-            f"{lines} of the journal cannot be read, so their trials are missing from every figure:"
-            f" {and_more(run.problems, 2, str)}"
-        )
+        yield damage_note(run)
     totals = run.totals
     if totals.retried:
         again = plural(totals.retried, "judged trial")
@@ -319,3 +320,8 @@ def case_text(value: Any) -> str:
     if not isinstance(text, str):
         text = json.dumps(json_value(text, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
     return text[:INPUT_SHOWN]
+
+
+def template_globals() -> dict[str, Any]:
+    """Return what templates may call and name: everything here and in `formatting`."""
+    return {**vars(formatting), **globals()}

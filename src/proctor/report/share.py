@@ -88,7 +88,7 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
     with tempfile.TemporaryDirectory(prefix="proctor-share-") as place:
         folder = RunFolder(Path(place) / "run")
         folder.path.mkdir()
-        copy_run(run, folder, texts)
+        unreadable = copy_run(run, folder, texts)
         copied = Run(folder.path)
         # Reports are written from the redacted copy, so nothing reaches them unredacted.
         facts = without_private(ReportFacts(copied))
@@ -114,18 +114,23 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
         aside.seek(0)
         write_atomic(target, aside.read())
     inside = tuple(f"{name}  {byte_size(len(content))}" for name, content in files.items())
+    inside += tuple(f"not in it: the trace of {line}" for line in unreadable)
     return Shared(target, target.stat().st_size, inside, redacted)
 
 
-def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
-    """Copy the trials and traces of a run, each redacted, to another folder."""
+def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> list[str]:
+    """Copy the trials and traces of a run, each redacted, to another folder.
+
+    Return the traces that cannot be read: they are not in the copy.
+    """
+    unreadable: list[str] = []
     target.write_spec(_spec(run.spec, texts))
     # A crash loses only this copy, so nothing is forced to disk.
     journal = target.journal(Sync.NEVER)
     segments = SegmentWriter(target.traces_path)
     try:
         for trial in run.trials():
-            trace = run.trace(trial)
+            trace = run.readable_trace(trial, unreadable)
             redacted: Trial = texts.redact(trial)
             # Redaction changes lengths, so traces get new places; working folders stay here.
             place = None if trace is None else segments.append(json_bytes(texts.redact(trace)))
@@ -134,6 +139,7 @@ def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
         segments.close()
         journal.close()
     finalise(target)
+    return unreadable
 
 
 def _spec(spec: dict[str, Any], texts: PageTexts) -> dict[str, Any]:

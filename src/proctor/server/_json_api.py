@@ -111,8 +111,12 @@ def filter_of(query: Mapping[str, str]) -> TraceFilter:
 
 def page_of(query: Mapping[str, str]) -> PageRequest:
     """Return the page of query parameters."""
-    limit = min(MAX_LIMIT, max(1, int(_number("limit", query.get("limit") or "50"))))
-    offset = max(0, int(_number("offset", query.get("offset") or "0")))
+    limit = int(_number("limit", query.get("limit") or "50"))
+    offset = int(_number("offset", query.get("offset") or "0"))
+    if not 1 <= limit <= MAX_LIMIT:
+        raise BadQuery(f"limit is not between 1 and {MAX_LIMIT}: {limit}")
+    if offset < 0:
+        raise BadQuery(f"offset is negative: {offset}")
     page = PageRequest(limit, offset, query.get("sort") or "newest")
     try:
         _ = page.order_by

@@ -16,19 +16,20 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 from uvicorn.config import LOGGING_CONFIG
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proctor.background import PeriodicWork
 from proctor.errors import ProctorError
 from proctor.sanitize import line
 from proctor.server import _json_api, _otlp_endpoint
-from proctor.server.auth import Guard
+from proctor.server.auth import ACCEPTED, Guard
 from proctor.server.ingest import Ingest
 from proctor.server.pages.runs import Runs
 from proctor.server.pages.templating import page, static_file
@@ -182,6 +183,75 @@ GRACE = 5
 COLLECT_AFTER = 20_000
 
 
+# Connections at once, below `limit_concurrency`, from where on the server refuses everyone.
+MAX_CONNECTIONS = 900
+
+# Of these, connections of one address that no request with the token came in on.
+MAX_UNTRUSTED = 256
+
+# Seconds from the first byte of a request, or from the connection, to the end of its headers.
+HEADER_DEADLINE = 10.0
+
+
+def _limited() -> type[HttpToolsProtocol]:
+    """Return a protocol whose slow or unauthenticated connections never shut others out.
+
+    A connection that does not finish its headers in time is closed. At a limit, the oldest
+    connection without an accepted request is dropped for the new one.
+    """
+    untrusted: dict[Any, str] = {}  # protocol → address, oldest first
+    counts = {"open": 0}
+
+    class Limited(HttpToolsProtocol):
+        _deadline: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            counts["open"] += 1
+            address = (transport.get_extra_info("peername") or ("",))[0]
+            for each in [each for each in untrusted if each.is_accepted()]:
+                del untrusted[each]
+            same = [each for each, of in untrusted.items() if of == address]
+            untrusted[self] = address
+            if len(same) >= MAX_UNTRUSTED:
+                same[0].drop()
+            elif counts["open"] > MAX_CONNECTIONS:
+                next(iter(untrusted)).drop()
+            self._deadline = self.loop.call_later(HEADER_DEADLINE, self.drop)
+
+        def data_received(self, data: bytes) -> None:
+            if self.is_accepted():  # before the next request replaces the scope
+                untrusted.pop(self, None)
+            super().data_received(data)
+            cycle: Any = self.cycle  # None before the first request
+            if cycle is not None and not cycle.response_complete:
+                self._stop_clock()
+            elif self._deadline is None:
+                self._deadline = self.loop.call_later(HEADER_DEADLINE, self.drop)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_clock()
+            counts["open"] -= 1
+            untrusted.pop(self, None)
+            super().connection_lost(exc)
+
+        def is_accepted(self) -> bool:
+            """Return whether the last request was accepted."""
+            return bool(self.scope) and ACCEPTED in self.scope
+
+        def drop(self) -> None:
+            """Close the connection at once."""
+            untrusted.pop(self, None)
+            self.transport.abort()
+
+        def _stop_clock(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Limited
+
+
 class _Server(uvicorn.Server):
     """Calls `ready` with its address once it accepts requests."""
 
@@ -209,6 +279,7 @@ def run_server(app: ASGIApp, host: str, port: int, ready: Callable[[str], None])
         access_log=False,
         server_header=False,
         date_header=False,
+        http=_limited(),
         timeout_graceful_shutdown=GRACE,
         # Bounds the memory of connections; the bodies of more would be refused anyway.
         limit_concurrency=1000,

@@ -38,6 +38,9 @@ HEADERS = {
 }
 _ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
+# The key in the scope of a request that passed: its connection outlives others at a limit.
+ACCEPTED = "proctor.accepted"
+
 # Answered without a token, for load balancers: whether the server runs, and nothing else.
 OPEN_PATHS = frozenset({"/healthz"})
 
@@ -71,7 +74,10 @@ class Guard:
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
-        respond = self._refusal(Request(scope)) or self._app
+        refusal = self._refusal(Request(scope))
+        if refusal is None and scope["path"] not in OPEN_PATHS:
+            scope[ACCEPTED] = True
+        respond = refusal or self._app
         await respond(scope, receive, with_headers)
 
     def _refusal(self, request: Request) -> ASGIApp | None:

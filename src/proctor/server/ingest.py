@@ -63,11 +63,6 @@ class _DecodedRequest(NamedTuple):
     """None: the writing thread makes them."""
 
 
-class _AcceptedRequest(NamedTuple):
-    request: _PendingRequest
-    rows: DecodedRows
-
-
 class Ingest:
     """Store request bodies: call `start`, then `await take(...)`.
 
@@ -191,7 +186,7 @@ class Ingest:
                     else:
                         together.append(decoded)
                         size += len(decoded.request.body)
-            accepted: list[_AcceptedRequest] = []
+            accepted: list[tuple[_PendingRequest, DecodedRows]] = []
             for request, decoded_rows in together:
                 # Made by this thread: two busy threads of one process slow each other down.
                 body, content_type, what, _ = request
@@ -201,17 +196,17 @@ class Ingest:
                 if rows.refused:
                     request.settle(Refused(rows.refused, rows.message))
                 else:
-                    accepted.append(_AcceptedRequest(request, rows))
+                    accepted.append((request, rows))
             self._write(accepted)
             with self._lock:
                 self._bytes -= size
 
-    def _write(self, together: list[_AcceptedRequest]) -> None:
+    def _write(self, together: list[tuple[_PendingRequest, DecodedRows]]) -> None:
         if not together:
             return
         batch = Batch()
-        for each in together:
-            batch.extend(each.rows)
+        for _, rows in together:
+            batch.extend(rows)
         refusal: Refused | None = None
         try:
             if batch.chunks:

@@ -11,24 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proctor.formatting import DASH, at_least, duration_ms, money, percent, plural, points
+from proctor.formatting import DASH, duration_ms, money, plural
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
 from proctor.report.facts import ReportFacts, TrialRow, when
-from proctor.report.figures import (
-    cost_line,
-    ends,
-    error_lines,
-    gate_line,
-    leading,
-    moved_cases,
-    not_judged,
-    per_pass,
-    per_pass_note,
-    places,
-    ranked_by,
-    score,
-    with_deviation,
-)
+from proctor.report.figures import moved_cases, score, template_globals
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import TrialStatus
@@ -309,42 +295,14 @@ def _trials_note(facts: ReportFacts, listed: int) -> str:
 
 
 FUNCTIONS: dict[str, Any] = {
-    **{
-        function.__name__: function
-        for function in (
-            agent_notes,
-            at_least,
-            bar_width,
-            cost_line,
-            duration_ms,
-            ends,
-            error_lines,
-            gate_line,
-            interval_marks,
-            leading,
-            money,
-            moved_cases,
-            not_judged,
-            per,
-            percent,
-            per_pass,
-            per_pass_note,
-            places,
-            with_deviation,
-            plural,
-            points,
-            ranked_by,
-            run_name,
-            score,
-            trial_label,
-            when,
-        )
-    },
-    "DASH": DASH,
+    **template_globals(),
+    **{f.__name__: f for f in (agent_notes, bar_width, interval_marks, per, trial_label)},
     "GATE_TONES": GATE_TONES,
     "MAX_CHANGED_CASES": MAX_CHANGED_CASES,
     "MAX_FAILURES": MAX_FAILURES,
     "VERDICTS": {"PASS": ("✓", "good"), "FAIL": ("✕", "bad"), "NOT JUDGED": ("?", "odd")},
     "Path": Path,
+    "run_name": run_name,
+    "when": when,
 }
 """What templates may call and name."""

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
-from proctor.report.figures import counting_notes
+from proctor.report.figures import counting_notes, damage_note
 from proctor.runs.find import all_runs
-from proctor.runs.heartbeat import look_at
+from proctor.runs.heartbeat import Life, look_at
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import CellKey, Trial
@@ -59,12 +59,12 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
 
-        # Read again when the journal has grown or the spec was written again.
         @lru_cache(maxsize=CACHED_RUNS)
-        def read(path: Path, _size: int, _written_ns: int) -> Run:
+        def read(path: Path, _state: FolderState) -> Run:
             return Run(path)
 
         self._read = read
+        self._rows: dict[Path, tuple[FolderState, Listed]] = {}
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -83,7 +83,16 @@ class Runs:
 
     def listed(self, request: Request) -> Response:
         """Render the list of runs, the latest first."""
-        rows = [self._line(path) for path in reversed(all_runs(self._root))]
+        rows: list[Listed] = []
+        seen: dict[Path, tuple[FolderState, Listed]] = {}
+        for path in reversed(all_runs(self._root)):
+            state, known = _state_of(path), self._rows.get(path)
+            # A run is read once: reading thousands of journals for each load takes seconds.
+            seen[path] = known if known and known[0] == state else (state, self._line(path))
+            row = seen[path][1]
+            # A process may end without writing to its run.
+            rows.append(row if row.life is None else row._replace(life=str(look_at(path).life)))
+        self._rows = seen
         return page("runs.html", request, rows=rows, root=str(self._root))
 
     def one(self, request: Request) -> Response:
@@ -111,18 +120,34 @@ class Runs:
         )
 
     def progress(self, request: Request) -> Response:
-        """Return the progress of a run, for a page that follows it."""
+        """Return the progress of a run, for a page that follows it.
+
+        While the run is active it comes from the heartbeat, at most a few seconds old: a page polls
+        often, and reading a journal takes seconds for a large run.
+        """
+        path = self._path(request)
+        if path is not None and (sign := look_at(path)).life == Life.ALIVE and sign.beat:
+            beat = sign.beat
+            return JSONResponse(
+                {
+                    "done": beat.done,
+                    "planned": beat.planned - beat.not_needed,
+                    "passed": beat.passed,
+                    "judged": beat.passed + beat.failed,
+                    "cost_usd": beat.cost_usd,
+                    "ended": False,
+                }
+            )
         run = self._run(request)
         if run is None:
             return JSONResponse({"error": "no such run"}, status_code=404)
         totals, planned = run.totals, _planned(run)
-        judged = totals.passed + totals.failed + totals.hard_fail
         return JSONResponse(
             {
                 "done": totals.trials,
                 "planned": planned,
                 "passed": totals.passed,
-                "judged": judged,
+                "judged": totals.judged,
                 "cost_usd": totals.cost_usd,
                 "ended": run.folder.results_path.is_file() and totals.trials >= planned,
             }
@@ -155,7 +180,8 @@ class Runs:
         if run is None or trial is None:
             return _missing(request, "trial")
         base = self._link(run.path)
-        trace = run.trace(trial) if trial.trace else None
+        unreadable: list[str] = []
+        trace = run.readable_trace(trial, unreadable)
         same = [other for other in run.trials() if other.case == trial.case]
         return page(
             "trial.html",
@@ -172,6 +198,7 @@ class Runs:
                 if address_name(other) != address_name(trial)
             ][:50],
             this=address_name(trial),
+            unreadable=unreadable,
         )
 
     def compare(self, request: Request) -> Response:
@@ -182,7 +209,7 @@ class Runs:
         names = [request.query_params.get(side, "") for side in ("a", "b")]
         by_name = {address_name(trial): trial for trial in run.trials()}
         found = [by_name.get(name) for name in names]
-        traces = [None if trial is None else run.trace(trial) for trial in found]
+        traces = [None if trial is None else run.readable_trace(trial, []) for trial in found]
         if any(trace is None for trace in traces):
             return _missing(request, "pair of trials with traces")
         base = self._link(run.path)
@@ -228,7 +255,7 @@ class Runs:
 
     def _traced(self, request: Request) -> tuple[Trial | None, Trace | None]:
         run, trial = self._trial(request)
-        return trial, None if run is None or trial is None else run.trace(trial)
+        return trial, None if run is None or trial is None else run.readable_trace(trial, [])
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -238,15 +265,21 @@ class Runs:
             return None, None
         return run, next((t for t in run.trials() if address_name(t) == wanted), None)
 
-    def _run(self, request: Request) -> Run | None:
-        """Return the run of an address if it is below the results folder."""
-        path = (self._root / request.path_params["name"]).resolve()
-        if not path.is_relative_to(self._root) or not (path / "_spec_.yaml").is_file():
+    def _path(self, request: Request) -> Path | None:
+        """Return the run folder of an address if it is below the results folder."""
+        if "\0" in request.path_params["name"]:  # no file name has one, and `resolve` fails
             return None
-        journal = path / "trials.jsonl"
-        size = journal.stat().st_size if journal.is_file() else 0
+        path = (self._root / request.path_params["name"]).resolve()
+        inside = path.is_relative_to(self._root) and (path / "_spec_.yaml").is_file()
+        return path if inside else None
+
+    def _run(self, request: Request) -> Run | None:
+        """Return the run of an address, read again when its files have changed."""
+        path = self._path(request)
+        if path is None:
+            return None
         try:
-            return self._read(path, size, (path / "_spec_.yaml").stat().st_mtime_ns)
+            return self._read(path, _state_of(path))
         except ProctorError:
             return None
 
@@ -254,21 +287,39 @@ class Runs:
         link, name = self._link(path), self._name(path)
         try:
             run = Run(path)
-            totals = run.totals
+            totals, damage = run.totals, damage_note(run) if run.problems else None
         except ProctorError as error:
             return Listed(name, link, "", (), 0, 0, None, 0, error.message)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return Listed(name, link, "", (), 0, 0, None, 0, f"not a run spec: {error!r}")
         agents = list(run.spec.get("agents") or {})
         created = str(run.spec.get("created", ""))[:19].replace("T", " ")
         done, planned = totals.trials, _planned(run)
         life = str(look_at(path).life) if done < planned else None
         passed, judged = totals.passed, totals.judged
-        return Listed(name, link, created, agents, done, planned, passed, judged, None, life)
+        return Listed(name, link, created, agents, done, planned, passed, judged, damage, life)
 
     def _name(self, path: Path) -> str:
         return path.resolve().relative_to(self._root).as_posix()
 
     def _link(self, path: Path) -> str:
         return "/runs/" + quote(self._name(path))
+
+
+FolderState = tuple[tuple[int, int, int] | None, ...]
+"""Inode, size and time of the files that a run is read from; None for one that is missing."""
+
+
+def _state_of(path: Path) -> FolderState:
+    found: list[tuple[int, int, int] | None] = []
+    for name in ("_spec_.yaml", "trials.jsonl"):
+        try:
+            stat = (path / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
 
 
 def address_name(trial: Trial) -> str:

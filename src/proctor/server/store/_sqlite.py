@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Generator, Sequence
@@ -10,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from proctor.files import FILE_MODE
 from proctor.server.store._schema import SPAN_COLUMNS
 from proctor.server.store.store import BadRows, SqlStore, StoreError
 
-# Milliseconds to wait for a writer in another process.
-BUSY_MS = 30_000
+# Milliseconds to wait for a writer in another process: its transactions take far less, and clients
+# that wait longer give up.
+BUSY_MS = 3_000
 
 # Bytes of the file that readers look at in place: figures over many traces touch many pages, and
 # copying each costs as much as reading it. They belong to the system, and to all readers at once.
@@ -51,6 +54,8 @@ class SqliteStore(SqlStore):
         self._readers: list[sqlite3.Connection] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite gives the files beside it the same mode.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, FILE_MODE))
             self._writer = self._connect()
             self._file = _identity(self.path)
         except (sqlite3.Error, OSError) as error:

@@ -69,12 +69,9 @@ class PageRequest:
         return found
 
 
+_EQUAL = ("request_id", "session_id", "user_id", "service", "status")
 _CONDITIONS = {
-    "request_id": "request_id =",
-    "session_id": "session_id =",
-    "user_id": "user_id =",
-    "service": "service =",
-    "status": "status =",
+    **{column: f"{column} =" for column in _EQUAL},
     "since_ns": "started_ns >=",
     "until_ns": "started_ns <",
     "min_ms": "duration_ms >=",
