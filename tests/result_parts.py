@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.results.metadata import write_facts
+from proctor.results.metadata import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.parquet import write_parquet, write_summaries
 from proctor.runs.provenance import new_run_id
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialError, TrialStatus
@@ -110,8 +109,4 @@ def append(folder: RunFolder, trials: Iterable[Trial]) -> None:
 
 def finish(folder: RunFolder) -> Run:
     """Write what is derived from the journal."""
-    run = Run(folder.path)
-    write_parquet(folder)
-    write_summaries(folder, run.cells, {"run_id": run.run_id})
-    write_facts(run)
-    return run
+    return finalise(folder)

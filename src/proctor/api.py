@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from proctor.spec import Case, JudgeConfig, Suite
     from proctor.spec.config import Configuration
     from proctor.spec.experiment import Experiment
+    from proctor.stats.gate import GateRule
     from proctor.trace import Trace
     from proctor.trials.prepare import AgentLike
     from proctor.trials.session import Observer
@@ -197,6 +198,9 @@ class ExecutorOptions(TypedDict, total=False):
     """The Ray to use (auto, HOST:PORT or ray://HOST:PORT); one on this machine when absent."""
     workers: int
     """Processes of Ray that run trials."""
+    isolation: Literal["none", "worker"]
+    """Run agents and checks in this process (by default), or in workers that it watches: an agent
+    that ends or blocks its process then fails its own trial only."""
     seed: int
     """The seed that the seeds of all trials are derived from; one seed for scenarios."""
     max_retries: int
@@ -271,28 +275,11 @@ def run(  # noqa: PLR0913 (each is an option of a run)
         run = proctor.run("suite.yaml", agent=answer, trials=10)
         run = proctor.run(cases="mutualism/*", agents=["random", "scripted"], seeds=3)
     """
+    given = {**locals()}  # first of all: the parameters alone, which `arun` takes by name
+    del given["options"]
     from proctor.background import run_sync
 
-    work = arun(
-        target,
-        cases=cases,
-        agent=agent,
-        agents=agents,
-        trials=trials,
-        seeds=seeds,
-        tags=tags,
-        filter=filter,
-        set=set,
-        concurrency=concurrency,
-        timeout=timeout,
-        early_stop=early_stop,
-        limits=limits,
-        results=results,
-        name=name,
-        observer=observer,
-        **options,
-    )
-    return run_sync(work)
+    return run_sync(arun(**given, **options))
 
 
 def _same_parameters(
@@ -349,7 +336,7 @@ def evaluate(
         run = proctor.evaluate("suite.yaml", agent=answer)
         run.verdict, run.failures
     """
-    from proctor.background import run_sync
+    from proctor.background import refuse_exit, run_sync
     from proctor.spec import Suite, load_suite, select_cases
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import given_agents, prepare
@@ -367,7 +354,8 @@ def evaluate(
         configuration=configuration,
     )
     work = run_session(context, observer=observer, fail_fast=fail_fast)
-    return run_sync(work, nested=True)
+    with refuse_exit():
+        return run_sync(work, nested=True)
 
 
 def run_all(target: PathLike, **keywords: Unpack[RunKeywords]) -> dict[str, Run]:
@@ -406,20 +394,21 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     """Prepare everything a target holds, then run it."""
     import asyncio
 
+    from proctor.background import refuse_exit
     from proctor.runs.remote.upload import uploading_async
     from proctor.trials.session import run_session
     from proctor.trials.target import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
     given: RunKeywords = {**keywords}
-    agents = _one_or_several(given.pop("agent", None), given.pop("agents", None))
-    seeds, settings = given.pop("seeds", None), given.pop("set", None)
-    expression = given.pop("filter", "")
-    tags, observer, name = (
-        given.pop("tags", ()),
-        given.pop("observer", None),
-        given.pop("name", None),
-    )
+    selection: dict[str, Any] = {
+        "agents": _one_or_several(given.pop("agent", None), given.pop("agents", None)),
+        "seeds": given.pop("seeds", None),
+        "settings": given.pop("set", None),
+        "expression": given.pop("filter", ""),
+        "tags": given.pop("tags", ()),
+    }
+    name, observer = given.pop("name", None), given.pop("observer", None)
     results = given.pop("results", None)
     root = results if results is None or isinstance(results, str) else Path(results)
     limits = given.pop("limits", None) or {}
@@ -427,15 +416,7 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     options = {**given, **limits, "early_stop": given.pop("early_stop", ()) or None}
     # Everything is prepared before the first run starts: an error in the last experiment must
     # not show up after an hour.
-    prepared = prepare_target(
-        found,
-        options,
-        agents=agents,
-        seeds=seeds,
-        expression=expression,
-        settings=settings,
-        tags=tags,
-    )
+    prepared = prepare_target(found, options, **selection)
     runs: dict[str, Run] = {}
     for each in prepared:
         if address_for(each, root) is None:
@@ -443,7 +424,8 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
         else:  # in a thread: this event loop must not wait for an object store
             folder = await asyncio.to_thread(folder_for, each, root, name)
         async with uploading_async(folder):
-            runs[each.name] = await run_session(each, folder, observer=observer)
+            with refuse_exit():
+                runs[each.name] = await run_session(each, folder, observer=observer)
     return runs
 
 
@@ -597,17 +579,19 @@ def gate(
         result.verdict, result.reason, result.more_trials
     """
     from proctor.results.gate import judge_runs
-    from proctor.spec import load_configuration
+
+    rule = gate_rule(max_not_judged, margin=margin, alpha=alpha, estimand=estimand)
+    runs = (open_run(each, results=results) for each in (run, against))
+    return judge_runs(*runs, rule=rule, must_pass=must_pass)
+
+
+def gate_rule(max_not_judged: float | None, **rule: Any) -> GateRule:
+    """Return the rule of a gate; how much may be unjudged is a setting unless it is given."""
     from proctor.stats.gate import GateRule
 
     if max_not_judged is None:
-        max_not_judged = load_configuration().settings.limits.max_not_judged
-    return judge_runs(
-        open_run(run, results=results),
-        open_run(against, results=results),
-        rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_not_judged, estimand=estimand),
-        must_pass=must_pass,
-    )
+        max_not_judged = settings().settings.limits.max_not_judged
+    return GateRule(max_error_rate=max_not_judged, **rule)
 
 
 def leaderboard(

@@ -4,7 +4,7 @@ Guarantees: the same value has the same form in every report, message and error.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -122,14 +122,6 @@ def _tenths(share: float) -> str:
     """Return a share in hundredths with one decimal, left out where it is 0."""
     # `z` writes a negative number that rounds to zero without its sign.
     return f"{100 * share:z.1f}".removesuffix(".0")
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table; its cells are Markdown already."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'|'.join(' --- ' for _ in head)}|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 def tokens(sent: int | None, got: int | None) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from itertools import islice
@@ -56,6 +57,8 @@ _ESCAPE_SEQUENCES = re.compile(
 _SPACES = re.compile(r"\s+")
 # Old workflow commands (`##[…]`, `##vso[…]`) are obeyed anywhere in a line of a build log;
 # `::…::` only at the beginning of one, and our lines begin with words of our own.
+_LINE_COMMAND = re.compile(r"((?:^|[\r\n])\s*(?:\x1b\[[0-9;]{0,32}m\s*)*)::")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RUNNER_COMMAND = re.compile(r"##(?=(?:vso)?\[)")
 # Everything the XML 1.0 production Char leaves out, and the C1 controls, which it discourages.
 _NOT_XML = re.compile(
@@ -86,6 +89,22 @@ def printable(text: str, *, keep: str = "") -> str:
         return character.encode("unicode_escape").decode("ascii")
 
     return _INVISIBLE.sub(escaped, text)
+
+
+def to_stdout(text: str) -> str:
+    """Return data as stdout takes it: unchanged in a file or pipe, harmless on a terminal."""
+    return printable(text, keep="\n\r\t") if sys.stdout.isatty() else text
+
+
+def forwarded(text: str) -> str:
+    """Return what an agent printed so that neither a terminal nor a build log obeys it.
+
+    Colours stay; other escape sequences and invisible characters are removed, and commands of a
+    build system (`::stop-commands::`, `##[…]`) are taken apart.
+    """
+    text = _ESCAPE_SEQUENCES.sub(lambda m: m[0] if _COLOUR.fullmatch(m[0]) else "", text)
+    text = _INVISIBLE.sub(lambda m: m[0] if m[0] in "\n\r\t\x1b" else "", text)
+    return _LINE_COMMAND.sub(r"\1: :", _RUNNER_COMMAND.sub("## ", text))
 
 
 def line(text: object, limit: int = REASON_CHARS) -> str:
@@ -140,6 +159,21 @@ def markdown_code(text: str) -> str:
     fence = "`" * (longest + 1)
     pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
     return f"{fence}{pad}{text or ' '}{pad}{fence}"
+
+
+FORMULA = frozenset("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")
+"""First characters that make a spreadsheet evaluate a text, or start a program (DDE).
+
+The last four are the full-width forms, which some programs treat like the ASCII ones.
+"""
+
+
+def escape_formula(text: str) -> str:
+    """Prefix a text with a quote where a spreadsheet would read it as a formula."""
+    plain = text.replace("\0", "\ufffd")
+    # Some programs evaluate a formula even after leading blanks.
+    first = plain.lstrip(" ")[:1]
+    return f"'{plain}" if first and first in FORMULA else plain
 
 
 # -- for programs ------------------------------------------------------------------------------

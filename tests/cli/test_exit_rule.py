@@ -40,7 +40,7 @@ def write(folder: Path, *inputs: str, blocking: bool = False, **settings: object
 
 
 def run(folder: Path, *options: object):
-    once = ("--concurrency", 1, "--max-retries", 0, "--quiet")
+    once = ("--concurrency", 1, "--max-retries", 0)
     return proctor("run", "suite.yaml", *once, *options, cwd=folder)
 
 
@@ -116,6 +116,38 @@ def test_the_gate_reads_the_same_setting(tmp_path):
     assert proctor(*gate, "--max-not-judged", 0.05, cwd=tmp_path).returncode == 2
 
 
+def test_a_gate_on_failures_is_as_red_as_the_run(tmp_path):
+    """R-R1, R-R11: an agent that always fails is a regression though 20 % have no verdict."""
+    write(tmp_path, "yes")
+    assert run(tmp_path, "--trials", 40, "--name", "before").returncode == 0
+    flaky = BOTS.replace("words[min(calls, len(words) - 1)]", "'no' if calls % 5 else 'down'")
+    (tmp_path / "bots.py").write_text(flaky)
+    assert run(tmp_path, "--trials", 40, "--name", "after").returncode == 1
+    names = [f"{name}/{only_run_of(tmp_path, name)}" for name in ("after", "before")]
+    done = proctor("gate", names[0], "--against", names[1], cwd=tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert done.stdout.startswith("REGRESSION")
+    assert "8 of 40 trials of the candidate errored" in done.stdout
+
+
+@pytest.mark.parametrize(("share", "code"), [("0", 2), ("1", 0)])
+def test_all_three_commands_take_none_and_all(tmp_path, share, code):
+    """R-R11: no trial without a verdict, or any number of them, may be tolerated everywhere."""
+    write(tmp_path, "yes")
+    run(tmp_path, "--trials", 40, "--name", "before")
+    (tmp_path / "bots.py").write_text(BOTS.replace("input.split()", "'down yes'.split()"))
+    option = ("--max-not-judged", share)
+    assert run(tmp_path, "--trials", 40, "--name", "after", *option).returncode == code
+    names = [f"{name}/{only_run_of(tmp_path, name)}" for name in ("after", "before")]
+    done = proctor("gate", names[0], "--against", names[1], *option, cwd=tmp_path)
+    assert done.returncode == code, done.stdout
+    write(tmp_path, "down", "yes")
+    (tmp_path / "bots.py").write_text(BOTS.replace("words[min(calls, len(words) - 1)]", "input"))
+    done = proctor("test", "suite.yaml", *option, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "could not be judged" in done.stdout
+
+
 def only_run_of(folder: Path, name: str) -> str:
     (found,) = (folder / "results" / name).iterdir()
     return found.name
@@ -131,3 +163,81 @@ def test_a_cell_stopped_by_a_limit_is_no_pass(tmp_path):
     assert "0 of 1 cell passed" in done.stdout
     found = json.loads((only_run(tmp_path / "results") / "results.json").read_text())
     assert found["cells"][0]["verdict"] == "INCOMPLETE"
+
+
+ENDINGS = """
+import asyncio, os, sys
+
+HALF = "a\\ud800b"
+
+def cancels(input):
+    raise asyncio.CancelledError
+
+def interrupts(input):
+    raise KeyboardInterrupt
+
+def answers(input):
+    return "yes"
+
+def says(input):
+    raise ValueError(HALF)
+
+def lost(input):
+    raise ExceptionGroup("tasks", [ConnectionError("one"), TimeoutError("two")])
+
+def mixed(input):
+    raise ExceptionGroup("tasks", [ConnectionError("one"), ValueError("two")])
+
+def interrupting_check(context):
+    raise KeyboardInterrupt
+
+async def cancelling_check(context):
+    raise asyncio.CancelledError
+
+def wordy_check(context):
+    return False, HALF
+"""
+
+
+def endings(folder: Path, agent: str, *checks: str) -> list[dict[str, object]]:
+    """Run one trial twice, with and without a time limit; return what the journals hold."""
+    (folder / "ends.py").write_text(ENDINGS)
+    case = {"id": "c", "input": "x", "correctness": {"expected_in_answer": ["yes"]}}
+    case["checks"] = [f"ends:{check}" for check in checks]
+    suite = {"version": 1, "agent": f"ends:{agent}", "cases": [case]}
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite))
+    found = []
+    for name, option in (("plain", ()), ("timed", ("--timeout", 60))):
+        done = run(folder, "--trials", 1, "--name", name, *option)
+        line = (folder / "results" / name / only_run_of(folder, name) / "trials.jsonl").read_text()
+        found.append({"exit": done.returncode, **json.loads(line)})
+    return found
+
+
+@pytest.mark.parametrize("agent", ["cancels", "interrupts", "mixed"])
+def test_an_agent_cannot_pass_its_error_off_as_ours(tmp_path, agent):
+    """R-R1: raising as a cancelled task or Ctrl-C do is the agent's error, not a stopped run."""
+    for found in endings(tmp_path, agent):
+        assert (found["exit"], found["status"], found["category"]) == (1, "failed", "agent_error")
+
+
+def test_a_group_of_lost_connections_is_infrastructure(tmp_path):
+    """R-R1, R-R3: a task group that only lost connections is transient, as each of them is."""
+    for found in endings(tmp_path, "lost"):
+        assert (found["exit"], found["status"]) == (2, "infra_error")
+
+
+@pytest.mark.parametrize("check", ["interrupting_check", "cancelling_check"])
+def test_a_check_cannot_stop_the_run(tmp_path, check):
+    """R-R1: such a check is broken: unscored, not a cancelled trial."""
+    for found in endings(tmp_path, "answers", check):
+        assert (found["exit"], found["status"]) == (2, "infra_error")
+        assert "the check itself failed" in found["error"]["message"]
+
+
+@pytest.mark.parametrize(("agent", "check"), [("says", ()), ("answers", ("wordy_check",))])
+def test_half_a_character_in_a_reason_does_not_end_the_run(tmp_path, agent, check):
+    """R-D1: a lone surrogate in an exception or a check's reason is stored as U+FFFD."""
+    for found in endings(tmp_path, agent, *check):
+        assert found["exit"] == 1
+        assert "a\ufffdb" in json.dumps(found, ensure_ascii=False)

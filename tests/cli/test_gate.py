@@ -76,6 +76,8 @@ def test_the_verdict_is_the_exit_code(tmp_path, capsys, candidate, more, code, v
     assert command(args) == code
     shown = capsys.readouterr().out
     assert shown.startswith(verdict)
+    by_default = "INCONCLUSIVE passes by default (exit code 0): --inconclusive fail or extend"
+    assert (by_default in shown) == ((verdict, code) == ("INCONCLUSIVE", 0))
     assert "error rate: alpha 0.05, one-sided: one test, one look" in shown
     assert "smallest drop these runs would find" in shown
     last = list(audit.entries(tmp_path))[-1]

@@ -176,6 +176,11 @@ def write_files(folder: Path) -> None:
     template.write_text(TEMPLATE)
     (folder / "run.json").write_text((files("proctor.data") / "support_agent.json").read_text())
     (folder / "failed.yaml").write_text("{has_status: error}\n")
+    (folder / "promptfooconfig.yaml").write_text(
+        "prompts: ['{{q}}']\nproviders: [echo]\ntests: [{vars: {q: Hi}, assert: [{type: is-json}]}]"
+    )
+    (folder / "dataset.yaml").write_text("cases: [{inputs: Hi, evaluators: [{Contains: Hi}]}]")
+    (folder / "samples.jsonl").write_text('{"input": "Hi", "target": "Hi"}')
     (folder / "grades.csv").write_text("question,points\nq1,90\nq2,40\n")
     data = Path(__file__).parent.parent / "results" / "data" / "promptfoo.json"
     (folder / "results.json").write_text(data.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from result_parts import trial, write_run
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from proctor.cli.main import run as command
 from proctor.results import query
@@ -216,7 +217,7 @@ def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
     told(capsys, tmp_path, "compare", run, run, "--agents", "x,y")
 
 
-def test_cases_of_two_suites_are_two_cases(tmp_path):
+def test_cases_of_two_suites_are_two_cases(tmp_path, capsys):
     """R-Q1: two suites have a case `q1` each: pass^5 is 0.5, the mean of 1 and 0, and not that of
     one case at one half."""
     made(tmp_path, "geography", {"x": {("q1", None): [1.0] * 5}})
@@ -225,8 +226,13 @@ def test_cases_of_two_suites_are_two_cases(tmp_path):
     assert both.pass_hat_k(5).value == both.pass_at_k(5).value == 0.5
     assert both.mean().n == 2
     assert both.pass_rate().cases == 2
-    (row,) = both.group_by("agent").rows
-    assert row.cases == 2
+    (row,) = facts(capsys, tmp_path, "results", "--group-by", "agent")["groups"]
+    assert (row["cases"], row["pass_rate"]["value"]) == (2, 0.5)
+    suites = [
+        f"{name}/{next((tmp_path / name).iterdir()).name}" for name in ("geography", "history")
+    ]
+    board = facts(capsys, tmp_path, "leaderboard", *suites)
+    assert [row["pass_hat_k"]["value"] for row in board["rows"]] == [1.0, 0.0]
     assert {case.case for arm in both.outcomes() for case in arm.cases} == {
         "geography/q1",
         "history/q1",
@@ -273,6 +279,12 @@ def test_three_runs_are_compared_pair_by_pair(tmp_path, capsys):
     adjusted = [pair["metrics"][0]["adjusted"] for pair in found["pairs"]]
     assert min(adjusted) == pytest.approx(3 * min(raw))
     assert max(adjusted) >= max(raw)
+    # Scores and latencies of all pairs are corrected together.
+    others = [each for pair in found["pairs"] for each in pair["metrics"][1:]]
+    tests = [each["suite"] or each["population"] for each in others]
+    values = [test["p_value"] or 1.0 for test in tests]
+    expected = multipletests(values, method="holm")[1]
+    assert [each["adjusted"] or 1.0 for each in others] == pytest.approx(list(expected))
     text = told(capsys, tmp_path, "compare", *runs)
     assert "Pass rates of 3 pairs" in text
     assert "p Holm" in text
@@ -310,3 +322,65 @@ def test_the_gate_judges_scores(tmp_path, capsys):
         ]
         is None
     )
+
+
+def test_seeds_of_different_difficulty_are_not_flaky(tmp_path, capsys):
+    """R-Q2: an agent that always repeats itself is not flaky, though half the seeds of its cases
+    fail; one that varies on a single instance is, there."""
+    steady = grid(2, 6, lambda case, seed: seed % 2, trials=10)
+    varying = {**steady, ("t1", 0): [float(n % 2) for n in range(10)]}
+    runs = {
+        name: made(tmp_path, name, {"x": scores})
+        for name, scores in (("steady", steady), ("same", steady), ("varying", varying))
+    }
+    gate = facts(capsys, tmp_path, "gate", runs["same"], "--against", runs["steady"])
+    assert (gate["flaky"], gate["arms"][0]["gate"]["flaky"]) == ([], [])
+    gate = facts(capsys, tmp_path, "gate", runs["steady"], "--against", runs["varying"])
+    assert gate["arms"][0]["gate"]["flaky"] == ["t1"]
+    (pair,) = facts(capsys, tmp_path, "compare", runs["steady"], runs["varying"])["pairs"]
+    assert [(each["case"], each["by_agent"]["n"]) for each in pair["flaky"]] == [("t1", 10)]
+
+
+def test_parameters_of_a_scenario_are_instances(tmp_path, capsys):
+    """R-Q1, R-Q3: 1 scenario × 2 sizes × 5 seeds are ten instances that both agents share, and not
+    two pairs of agents; parameters of other cases are the agent's."""
+    every = [
+        trial(
+            "s", agent, 0, "passed" if passes else "failed", axis_seed=seed, params={"size": size}
+        )
+        for agent, passes in (("good", True), ("bad", False))
+        for size in (5, 7)
+        for seed in range(5)
+    ]
+    generated = {"experiment": {"scenarios": {"cases": {"s": {"template": "s"}}}}}
+    write_run(tmp_path, every, name="scenario", cases={"s": {}}, **generated)
+    board = facts(capsys, tmp_path, "leaderboard", "latest")
+    assert [(row["name"], row["best"], row["trials"]) for row in board["rows"]] == [
+        ("good", 1, 10),
+        ("bad", 2, 10),
+    ]
+    assert (board["shared_cases"], board["shared_instances"]) == (1, 10)
+    (pair,) = facts(capsys, tmp_path, "compare", "latest", "--agents", "bad,good")["pairs"]
+    overall = pair["metrics"][0]
+    assert (overall["cases"], overall["instances"]) == (1, 10)
+    assert overall["suite"]["p_value"] == pytest.approx(stats.binomtest(10, 10).pvalue / 2)
+    # One size alone, and one against the other, when they are named.
+    one = told(capsys, tmp_path, "compare", "latest", "--agents", "bad (size=5),good (size=5)")
+    assert "1 case, 5 instances in both" in one
+    # Runs are paired by size as well: only those of size 5 are in both.
+    write_run(
+        tmp_path,
+        [t for t in every if t.params["size"] == 5],
+        name="five",
+        cases={"s": {}},
+        **generated,
+    )
+    runs = [f"{name}/{next((tmp_path / name).iterdir()).name}" for name in ("scenario", "five")]
+    found = facts(capsys, tmp_path, "compare", *runs)["pairs"][0]
+    assert found["instances"] == 5
+    assert list(found["left_out"]) == ["s [size=7] (5 instances: seeds 0..4)"]
+    by_agent = query(runs[0], results=tmp_path).compare("bad", "good")
+    assert by_agent.pass_rate.n == 20
+    assert by_agent.test.p_value == pytest.approx(overall["suite"]["p_value"])
+    write_run(tmp_path, every, name="suite", cases={"s": {}})
+    assert len(facts(capsys, tmp_path, "leaderboard", "latest")["rows"]) == 4

@@ -146,12 +146,12 @@ def test_without_arguments_help_is_shown(command: list[str]) -> None:
 
 
 TREE = """
-demo init doctor config{show schema completion}
+demo init import-suite doctor config{show schema completion}
 validate test baseline{save list diff}
 run rerun list{cases experiments} agent{add list test remove} schedule{add list remove run serve}
 scenario{build check store fetch}
 results sql report view compare leaderboard gate power
-runs{status tag note audit share sync export import}
+runs{status tag note verify audit share sync export import}
 trace{list show query convert score} serve store{stats add prune export} diagnose
 trail{run score compare}
 judge{audit} mock-llm
@@ -167,7 +167,7 @@ def test_the_command_tree() -> None:
         inner = child.list_commands(context) if isinstance(child, click.Group) else []
         found.append(name + (f"{{{' '.join(inner)}}}" if inner else ""))
     assert found == re.findall(r"[\w-]+(?:\{[^}]*\})?", TREE)
-    assert len(found) == len(cli.list_commands(context)) == 29
+    assert len(found) == len(cli.list_commands(context)) == 30
 
 
 @pytest.mark.parametrize("word", MOVED)

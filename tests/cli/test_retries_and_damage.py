@@ -85,13 +85,13 @@ def figures(folder: Path, run: Path) -> dict[str, object]:
 def test_retrying_failed_trials_changes_no_figure(tmp_path):
     """R-R4, R-R7, R-Q1: the first judged attempt counts; outcomes after retries stand beside it."""
     write(tmp_path, "coin")
-    proctor("run", "suite.yaml", "--trials", 10, "--quiet", cwd=tmp_path)
+    proctor("run", "suite.yaml", "--trials", 10, cwd=tmp_path)
     run = only_run(tmp_path / "results")
     first = figures(tmp_path, run)
     passed, judged, cost = first["report"]
     assert judged == 40
     assert len(set(first.values())) == 1, first
-    done = proctor("run", "--retry-failed", run, "--quiet", cwd=tmp_path)
+    done = proctor("run", "--retry-failed", run, cwd=tmp_path)
     again = figures(tmp_path, run)
     assert len(set(again.values())) == 1, "one rule on every surface"
     assert again["report"][:2] == (passed, judged)
@@ -174,7 +174,7 @@ def test_every_reader_reports_damaged_lines(tmp_path, damaged):
     """R-D1, R-R11: unreadable lines are named, and neither a run nor a gate on them is green."""
     before, after, lost = damaged
     assert lost > 10
-    said = f"{lost} lines of the journal cannot be read"
+    said = f"{lost} parts of the run cannot be read"
     gate = proctor("gate", after, "--against", before, cwd=tmp_path)
     assert gate.returncode == 2, gate.stdout
     assert said in gate.stderr
@@ -191,7 +191,22 @@ def test_every_reader_reports_damaged_lines(tmp_path, damaged):
     (after / "results.parquet").unlink()
     for command in (("results", after), ("sql", "SELECT count(*) FROM trials")):
         done = proctor(*command, cwd=tmp_path)
-        assert done.stderr.count("dropped a line") + done.stdout.count("dropped a line"), command
+        assert done.stderr.count("dropped a line") == 1, "one warning for a run"
+        assert f"(and {lost - 1} more lines)" in done.stderr
+
+
+def test_reports_for_machines_and_progress_name_damaged_lines(tmp_path, damaged):
+    """R-D1, R-N7: CI formats, `runs status`, `diagnose` and `rerun` say that lines are lost."""
+    _, after, lost = damaged
+    said = f"{lost} parts of the run cannot be read"
+    for form in ("junit", "github"):
+        assert said in proctor("report", after, "--format", form, cwd=tmp_path).stdout, form
+    prometheus = proctor("report", after, "--format", "prometheus", cwd=tmp_path).stdout
+    assert f"proctor_damage {lost}" in prometheus
+    status = proctor("runs", "status", after, cwd=tmp_path)
+    assert (status.returncode, said in status.stderr) == (2, True)
+    for command in (("diagnose", after), ("rerun", after, "--quiet")):
+        assert said in proctor(*command, cwd=tmp_path).stderr, command
 
 
 @pytest.mark.parametrize("harm", ["flipped", "truncated"])
@@ -222,9 +237,9 @@ def test_a_resumed_run_stays_damaged(tmp_path, damaged):
     """R-R7, R-R11: lost trials are run again, but what was lost may have failed: never green."""
     before, after, lost = damaged
     (tmp_path / "bots.py").write_text("def half(input):\n    return 'yes'\n")
-    done = proctor("run", "--resume", after, "--quiet", cwd=tmp_path)
+    done = proctor("run", "--resume", after, cwd=tmp_path)
     assert done.returncode == 2
-    assert f"{lost} lines of the journal cannot be read" in done.stdout
+    assert f"{lost} parts of the run cannot be read" in done.stdout
     assert proctor("gate", after, "--against", before, cwd=tmp_path).returncode == 2
     found = proctor("results", after, cwd=tmp_path)
     assert f"{lost} of its lines could not be read" in found.stderr + found.stdout
@@ -249,3 +264,11 @@ def test_status_is_right_after_a_kill(tmp_path):
     said = proctor("runs", "status", "latest", cwd=tmp_path)
     assert "3/8 done" in said.stdout, said.stdout
     assert "3/3 passed" in said.stdout
+
+
+def test_a_damaged_run_is_not_judged_again(tmp_path, damaged):
+    """R-D1, R-R11: `test --traces RUN` is not green over the lines that are left."""
+    _, after, lost = damaged
+    done = proctor("test", "suite.yaml", "--traces", after, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert f"{lost} parts of the run cannot be read" in done.stderr

@@ -44,7 +44,7 @@ def run(suite: Path, *args: Any, **more: Any) -> subprocess.CompletedProcess[str
 
 def test_a_good_run_ends_with_0_and_a_table(suite: Path) -> None:
     """R-R11, R-R13: a row for each cell with its denominator, and where everything is."""
-    done = run(suite, "--quiet")
+    done = run(suite)
     assert (done.returncode, done.stderr) == (0, "")
     folder = only_run(suite.parent / "results")
     assert re.search(r"case-0 +bots:steady +PASS +2/2 +1\.00", done.stdout)
@@ -52,13 +52,13 @@ def test_a_good_run_ends_with_0_and_a_table(suite: Path) -> None:
     assert f"stored in {folder}" in done.stdout
     assert {path.name for path in folder.iterdir()} == {
         *("_spec_.yaml", "trials.jsonl", "results.parquet", "results.json", "summary.csv"),
-        *("traces", "facts.json", "heartbeat.json", ".lock"),
+        *("traces", "facts.json", "checksums.json", "heartbeat.json", ".lock"),
     }
 
 
 def test_a_failed_gate_is_1_with_what_broke(suite: Path) -> None:
     """R-R10, R-R11: failures by check, with counts, rates and an example."""
-    done = run(suite, "--agent", "flaky:wrong_then_right", "--quiet")
+    done = run(suite, "--agent", "flaky:wrong_then_right")
     assert done.returncode == 1
     assert "HARD FAIL" in done.stdout
     assert "expected_in_answer: 4 of 4 trials (100 %), blocks" in done.stdout
@@ -67,14 +67,14 @@ def test_a_failed_gate_is_1_with_what_broke(suite: Path) -> None:
 
 def test_what_could_not_be_judged_is_2_and_can_be_tried_again(suite: Path) -> None:
     """R-R7, R-R11: --retry-infra runs those trials again and no others."""
-    done = run(suite, "--agent", "flaky:down_then_up", "--quiet")
+    done = run(suite, "--agent", "flaky:down_then_up")
     assert done.returncode == 2
     assert "INFRA_ERROR" in done.stdout
     folder = only_run(suite.parent / "results")
     assert f"proctor run --retry-infra {folder}" in done.stdout
     (suite.parent / "up").touch()
     assert proctor("run", "--resume", folder).returncode == 2, "they are finished, not missing"
-    again = proctor("run", "--retry-infra", folder, "--quiet")
+    again = proctor("run", "--retry-infra", folder)
     assert again.returncode == 0, again.stderr
     assert "agents print" not in again.stdout
     trials = list(Run(folder).trials())
@@ -84,14 +84,14 @@ def test_what_could_not_be_judged_is_2_and_can_be_tried_again(suite: Path) -> No
 
 def test_only_what_failed_is_tried_again(suite: Path) -> None:
     """R-R7: --retry-failed keeps what passed; the exit code stays that of the first attempts."""
-    assert run(suite, "--agent", "flaky:wrong_then_right", "--quiet").returncode == 1
+    assert run(suite, "--agent", "flaky:wrong_then_right").returncode == 1
     folder = only_run(suite.parent / "results")
     (suite.parent / "right").touch()
-    again = proctor("run", "--retry-failed", folder, "--quiet")
+    again = proctor("run", "--retry-failed", folder)
     assert again.returncode == 1
     assert "after retries: " in again.stdout
     lines = len(journal(folder))
-    assert proctor("run", "--retry-failed", folder, "--quiet").returncode == 1
+    assert proctor("run", "--retry-failed", folder).returncode == 1
     assert len(journal(folder)) == lines, "nothing is left to try"
 
 
@@ -209,7 +209,7 @@ def test_directories_of_trials_are_kept_when_asked(suite: Path) -> None:
     )
     place = suite.parent / "temporary"
     place.mkdir()
-    options = ("--agent", "writes:agent", "--trials", 1, "--quiet")
+    options = ("--agent", "writes:agent", "--trials", 1)
     environ = {**os.environ, "TMPDIR": str(place)}
     assert run(suite, *options, env=environ).returncode == 1
     assert [path.suffix for path in place.iterdir()] == [".seen"] * 2
@@ -279,7 +279,8 @@ def test_every_option_of_a_run_is_an_option_of_the_command() -> None:
 
     options = {o.name: o for o in command.params}
     for name, field in RunOptions.model_fields.items():
-        if name not in ("default_trials", "more_trials"):  # what only the record holds
+        # What only the record holds, and what the command line does not leave to choose.
+        if name not in ("default_trials", "more_trials", "isolation"):
             option = options[name]
             assert SPELLED.get(name, "--" + name.replace("_", "-")) in option.opts
             assert getattr(option, "help", None) == field.description
@@ -326,3 +327,66 @@ def test_hostile_names_and_answers_do_not_reach_the_terminal(suite: Path) -> Non
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert "\x07" not in done.stdout
+
+
+def test_quiet_prints_the_verdict_only(suite: Path) -> None:
+    """R-R1: one line however many cases there are: the verdict, the counts, the folder."""
+    done = run(suite, "--quiet")
+    (told,) = done.stdout.splitlines()
+    folder = only_run(suite.parent / "results")
+    assert told.startswith(("PASS: ", "FAIL: ", "NOT JUDGED: "))
+    assert "judged trial" in told or "passed" in told
+    assert told.endswith(f"{folder.name})")
+    assert not done.stderr
+
+
+def test_few_open_files_lower_the_concurrency_and_lose_no_trial(tmp_path: Path) -> None:
+    """R-R11: with 128 open files at most, 64 commands at a time become 8, and all pass."""
+    suite = tmp_path / "suite.yaml"
+    command = [sys.executable, "-c", "print('yes')"]
+    suite.write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "agent": {"kind": "command", "command": command, "protocol": "text"},
+                "defaults": {"trials": 70},
+                "cases": [
+                    {"id": "a", "input": "x", "correctness": {"expected_in_answer": ["yes"]}}
+                ],
+            }
+        )
+    )
+    run_it = [sys.executable, "-m", "proctor", "run", str(suite), "--concurrency", "64"]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *run_it, "--results", tmp_path / "r"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "only 128 files may be open: 8 trials at a time, not 64" in done.stderr
+    assert "70 of 70 judged trials" in done.stdout, done.stdout + done.stderr
+
+
+def test_formulas_in_names_are_text_in_the_summary(tmp_path: Path) -> None:
+    """R-R13: a case that is named like a formula does not start one in a spreadsheet."""
+    (tmp_path / "grades.csv").write_text('case,agent,passed\n"=cmd|x",a,true\n')
+    proctor("runs", "import", tmp_path / "grades.csv", "--results", tmp_path / "results")
+    folder = only_run(tmp_path / "results")
+    rows = (folder / "summary.csv").read_text().splitlines()
+    assert rows[1].startswith("'=cmd|x,")
+    assert journal(folder)[0]["case"] == "=cmd|x", "the stored name is unchanged"
+
+
+@pytest.mark.parametrize(("sharing", "mode"), [("", 0o700), ("group", 0o750)])
+def test_a_run_folder_is_private_unless_a_group_shares_it(
+    suite: Path, sharing: str, mode: int
+) -> None:
+    """R-R13: other users of the machine cannot read what agents answered."""
+    command = [sys.executable, "-m", "proctor", "run", str(suite), "--quiet", "--results"]
+    subprocess.run(
+        ["sh", "-c", 'umask 022 && exec "$@"', "sh", *command, str(suite.parent / "results")],
+        env={**os.environ, "PROCTOR_SHARING": sharing},
+        check=True,
+        capture_output=True,
+    )
+    assert only_run(suite.parent / "results").stat().st_mode & 0o777 == mode

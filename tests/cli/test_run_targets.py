@@ -50,12 +50,12 @@ def test_one_scenario_one_agent_one_seed(project: Path) -> None:
 
 def test_a_scope_is_every_scenario_in_it(project: Path) -> None:
     """R-S3: with every variant; a variant can be named."""
-    assert command(project, "run", "arithmetic", "--agent", "adder", "--quiet")[0] == 0
+    assert command(project, "run", "arithmetic", "--agent", "adder")[0] == 0
     assert {t[0] for t in trials(only_run(project / "results"))} == {
         "arithmetic.sum@easy",
         "arithmetic.sum@hard",
     }
-    code, out, _ = command(project, "run", "arithmetic/sum@hard", "--agent", "adder", "--quiet")
+    code, out, _ = command(project, "run", "arithmetic/sum@hard", "--agent", "adder")
     assert code == 0
     assert "arithmetic.sum@hard" in out
 

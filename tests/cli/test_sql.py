@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +61,19 @@ def test_a_query_that_would_write_is_refused(root: Path, tmp_path: Path, capsys)
     assert "only one SELECT is accepted" in error
     assert "proctor runs export" in error
     assert not out.exists()
+
+
+def test_a_terminal_gets_no_control_sequences_from_csv(root: Path) -> None:
+    """R-R13: OSC 52 in an answer is written out on a terminal; a pipe gets the bytes."""
+    command = [sys.executable, "-m", "proctor", "sql", "--format", "csv"]
+    command += ["--results", str(root), "SELECT chr(27) || ']52;c;QQ==' AS x"]
+    piped = subprocess.run(command, capture_output=True, check=False)
+    assert b"\x1b]52;" in piped.stdout, piped.stderr
+    terminal, other = pty.openpty()
+    child = subprocess.Popen(command, stdout=other, stderr=subprocess.PIPE)
+    os.close(other)
+    child.wait(timeout=120)
+    shown = os.read(terminal, 10_000)
+    os.close(terminal)
+    assert b"\\x1b]52;" in shown
+    assert b"\x1b" not in shown

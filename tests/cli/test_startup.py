@@ -88,8 +88,8 @@ def test_importing_the_package_imports_no_other_package() -> None:
 def test_help_lists_every_command_with_examples() -> None:
     out, _ = watch("--help")
     listed = out.partition("Start:")[2].partition("Examples:")[0].splitlines()
-    from proctor.cli.main import COMMANDS
+    from proctor.cli.main import cli
 
     names = [line.split()[0] for line in listed if re.match(r"  \S", line)]
-    assert sorted(names) == sorted(COMMANDS)
+    assert sorted(names) == sorted(cli.table)
     assert "proctor demo" in out.partition("Examples:")[2]

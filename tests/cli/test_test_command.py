@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from commands import proctor as command
 from prometheus_client.parser import text_string_to_metric_families
 
 from proctor.cli.main import run
@@ -684,3 +686,78 @@ def test_a_run_judged_again_keeps_three_outcomes(place, proctor):
         "infra_error",
         "failed",
     ]
+
+
+def test_a_run_is_judged_again_by_any_of_its_names(tmp_path):
+    """R-A2 R-R1: a folder, its traces, a tag and `latest` give the outcomes of the run: attempts
+    that were retried, cancelled or lost are no failures, and missing trials are named."""
+    (tmp_path / "flaky.py").write_text(
+        "import pathlib, time\n"
+        "def answer(request):\n"
+        "    seen = pathlib.Path(f'seen{request.index}')\n"
+        "    first = not seen.exists()\n"
+        "    seen.touch()\n"
+        "    if request.index == 1 or (request.index == 0 and first):\n"
+        "        raise ConnectionError('no route to the model')\n"
+        "    if request.index == 2 and not first:\n"
+        "        pathlib.Path('waiting').touch()\n"
+        "        time.sleep(600)\n"
+        "    if request.index == 2:\n"
+        "        raise ConnectionError('later')\n"
+        "    return 'Paris'\n"
+    )
+    case = "{id: capital, input: x, correctness: {expected_in_answer: [Paris]}}"
+    (tmp_path / "flaky.yaml").write_text(f"agent: flaky:answer\ncases: [{case}]\n")
+    quiet = ("--quiet", "--concurrency", 1)
+    command("run", "flaky.yaml", "--trials", 4, "--max-retries", 0, *quiet, cwd=tmp_path)
+    (run,) = (tmp_path / "results" / "flaky").iterdir()
+    line = [sys.executable, "-m", "proctor", "run", "--retry-infra", run, *map(str, quiet)]
+    with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "waiting").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    command("runs", "tag", run, "keep", cwd=tmp_path)
+    own = json.loads(command("report", run, "--format", "json", cwd=tmp_path).stdout)["totals"]
+    counted = ("passed", "failed", "hard_fail", "infra_error", "not_judged")
+    assert [own[name] for name in counted] == [2, 0, 0, 1, 0]
+    for name in ("latest", "keep", f"flaky/{run.name}", run, run / "traces"):
+        said = command("test", "flaky.yaml", "--traces", name, "--format", "json", cwd=tmp_path)
+        document = json.loads(said.stdout)
+        assert said.returncode == 2
+        assert [document["totals"][key] for key in counted] == [own[key] for key in counted]
+        assert document["notes"] == [
+            "capital × flaky:answer: 1 planned trial never ended in the recorded run"
+        ]
+    unknown = command("test", "flaky.yaml", "--traces", "lastest", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "no run and no tag is called 'lastest'" in unknown.stderr
+
+
+def test_an_answer_that_is_stored_cut_is_not_judged_again(tmp_path):
+    """R-C6 R-R1: the end of a 50 MB answer is not in its trace, so checks on it say nothing."""
+    (tmp_path / "long.py").write_text("def answer(x):\n    return 'x' * 50_000_000 + 'the end'\n")
+    case = "{id: c, input: x, correctness: {expected_in_answer: [the end]}}"
+    (tmp_path / "long.yaml").write_text(f"agent: long:answer\ncases: [{case}]\n")
+    assert command("run", "long.yaml", "--trials", 1, "--quiet", cwd=tmp_path).returncode == 0
+    said = command("test", "long.yaml", "--traces", "latest", "--format", "json", cwd=tmp_path)
+    (case,) = json.loads(said.stdout)["cases"]
+    assert (said.returncode, case["status"]) == (2, "not_judged")
+    assert "only the start of the answer (50000007 characters)" in case["checks"][0]["reason"]
+
+
+def test_a_case_with_only_a_metric_says_so(tmp_path):
+    """R-C9 R-R1: a metric is recorded only; no retry would make a verdict of it."""
+    (tmp_path / "bot.py").write_text(
+        "from proctor.checks import Metric\n"
+        "def answer(x):\n    return 'Paris'\n"
+        "def words(ctx):\n    return Metric(1)\n"
+    )
+    case = "{id: c, input: x, checks: ['bot:words']}"
+    (tmp_path / "m.yaml").write_text(f"agent: bot:answer\ncases: [{case}]\n")
+    done = command("run", "m.yaml", "--trials", 2, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the checks only record metrics" in done.stdout
+    assert "has no checks" not in done.stdout
+    assert "--retry-infra" not in done.stdout

@@ -43,6 +43,13 @@ WRONG = [
     ({"agent": {"kind": "chat", "model": "nosuch:m"}}, "no provider 'nosuch' is known"),
     ({"judge": "opnai:gpt-4o"}, "no provider 'opnai' is known"),
     ({"cases": [{"input": "x", "checks": [{"check": "agent:cite"}]}]}, "agent has no 'cite'"),
+    ({"agent": "os.path:joined"}, "os.path has no 'joined'"),
+    ({"agent": {"kind": "command", "command": ["no-such"]}}, "there is no program 'no-such'"),
+    (
+        {"cases": [{"input": "x", "correctness": {"llm_judge": [{"rule": "is polite"}]}}]},
+        "no judge is configured",
+    ),
+    ({"baseline": "v9"}, "has no version 'v9'"),
 ]
 
 
@@ -102,3 +109,48 @@ def test_experiments_in_python_need_import(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "validate it with --import" in done.stderr
     assert "ran" not in done.stderr.replace("import", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"agent": {"kind": "pydantic_ai", "target": "agent:answer"}},
+            "agent:answer is not a pydantic_ai.Agent but a function",
+        ),
+        (
+            {
+                "cases": [
+                    {"input": "x", "correctness": {"llm_judge": {"rule": "r", "model": "no:m"}}}
+                ]
+            },
+            "no provider 'no' is known",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [("validate", "--import"), ("run", "--dry-run")])
+def test_what_only_imported_code_shows(
+    tmp_path: Path, changes: dict[str, Any], message: str, command: tuple[str, ...]
+) -> None:
+    """R-R7: a target of another type and the model of a single check are found before a trial."""
+    pytest.importorskip("pydantic_ai")
+    suite(tmp_path, **changes)
+    done = proctor(*command, "suite.yaml", cwd=tmp_path, env=environment())
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("agent", ["os.path:join", "math:sqrt"])
+def test_modules_without_a_file_are_found(tmp_path: Path, agent: str) -> None:
+    """R-S1: `os.path` and built-in modules exist, though no source file has their names."""
+    suite(tmp_path, agent=agent)
+    done = proctor("validate", "suite.yaml", cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_was_imported_from_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """R-S1: the command says "imported" only where it imported something."""
+    (tmp_path / "suite.yaml").write_text("agent: agent:answer\ncases: [{inptu: x}]\n")
+    done = proctor("validate", "--import", "suite.yaml", cwd=tmp_path, env=environment())
+    assert done.returncode == 2
+    assert "imported" not in done.stdout

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import proctor
 from proctor.agents._human import converse
 from proctor.agents.base import AgentRequest
-from proctor.checks._judge_prompt import JudgeInput, build_prompt
+from proctor.checks.judge import JudgeInput, build_prompt
 from proctor.checks.metrics.matching import shortened
 from proctor.checks.rubrics import Rubric
 from proctor.cli.main import run as run_command

@@ -1,5 +1,6 @@
 """Reading YAML: values with places, and every hostile file survived with a located message."""
 
+import gc
 import json
 import string
 from pathlib import Path
@@ -366,3 +367,18 @@ def test_errors_of_an_included_file_point_there(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").write_text("- a\n- b: c: d\n")
     (found,) = problems("x: !include more.yaml\n", tmp_path)
     assert found.startswith("more.yaml:2:")
+
+
+def test_a_large_suite_is_read_with_the_collector_paused(tmp_path: Path) -> None:
+    """R-S1: a suite of 12 MB is read, and looking for garbage takes no part of it."""
+    path = tmp_path / "suite.yaml"
+    text = "x" * 40_000
+    path.write_text("cases:\n" + "".join(f"- {{id: c{n}, input: {text}}}\n" for n in range(300)))
+    looks: list[str] = []
+    gc.callbacks.append(lambda phase, _: looks.append(phase))
+    try:
+        assert not read(path, environ=NOTHING).problems
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()
+    assert len(looks) <= 2

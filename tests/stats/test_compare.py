@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -378,3 +379,17 @@ def test_one_case_flips_both_ways():
     assert sign_flip([0.0], [1.0]).p_value == 1.0
     assert sign_flip([0.5], [0.5]).reason == "no case changed"
     assert sign_flip([], []).difference is None
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7, 40, 300, 2_000])
+def test_the_exact_test_agrees_with_big_integers(trials: int) -> None:
+    """R-Q2: logarithms of ratios lose nothing: within 1e-10 of binomials as whole numbers."""
+    for before in {0, 1, trials // 3, trials - 1, trials}:
+        for after in {0, trials // 2, trials}:
+            total = before + after
+            if not 0 < total < 2 * trials:
+                continue
+            ways = [math.comb(trials, x) * math.comb(trials, total - x) for x in range(total + 1)]
+            below = Fraction(sum(ways[:after]), sum(ways)) + Fraction(ways[after], 2 * sum(ways))
+            found = stratified([(before, trials)], [(after, trials)], alternative="less")
+            assert found.p_value == pytest.approx(float(below), abs=1e-10)

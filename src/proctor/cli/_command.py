@@ -7,7 +7,7 @@ table repeats the first line of each command's own help; a test keeps the two eq
 import importlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """The module and attribute of a command, and its line in `--help`."""
+    """The module (`.name` for one of this package) and attribute of a command, and its help."""
 
     module: str
     attribute: str
@@ -103,22 +103,18 @@ class CommandGroup(Command, click.Group):
 
 
 class LazyGroup(CommandGroup):
-    """A group that reads its commands from a table of `Entry` and imports one when it is used.
+    """A group that reads its commands from tables of `Entry` and imports one when it is used.
 
-    Groups nest: an entry may name another group. `sections` groups the commands in `--help`
-    (title → names).
+    Groups nest: an entry may name another group. `sections` has the commands as `--help` groups
+    them (title → name → entry).
     """
 
     def __init__(
-        self,
-        *args: Any,
-        table: Mapping[str, Entry],
-        sections: Mapping[str, Sequence[str]] | None = None,
-        **kwargs: Any,
+        self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.table = dict(table)
-        self.sections = dict(sections or {"Commands": list(self.table)})
+        self.sections = sections
+        self.table = {name: entry for part in sections.values() for name, entry in part.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the table."""
@@ -129,7 +125,7 @@ class LazyGroup(CommandGroup):
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
-        command = getattr(importlib.import_module(entry.module), entry.attribute)
+        command = getattr(importlib.import_module(entry.module, __package__), entry.attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module}.{entry.attribute} is not a command")
         return command
@@ -138,8 +134,8 @@ class LazyGroup(CommandGroup):
         """List the commands from the table, importing none of them."""
         # Padded, so that the columns of all sections are aligned.
         widest = max(map(len, self.table), default=0)
-        for title, names in self.sections.items():
-            rows = [(name.ljust(widest), self.table[name].help) for name in names]
+        for title, part in self.sections.items():
+            rows = [(name.ljust(widest), entry.help) for name, entry in part.items()]
             with formatter.section(title):
                 formatter.write_dl(rows)
 

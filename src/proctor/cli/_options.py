@@ -6,10 +6,11 @@ the functions: a command pays only for the options it uses.
 
 from __future__ import annotations
 
+import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -17,33 +18,29 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import click
 
 from proctor import api
+from proctor.errors import ProctorError
 from proctor.report.outputs import FORMATS
+from proctor.sanitize import printable
+from proctor.user_dirs import settings_may_exist
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from pydantic.fields import FieldInfo
 
     from proctor.llm.chat_model import ChatModel
     from proctor.runs.run import Run
     from proctor.trace.redact import Redactor
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-Model = TypeVar("Model", bound="BaseModel")
 
 
 def settings_redactor() -> Redactor:
     """Return the redactor with the patterns of the settings, if there are any."""
-    import os
-
-    from proctor.user_dirs import settings_may_exist
 
     if not settings_may_exist(Path(), os.environ):
         from proctor.trace.redact import default_redactor
 
         return default_redactor()  # reading settings takes longer than a small trace
-    from proctor.spec import load_configuration
-
-    return load_configuration().settings.redactor()
+    return api.settings().settings.redactor()
 
 
 # -- parameter types and small options -----------------------------------------------------------
@@ -74,46 +71,51 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * seconds[found[2]]
 
 
+DURATION = Duration()
+
+
+def option(
+    *declared: str, choices: Iterable[str] | None = None, **settings: Any
+) -> Callable[[Decorated], Decorated]:
+    """Declare an option as click does, with the placeholder of its value and with its help.
+
+    @option("--name NAME", "The name of the schedule.", default="nightly")
+    """
+    *names, text = declared
+    spelled = [name.partition(" ") for name in names]
+    placeholder = next((found for _, _, found in spelled if found), None)
+    if choices is not None:
+        settings["type"] = click.Choice(list(choices))
+    flags = [flag for flag, _, _ in spelled]
+    return click.option(*flags, metavar=placeholder, help=text, **settings)
+
+
 # A decorator can be applied to any number of commands: each gets its own option.
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-estimand_option = click.option(
+json_option = option("--json", "as_json", "Print one JSON document.", is_flag=True)
+estimand_option = option(
     "--estimand",
-    type=click.Choice(("suite", "population")),
+    "What a figure is about: exactly these cases and instances, or cases like these.",
+    choices=("suite", "population"),
     default="suite",
-    help="What a figure is about: exactly these cases and instances, or cases like these.",
 )
-events_option = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print events to stderr and one JSON document to stdout.",
+events_option = option(
+    "--json", "as_json", "Print events to stderr and one JSON document to stdout.", is_flag=True
 )
-quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
-timeout_option = click.option(
-    "--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit per case."
-)
+quiet_option = option("--quiet", "Show no progress.", is_flag=True)
+timeout_option = option("--timeout SECONDS", "Time limit per case.", type=POSITIVE)
 # `run` has the same option from its `RunOptions`.
-max_not_judged_option = click.option(
-    "--max-not-judged",
-    type=PROBABILITY,
-    metavar="X",
-    help="The share of trials that may end without a verdict; above it the exit code is 2."
+max_not_judged_option = option(
+    "--max-not-judged X",
+    "The share of trials that may end without a verdict; above it the exit code is 2."
     "  [default: 0.05]",
+    type=click.FloatRange(0, 1),
 )
-agents_option = click.option(
-    "--agent",
-    "agents",
-    multiple=True,
-    metavar="AGENT",
-    help="Override the suite's agent; repeatable.",
+agents_option = option(
+    "--agent AGENT", "agents", "Override the suite's agent; repeatable.", multiple=True
 )
-tags_option = click.option(
-    "--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags."
-)
-host_option = click.option(
-    "--host",
-    default="127.0.0.1",
-    help="The address to listen on. Non-local addresses require --token.",
+tags_option = option("--tags A,B", "Only cases with one of these tags.", multiple=True)
+host_option = option(
+    "--host", "The address to listen on. Non-local addresses require --token.", default="127.0.0.1"
 )
 
 
@@ -121,19 +123,18 @@ def filter_option(
     entries: str, example: str = "difficulty:hard"
 ) -> Callable[[Decorated], Decorated]:
     """Add `--filter`, as `expression`, to a command that lists or runs these entries."""
-    return click.option(
-        "--filter",
+    return option(
+        "--filter EXPR",
         "expression",
+        f"Only matching {entries}, e.g. {example}.",
         default="",
         show_default=False,
-        metavar="EXPR",
-        help=f"Only matching {entries}, e.g. {example}.",
     )
 
 
 def count_option(name: str, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A002 (the keyword of click)
     """Add an option that takes a number of at least 1; None if it is not given."""
-    return click.option(name, type=click.IntRange(min=1), metavar="N", help=help)
+    return option(f"{name} N", help, type=click.IntRange(min=1))
 
 
 def split_names(texts: Sequence[str]) -> list[str]:
@@ -182,22 +183,22 @@ def log_options(function: Decorated) -> Decorated:
         # Closed by click when the command ends, however it ends.
         ctx.with_resource(logging_to(value, ctx.meta[_LOG_LEVEL]))
 
-    level = click.option(
+    # Eager: read before --log-file, which needs it.
+    level = option(
         "--log-level",
-        type=click.Choice(("debug", "info", "warning", "error")),
+        "The lowest level to log.",
+        choices=("debug", "info", "warning", "error"),
         default="info",
-        is_eager=True,  # read before --log-file, which needs it
+        is_eager=True,
         expose_value=False,
         callback=remember,
-        help="The lowest level to log.",
     )
-    file = click.option(
-        "--log-file",
+    file = option(
+        "--log-file FILE",
+        "Log to this file; rotated at 10 MB, 5 files kept.",
         type=FILE,
-        metavar="FILE",
         expose_value=False,
         callback=open_log,
-        help="Log to this file; rotated at 10 MB, 5 files kept.",
     )
     return file(level(function))
 
@@ -215,47 +216,36 @@ def folder_or_address(value: str) -> Path | str:
 
 
 def results_option(function: Decorated) -> Decorated:
-    """Add `--results` to a command that needs a local folder."""
+    """Add `--results`, as `root`, the folder of runs, to a command that needs a local folder."""
 
     def local(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
         # Without this check an address would become a folder with a strange name.
-        if value is None or ":" not in str(value):
-            return value
-        from proctor.errors import ProctorError
-        from proctor.runs.remote.object_store import is_address
+        if value is not None and ":" in str(value):
+            from proctor.runs.remote.object_store import is_address
 
-        if not is_address(value.as_posix()):
-            return value
-        raise ProctorError(
-            f"`{ctx.command_path}` needs a local results folder, not an address",
-            hint="`proctor runs sync ADDRESS FOLDER` downloads runs; `results`, `sql`, `compare`, "
-            "`leaderboard`, `gate`, `power`, `runs status` and `runs export` read addresses",
-        )
+            if is_address(value.as_posix()):
+                raise ProctorError(
+                    f"`{ctx.command_path}` needs a local results folder, not an address",
+                    hint="`proctor runs sync ADDRESS FOLDER` downloads runs; `results`, `sql`, "
+                    "`compare`, `leaderboard`, `gate`, `power`, `runs status` and `runs export` "
+                    "read addresses",
+                )
+        # Settings take a moment to load, and the shell waits for completions.
+        return value if ctx.resilient_parsing else api.results_root(value)
 
-    option = click.option(
-        "--results",
-        type=FOLDER,
-        callback=local,
-        help="The results folder.  [default: the one in the settings]",
-    )
-    return option(function)
+    text = "The results folder.  [default: the one in the settings]"
+    return option("--results", "root", text, type=FOLDER, callback=local)(function)
 
 
 def _readable_results_option(copy: Literal["queries", "runs"]) -> Callable[[Decorated], Decorated]:
-    def folder(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path | None:
-        if value is None:
-            return None
+    def folder(ctx: click.Context, _param: click.Parameter, value: str | None) -> Path | None:
         # The message that click has for a folder that is a file.
-        if Path(value).is_file():
+        if value is not None and Path(value).is_file():
             raise click.BadParameter(f"Directory {value!r} is a file.")
-        return api.results_root(value, copy=copy, warn=warn)
+        return None if ctx.resilient_parsing else api.results_root(value, copy=copy, warn=warn)
 
-    return click.option(
-        "--results",
-        metavar="PATH",
-        callback=folder,
-        help="The results folder, or an address (s3://…).  [default: the one in the settings]",
-    )
+    text = "The results folder, or an address (s3://…).  [default: the one in the settings]"
+    return option("--results PATH", "root", text, callback=folder)
 
 
 # Queries need less of a remote run than commands that open it, so less is copied for them.
@@ -277,21 +267,16 @@ def read_run(text: str, root: Path) -> Run:
 
 
 def checked_run(run: Run) -> Run:
-    """Warn about lines of its journal that cannot be read; return the run."""
+    """Warn about what is damaged in its folder; return the run."""
     if run.problems:
-        from proctor.formatting import and_more, plural
+        from proctor.report.figures import damage_note
 
-        lines = plural(len(run.problems), "line")
-        warn(
-            f"{lines} of the journal cannot be read, so their trials are missing:"
-            f" {and_more(run.problems, 2, str)}"
-        )
+        warn(damage_note(run))
     return run
 
 
 def warn(text: str) -> None:
     """Print a warning to standard error."""
-    from proctor.sanitize import printable
 
     click.echo(f"warning: {printable(text)}", err=True)
 
@@ -309,9 +294,9 @@ def record_audit(command: str, root: Path, **facts: Any) -> None:
 
 def chat_model_options(help: str, *, several: bool = False) -> Callable[[Decorated], Decorated]:  # noqa: A002 (the keyword of click)
     """Add `--model` (`models` where it may be repeated), `--base-url` and `--api-key-env`."""
-    model = click.option("--model", "models" if several else "model", multiple=several, help=help)
-    url = click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
-    key = click.option("--api-key-env", help="The environment variable that holds the key.")
+    model = option("--model", "models" if several else "model", help, multiple=several)
+    url = option("--base-url", "An endpoint that speaks the provider's protocol.")
+    key = option("--api-key-env", "The environment variable that holds the key.")
 
     def add(function: Decorated) -> Decorated:
         return model(url(key(function)))
@@ -361,10 +346,27 @@ def options_of(
     def add(function: Decorated) -> Decorated:
         # Decorators apply from the bottom up: reversed, --help has the order of the fields.
         for name, field in reversed(model.model_fields.items()):
-            if name not in hidden and not _extra(field).get("hidden"):
-                flag = option_name(name, spelled)
-                settings = _option_settings(field)
-                function = click.option(flag, name, help=field.description, **settings)(function)
+            # What a field declares for the command line: hidden, or its value as a bare flag.
+            extra = cast("dict[str, Any]", field.json_schema_extra or {})
+            if name in hidden or extra.get("hidden"):
+                continue
+            kind = _bare_type(field.annotation)
+            # Always None, so that an option that is not given leaves the setting alone.
+            settings: dict[str, Any] = {"default": None}
+            if kind is bool:
+                settings["is_flag"] = True
+            elif typing.get_origin(kind) is tuple:
+                settings["type"] = Names()
+                if "alone" in extra:
+                    # Usually typed as a bare flag; names after it are for those who want others.
+                    settings |= {"is_flag": False, "flag_value": extra["alone"]}
+            elif isinstance(kind, type) and issubclass(kind, Enum):
+                settings["type"] = click.Choice([str(member.value) for member in kind])
+            else:
+                metavar = "N" if kind is int else "X" if kind is float else "TEXT"
+                settings |= {"type": kind, "metavar": metavar}
+            flag = option_name(name, spelled)
+            function = click.option(flag, name, help=field.description, **settings)(function)
         return function
 
     return add
@@ -375,14 +377,14 @@ def option_name(name: str, spelled: Mapping[str, str]) -> str:
     return spelled.get(name) or "--" + name.replace("_", "-")
 
 
-def from_options(
-    model: type[Model], given: Mapping[str, Any], *, spelled: Mapping[str, str]
-) -> Model:
-    """Build the model from the options; a usage error names the option with a bad value."""
+def check_options(
+    model: type[BaseModel], given: Mapping[str, Any], *, spelled: Mapping[str, str]
+) -> None:
+    """Validate the options of a model; a usage error names the option with a bad value."""
     from pydantic import ValidationError
 
     try:
-        return model(**{name: value for name, value in given.items() if value is not None})
+        model(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         from proctor.spec.validation import first_fault
 
@@ -393,27 +395,6 @@ def from_options(
         # The option replaces the field's name, which users of the command line do not know.
         message = fault.message.removeprefix(name).lstrip(": ")
         raise click.BadParameter(message, param_hint=option_name(name, spelled)) from None
-
-
-def _extra(field: FieldInfo) -> dict[str, Any]:
-    """Return what a field declares for the command line: hidden, or its value as a bare flag."""
-    return cast("dict[str, Any]", field.json_schema_extra or {})
-
-
-def _option_settings(field: FieldInfo) -> dict[str, Any]:
-    kind = _bare_type(field.annotation)
-    # The default is always None, so that an option that is not given leaves the setting alone.
-    if kind is bool:
-        return {"is_flag": True, "default": None}
-    if typing.get_origin(kind) is tuple:
-        # Usually typed as a bare flag; names after it are for those who want other values.
-        alone = _extra(field).get("alone")
-        optional: dict[str, Any] = {} if alone is None else {"is_flag": False, "flag_value": alone}
-        return {"default": None, "type": Names(), **optional}
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"type": click.Choice([str(member.value) for member in kind]), "default": None}
-    metavar = "N" if kind is int else "X" if kind is float else "TEXT"
-    return {"type": kind, "default": None, "metavar": metavar}
 
 
 def _bare_type(annotation: Any) -> Any:
@@ -428,19 +409,18 @@ def _bare_type(annotation: Any) -> Any:
 
 def format_options(function: Decorated) -> Decorated:
     """Add `--format` and `-o`, as `formats` and `outputs`."""
-    formats = click.option(
+    formats = option(
         "--format",
         "formats",
+        "Output format; repeatable.  [default: console]",
         multiple=True,
-        type=click.Choice(list(FORMATS)),
-        help="Output format; repeatable.  [default: console]",
+        choices=FORMATS,
     )
-    outputs = click.option(
+    outputs = option(
         "-o",
-        "--output",
+        "--output FILE",
         "outputs",
+        "Output file; the first -o is for the first --format, and so on.",
         multiple=True,
-        metavar="FILE",
-        help="Output file; the first -o is for the first --format, and so on.",
     )
     return formats(outputs(function))

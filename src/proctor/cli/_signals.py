@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -28,50 +28,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 4.5
 """Time from the first signal to the end of the process, whatever agents do; users expect 5."""
 
-# A signal to a process group (of a CI system, of `timeout`, of `kill -- -GROUP`) reaches the worker
-# of a command twice: from its sender, and from the supervising parent. No handler in Python sees
-# who sent a signal, so the parent counts what it passes on in memory that both share.
-
-Handler = Callable[[int, FrameType | None], object]
-
-
-class SignalCount:
-    """Counts a signal that arrived directly and from the supervisor as one."""
-
-    def __init__(self) -> None:
-        self.passed_on: Sequence[int] = bytes(signal.NSIG)
-        """How often the supervisor has passed on each signal."""
-        self._arrived: dict[int, int] = {}
-        self._counted: dict[int, int] = {}
-
-    def is_new(self, number: int) -> bool:
-        """Count a signal that arrived; False when it is a copy of one that was counted.
-
-        As many arrive directly as were sent to this process or the group, and as many from the
-        supervisor as were sent to the supervisor or the group. Trade-off: where the system has
-        merged two copies, one signal of the terminal after them is not counted.
-        """
-        arrived = self._arrived[number] = self._arrived.get(number, 0) + 1
-        passed_on = self.passed_on[number]
-        sent = max(arrived - passed_on, passed_on)
-        if sent <= self._counted.get(number, 0):
-            return False
-        self._counted[number] = sent
-        return True
-
-    def once(self, handler: Handler) -> Handler:
-        """Return a handler that leaves out copies."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self.is_new(number):
-                handler(number, frame)
-
-        return handle
-
-
-signal_count = SignalCount()
-"""The count of this process: signals are one per process."""
-
 
 @contextlib.contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Generator[None]:
@@ -80,8 +36,7 @@ def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Genera
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    once = signal_count.once(handler)
-    earlier = {number: signal.signal(number, once) for number in SIGNALS}
+    earlier = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
         yield
     finally:

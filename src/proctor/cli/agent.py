@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import POSITIVE, filter_option, json_option
+from proctor.cli._options import POSITIVE, filter_option, json_option, option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
+from proctor.formatting import duration_ms, money
 from proctor.sanitize import printable
+from proctor.user_dirs import user_settings_file
 
 if TYPE_CHECKING:
     from proctor.agents.registry import NamedAgent
@@ -22,8 +26,8 @@ HELLO = "Hello! In one sentence: what can you do?"
 """The default input of `proctor agent test`."""
 
 
-user_option = click.option(
-    "--user", "own", is_flag=True, help="Use your user settings instead of the project's."
+user_option = option(
+    "--user", "own", "Use your user settings instead of the project's.", is_flag=True
 )
 
 
@@ -47,15 +51,14 @@ def agent() -> None:
 
 @agent.command()
 @click.argument("name")
-@click.option("--kind", required=True, help="The kind of agent: chat, python, command, http, …")
-@click.option(
-    "--set",
+@option("--kind", "The kind of agent: chat, python, command, http, …", required=True)
+@option(
+    "--set KEY=VALUE",
     "settings",
+    "An option of that kind; a.b sets a nested key, [..] and {..} are YAML. Repeatable.",
     multiple=True,
-    metavar="KEY=VALUE",
-    help="An option of that kind; a.b sets a nested key, [..] and {..} are YAML. Repeatable.",
 )
-@click.option("--replace", is_flag=True, help="Replace an existing agent.")
+@option("--replace", "Replace an existing agent.", is_flag=True)
 @user_option
 def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: bool) -> None:
     """Register an agent under a name.
@@ -82,10 +85,8 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
 
 def _settings_path(own: bool) -> Path:
     """Return the settings file to edit; a new project file is created in this folder."""
-    import os
 
     from proctor.spec.config import find_project_file
-    from proctor.user_dirs import user_settings_file
 
     if own:
         path = user_settings_file(os.environ)
@@ -107,19 +108,18 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
     from proctor.agents.registry import kind_class
     from proctor.trials.resolve_experiment import option_value
 
-    fields = kind_class(kind).model_fields
+    fields = {**kind_class(kind).model_fields}
+    for ours in ("kind", "base_dir"):
+        fields.pop(ours, None)
     options: dict[str, Any] = {}
     for setting in settings:
         key, sign, text = setting.partition("=")
         if not sign or not key:
             raise ProctorError("not KEY=VALUE", where=f"--set {printable(setting)}")
         first, *rest = key.split(".")
-        if first not in fields or first in ("kind", "base_dir"):
-            known = [name for name in fields if name not in ("kind", "base_dir")]
-            hint = hint_among(first, known)
-            raise ProctorError(
-                f"agents of kind {kind} have no option {first!r}", where="--set", hint=hint
-            )
+        if first not in fields:
+            message = f"agents of kind {kind} have no option {first!r}"
+            raise ProctorError(message, where="--set", hint=hint_among(first, fields))
         wants: Any = fields[first].annotation
         # A text field takes its value as it is: `--set model=1e5` is not a number.
         is_text = not rest and wants in (str, str | None)
@@ -169,7 +169,7 @@ def list_agents(expression: str, as_json: bool) -> None:
     agents = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
     rows = [FilterableRow(_row(each, configuration)) for each in agents]
     chosen = select_cases(rows, filter=expression, called="agents")
-    echo_rows([each.row for each in chosen], ("name", "kind", "what", "from"), as_json=as_json)
+    echo_rows([each.row for each in chosen], as_json)
 
 
 def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
@@ -180,14 +180,8 @@ def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 
     written: Any = each.agent
     options: dict[str, Any] = {**written} if isinstance(written, Mapping) else {}
-    what = next(
-        (
-            str(options[key])
-            for key in ("model", "target", "url", "command", "entry_point", "traces")
-            if key in options
-        ),
-        "",
-    )
+    telling = ("model", "target", "url", "command", "entry_point", "traces")
+    what = next((str(options[key]) for key in telling if key in options), "")
     origin = each.origin
     if origin == "settings":
         tree = configuration.tree.child("agents")
@@ -209,11 +203,9 @@ def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 
 @agent.command()
 @click.argument("name", metavar="AGENT")
-@click.option(
-    "--input", "text", default=HELLO, help="The input; parsed as JSON if it is an object or a list."
-)
-@click.option("--seed", type=int, default=0, help="The seed passed to the agent.")
-@click.option("--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit.")
+@option("--input", "text", "The input; parsed as JSON if it is an object or a list.", default=HELLO)
+@option("--seed", "The seed passed to the agent.", type=int, default=0)
+@option("--timeout SECONDS", "Time limit.", type=POSITIVE)
 @click.pass_context
 def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | None) -> None:
     """Run an agent once and show its trace.
@@ -251,7 +243,6 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
 
 
 def _question(text: str) -> Any:
-    import json
 
     # Only these: a number or a quoted text is more likely a question than JSON.
     if text.lstrip()[:1] not in ("{", "["):
@@ -263,7 +254,6 @@ def _question(text: str) -> Any:
 
 
 def _show(run: Run) -> None:
-    from proctor.formatting import duration_ms, money
     from proctor.runs.trial import NO_CHECKS
 
     (trial,) = run.trials

@@ -11,30 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.cli import _options
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import (
-    FILE,
-    FOLDER,
-    Decorated,
-    count_option,
-    filter_option,
-    json_option,
-    split_names,
-    tags_option,
-    timeout_option,
-    warn,
-)
+from proctor.cli._options import option
 from proctor.cli._output import echo_json
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
+from proctor.files import write_atomic
+from proctor.sanitize import line
 from proctor.tables import table
+from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     from proctor.runs.baselines import Baseline, BaselineStore
     from proctor.trials.baseline_runs import SavedCase
-
-
-EXIT_REFUSED = 1
-"""A case that fails its checks is not saved; as for a gate, that is exit code 1."""
 
 
 @click.group(cls=CommandGroup)
@@ -49,25 +38,20 @@ def baseline() -> None:
     """
 
 
-def _suite_options(function: Decorated) -> Decorated:
+def _suite_options(function: _options.Decorated) -> _options.Decorated:
     """Add the options that select cases and agents of a suite, for `_selected`."""
     concurrency = "Cases to run at the same time; 1 makes latencies comparable on a busy machine."
     # From the last to the first, because decorators apply from the bottom up.
-    for option in (
-        count_option("--concurrency", concurrency),
-        timeout_option,
-        click.option(
-            "--traces",
-            multiple=True,
-            metavar="PATH",
-            help="Use recorded traces instead of running the agent.",
-        ),
-        filter_option("cases"),
-        tags_option,
-        click.option("--agent", help="Only this agent of the suite."),
+    for added in (
+        _options.count_option("--concurrency", concurrency),
+        _options.timeout_option,
+        option("--traces PATH", "Use recorded traces instead of running the agent.", multiple=True),
+        _options.filter_option("cases"),
+        _options.tags_option,
+        option("--agent", "Only this agent of the suite."),
         click.argument("suite", type=click.Path(path_type=Path)),
     ):
-        function = option(function)
+        function = added(function)
     return function
 
 
@@ -78,7 +62,7 @@ def _selected(options: dict[str, Any]) -> dict[str, Any]:
     from proctor.trials.options import RunOptions
 
     suite = load_suite(options["suite"], need_agent=False)
-    tags = split_names(options["tags"])
+    tags = _options.split_names(options["tags"])
     return {
         "suite": suite,
         "cases": select_cases(suite.cases, tags=tags, filter=options["expression"]),
@@ -89,8 +73,8 @@ def _selected(options: dict[str, Any]) -> dict[str, Any]:
 
 @baseline.command()
 @_suite_options
-@click.option("--version", required=True, help="The name of the baseline, e.g. v1.")
-@click.option("--force", is_flag=True, help="Save failing cases too, and replace saved ones.")
+@option("--version", "The name of the baseline, e.g. v1.", required=True)
+@option("--force", "Save failing cases too, and replace saved ones.", is_flag=True)
 @click.pass_context
 def save(ctx: click.Context, *, version: str, force: bool, **options: Any) -> None:
     """Save the agent's traces as a baseline.
@@ -115,14 +99,13 @@ def save(ctx: click.Context, *, version: str, force: bool, **options: Any) -> No
     for each in saved:
         _echo_saved(each)
     outcomes = {each.outcome for each in saved}
-    # A failure is more definite than a case that could not be judged: it wins.
+    # As for a gate: a failure is more definite than a case that could not be judged, so it wins.
     if SaveOutcome.FAILED in outcomes:
-        ctx.exit(EXIT_REFUSED)
+        ctx.exit(EXIT_FAIL)
     ctx.exit(0 if outcomes == {SaveOutcome.SAVED} else EXIT_CANNOT_JUDGE)
 
 
 def _echo_saved(each: SavedCase) -> None:
-    from proctor.sanitize import line
     from proctor.trials.baseline_runs import SaveOutcome
 
     name = f"{line(each.case, 120)} ({line(each.agent, 120)})"
@@ -142,10 +125,10 @@ def _echo_saved(each: SavedCase) -> None:
 
 
 @baseline.command("list")
-@click.option("--agent", help="Only the baselines of this agent.")
-@click.option("--suite", type=FILE, help="List the baselines folder of this suite.")
-@click.option("--dir", "folder", type=FOLDER, help="The baselines folder.")
-@json_option
+@option("--agent", "Only the baselines of this agent.")
+@option("--suite", "List the baselines folder of this suite.", type=_options.FILE)
+@option("--dir", "folder", "The baselines folder.", type=_options.FOLDER)
+@_options.json_option
 def list_baselines(
     agent: str | None, suite: Path | None, folder: Path | None, as_json: bool
 ) -> None:
@@ -159,12 +142,11 @@ def list_baselines(
       # as JSON
       proctor baseline list --json
     """
-    from proctor.sanitize import line
 
     store = _store(suite, folder)
     listing = store.list(agent)
     for problem in listing.problems:
-        warn(f"{line(problem, 500)}; skipped")
+        _options.warn(f"{line(problem, 500)}; skipped")
     if as_json:
         entries = [_entry(store, each) for each in listing.baselines]
         echo_json({"baselines": entries})
@@ -202,40 +184,27 @@ def _store(suite: Path | None, folder: Path | None) -> BaselineStore:
 
 
 def _entry(store: BaselineStore, each: Baseline) -> dict[str, Any]:
+    from msgspec.structs import asdict  # which has the defaults, unlike the struct as JSON
+
+    shown = ("agent", "version", "case", "saved", "models", "spec_hash", "proctor")
+    facts = asdict(each)
     return {
-        "agent": each.agent,
-        "version": each.version,
-        "case": each.case,
+        **{name: facts[name] for name in shown},
         "saved": each.saved.isoformat(),
-        "models": list(each.models),
-        "spec_hash": each.spec_hash,
-        "proctor": each.proctor,
-        "precheck": {
-            "status": str(each.precheck.status),
-            "judged": each.precheck.judged,
-            "score": each.precheck.score,
-            "forced": each.precheck.forced,
-            "reasons": list(each.precheck.reasons),
-        },
-        "path": str(store.path_of(each.agent, each.version, each.case)),
+        "precheck": asdict(each.precheck),
+        "path": store.path_of(each.agent, each.version, each.case),
     }
 
 
 @baseline.command()
 @_suite_options
-@click.option("--baseline", required=True, metavar="VERSION", help="The baseline to compare with.")
-@click.option(
-    "--compare", metavar="VERSION", help="Compare this baseline with it instead of a new run."
+@option("--baseline VERSION", "The baseline to compare with.", required=True)
+@option("--compare VERSION", "Compare this baseline with it instead of a new run.")
+@option(
+    "--format", "form", "Output format.", choices=("console", "json", "markdown"), default="console"
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("console", "json", "markdown")),
-    default="console",
-    help="Output format.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("-o", "--output", type=FILE, help="Write to this file.")
+@option("--json", "as_json", "The same as --format json.", is_flag=True)
+@option("-o", "--output", "Write to this file.", type=_options.FILE)
 @click.pass_context
 def diff(
     ctx: click.Context,
@@ -259,10 +228,8 @@ def diff(
       # write Markdown for a review
       proctor baseline diff suite.yaml --baseline v1 --format markdown -o diff.md
     """
-    from proctor.files import write_atomic
     from proctor.report.diff import DIFF_FORMATS, summary
     from proctor.trials.baseline_runs import diff_with
-    from proctor.user_dirs import with_folder
 
     if compare is not None and options["traces"]:
         raise click.UsageError("use --compare or --traces, not both")

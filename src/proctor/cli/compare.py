@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from proctor import api
-from proctor.api import Estimand, Metric
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import (
-    PROBABILITY,
-    estimand_option,
-    json_option,
-    read_run,
-    readable_runs_option,
-)
+from proctor.cli._options import option
 from proctor.cli._output import echo_report
+from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -25,34 +21,19 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]...")
-@click.option(
-    "--agents",
+@option(
+    "--agents A,B",
+    "Compare agents of one run, or one agent of each run. Unambiguous prefixes work.",
     multiple=True,
-    metavar="A,B",
-    help="Compare agents of one run, or one agent of each run. Unambiguous prefixes work.",
 )
-@click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, e.g. 'x*'.")
-@estimand_option
-@click.option(
-    "--level",
-    type=PROBABILITY,
-    default=0.95,
-    metavar="X",
-    help="The confidence level of intervals.",
-)
-@click.option("--seed", type=int, default=0, metavar="N", help="The seed of resampling.")
-@readable_runs_option
-@json_option
+@option("--cases PATTERN", "Only cases whose id matches, e.g. 'x*'.")
+@_options.estimand_option
+@option("--level X", "The confidence level of intervals.", type=_options.PROBABILITY, default=0.95)
+@option("--seed N", "The seed of resampling.", type=int, default=0)
+@_options.readable_runs_option
+@_options.json_option
 def compare(
-    *,
-    runs: tuple[str, ...],
-    agents: tuple[str, ...],
-    cases: str | None,
-    estimand: Estimand,
-    level: float,
-    seed: int,
-    results: Path | None,
-    as_json: bool,
+    *, runs: tuple[str, ...], agents: tuple[str, ...], root: Path, as_json: bool, **how: Any
 ) -> None:
     """Compare two or more runs or agents.
 
@@ -74,34 +55,29 @@ def compare(
       # some cases only
       proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'
     """
-    import re
 
     from proctor.report.console_results import render_comparison
     from proctor.report.figures import document
 
     if not runs and not agents:
         raise click.UsageError("name two runs, or two agents of one run with --agents A,B")
-    root = api.results_root(results)
     if len(agents) == 1:
         # A comma in parentheses belongs to an agent's parameters.
         agents = tuple(part.strip() for part in re.split(r",(?![^(]*\))", agents[0]))
     opened = [_open(text, runs, root) for text in runs or ("latest",)]
-    found = api.compare(
-        *opened, agents=agents, cases=cases, estimand=estimand, level=level, seed=seed
-    )
+    found = api.compare(*opened, agents=agents, **how)
     echo_report(document("comparison", found) if as_json else render_comparison(found))
 
 
 def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
     """Open a run; if an agent was named instead, hint how to compare agents."""
-    from proctor.errors import ProctorError
 
     try:
-        return read_run(text, root)
+        return _options.read_run(text, root)
     except ProctorError as error:
         # `proctor compare fast careful` is a frequent mistake: both are agents, not runs.
         try:
-            agents = {cell.agent for cell in read_run("latest", root).cells}
+            agents = {cell.agent for cell in _options.read_run("latest", root).cells}
         except ProctorError:
             agents = set[str]()
         if text in agents:
@@ -111,33 +87,18 @@ def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
 
 @click.command(cls=Command)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option(
-    "--metric",
-    type=click.Choice(get_args(Metric)),
-    default="pass_rate",
-    help="The metric to rank by.",
-)
-@click.option(
-    "--alpha",
-    type=PROBABILITY,
+@option("--metric", "The metric to rank by.", choices=get_args(api.Metric), default="pass_rate")
+@option(
+    "--alpha X",
+    "The significance level of all pairwise tests together.",
+    type=_options.PROBABILITY,
     default=0.05,
-    metavar="X",
-    help="The significance level of all pairwise tests together.",
 )
-@estimand_option
-@click.option("--seed", type=int, default=0, metavar="N", help="The seed of resampling.")
-@readable_runs_option
-@json_option
-def leaderboard(
-    *,
-    runs: tuple[str, ...],
-    metric: Metric,
-    alpha: float,
-    estimand: Estimand,
-    seed: int,
-    results: Path | None,
-    as_json: bool,
-) -> None:
+@_options.estimand_option
+@option("--seed N", "The seed of resampling.", type=int, default=0)
+@_options.readable_runs_option
+@_options.json_option
+def leaderboard(*, runs: tuple[str, ...], root: Path, as_json: bool, **how: Any) -> None:
     """Rank agents, with rank ranges.
 
     Ranks the agents of the given runs, or of the latest. Agents without a significant difference
@@ -157,10 +118,9 @@ def leaderboard(
     from proctor.report.figures import document
     from proctor.runs.folder import place_of
 
-    root = api.results_root(results)
-    opened = [read_run(text, root) for text in runs or ("latest",)]
-    board = api.leaderboard(*opened, metric=metric, estimand=estimand, alpha=alpha, seed=seed)
-    places = [place_of(run.path) for run in opened]
-    echo_report(
-        document("leaderboard", board, runs=places) if as_json else render_leaderboard(board)
-    )
+    opened = [_options.read_run(text, root) for text in runs or ("latest",)]
+    board = api.leaderboard(*opened, **how)
+    if as_json:
+        echo_report(document("leaderboard", board, runs=[place_of(run.path) for run in opened]))
+    else:
+        echo_report(render_leaderboard(board))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FILE, json_option
+from proctor.cli._options import FILE, json_option, option
 from proctor.cli._output import echo_json
+from proctor.files import write_atomic
 from proctor.sanitize import printable
+from proctor.user_dirs import with_folder
 
 
 @click.group(cls=CommandGroup)
@@ -37,7 +40,6 @@ def show(as_json: bool) -> None:
       # as JSON
       proctor config show --json
     """
-    import os
 
     from proctor.spec import load_configuration
     from proctor.spec.config import provider_keys
@@ -79,7 +81,7 @@ KINDS = ("suite", "experiment", "config")
 
 @config.command()
 @click.argument("kind", metavar="[KIND]", default="suite", type=click.Choice(KINDS))
-@click.option("-o", "--output", type=FILE, help="Write to this file.")
+@option("-o", "--output", "Write to this file.", type=FILE)
 def schema(kind: Any, output: Path | None) -> None:
     """Print the JSON Schema of suites, experiments, settings.
 
@@ -93,9 +95,7 @@ def schema(kind: Any, output: Path | None) -> None:
       # the schema of proctor.yaml
       proctor config schema config
     """
-    from proctor.files import write_atomic
     from proctor.spec import schema_of
-    from proctor.user_dirs import with_folder
 
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if output is None:

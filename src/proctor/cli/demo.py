@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.cli._command import Command
-from proctor.cli._options import FOLDER
+from proctor.cli._options import FOLDER, option
+from proctor.cli._output import coloured, wants_colour
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
-from proctor.sanitize import printable
+from proctor.sanitize import line, printable
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -35,12 +36,9 @@ shop. It is tiny and mostly wrong, but its calls are real.
 
 
 @click.command(cls=Command)
-@click.option("--model", type=click.Choice(["local"]), help="Use a local model instead of rules.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
-    help="The results folder.",
+@option("--model", "Use a local model instead of rules.", choices=["local"])
+@option(
+    "--results", "The results folder.", type=click.Path(path_type=Path), default=Path("results")
 )
 @click.pass_context
 def demo(ctx: click.Context, model: str | None, results: Path) -> None:
@@ -52,7 +50,6 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
       # with a small local model
       proctor demo --model local
     """
-    from proctor.cli._output import wants_colour
     from proctor.cli.run import execute_run
     from proctor.report import console
     from proctor.report.facts import ReportFacts
@@ -107,8 +104,6 @@ def _missing(module: str) -> bool:
 
 def _show_failure(run: Run) -> None:
     """Show the trace of a trial with the most serious failure."""
-    from proctor.cli._output import coloured, wants_colour
-    from proctor.sanitize import line
     from proctor.trace.render import tree_lines
 
     # The most serious failure: a forbidden tool, then other blocking checks.

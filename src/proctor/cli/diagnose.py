@@ -13,9 +13,17 @@ import click
 
 from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import chat_model, chat_model_options, settings_redactor
+from proctor.cli._options import (
+    POSITIVE,
+    chat_model,
+    chat_model_options,
+    checked_run,
+    option,
+    settings_redactor,
+    warn,
+)
 from proctor.cli.trace import TraceFiles, redaction_option
-from proctor.diagnose.methods import METHODS
+from proctor.diagnose import methods
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
@@ -26,29 +34,30 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
-@click.option("--method", type=click.Choice([*METHODS]), default="offline", help="How to diagnose.")
+@option("--method", "How to diagnose.", choices=methods.METHODS, default="offline")
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--prompt-version", default="v2", help="v1 or v2.")
-@click.option(
+@option("--prompt-version", "v1 or v2.", default="v2")
+@option(
     "--evidence",
-    type=click.Choice(("strict", "off")),
+    "Whether a model's quotes must appear verbatim in the span.",
+    choices=("strict", "off"),
     default="strict",
-    help="Whether a model's quotes must appear verbatim in the span.",
 )
-@click.option(
-    "--max-cost",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="USD",
-    help="Cost limit per trace.",
+@option(
+    "--leads",
+    "Whether the model is shown what the offline detector found.",
+    choices=("none", "offline"),
+    default="none",
 )
-@click.option("--no-cache", is_flag=True, help="Do not use cached answers of the model.")
-@click.option("--failed", is_flag=True, help="For a run, only trials that did not pass.")
-@click.option(
+@option("--max-cost USD", "Cost limit per trace.", type=POSITIVE)
+@option("--no-cache", "Do not use cached answers of the model.", is_flag=True)
+@option("--failed", "For a run, only trials that did not pass.", is_flag=True)
+@option(
     "--format",
     "shape",
-    type=click.Choice(("console", "json", "markdown")),
+    "Output format.",
+    choices=("console", "json", "markdown"),
     default="console",
-    help="Output format.",
 )
 @redaction_option
 def diagnose(files: tuple[str, ...], **options: Any) -> None:
@@ -66,9 +75,20 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
       # with a model
       proctor diagnose run.json --method agentic --model openai:gpt-4o-mini
     """
-    from proctor.diagnose.methods import calls_model
+    detector = None
+    if methods.calls_model(options["method"]):
+        from proctor.llm.cache import DiskCache, cache_folder
+        from proctor.llm.chat_model import ChatReply
 
-    detector = _detector_options(options) if calls_model(options["method"]) else None
+        name = options["model"]
+        detector = methods.detector_options(
+            None if name is None else chat_model(name, options),
+            prompt_version=options["prompt_version"],
+            evidence=options["evidence"],
+            leads=options["leads"],
+            max_cost_usd=options["max_cost"],
+            cache=None if options["no_cache"] else DiskCache(cache_folder("diagnose"), ChatReply),
+        )
     runs = {text: found for text in files if (found := _find_run(text)) is not None}
     named = tuple(text for text in files if text not in runs)
     loaded = TraceFiles(named) if named else None
@@ -94,28 +114,12 @@ def _find_run(text: str) -> Path | None:
         return None  # the trace reader reports what is wrong with it
 
 
-def _detector_options(options: dict[str, Any]) -> DetectorOptions:
-    from proctor.diagnose.methods import detector_options
-    from proctor.llm.cache import DiskCache, cache_folder
-    from proctor.llm.chat_model import ChatReply
-
-    name = options["model"]
-    return detector_options(
-        None if name is None else chat_model(name, options),
-        prompt_version=options["prompt_version"],
-        evidence=options["evidence"],
-        max_cost_usd=options["max_cost"],
-        cache=None if options["no_cache"] else DiskCache(cache_folder("diagnose"), ChatReply),
-    )
-
-
 def _diagnose(trace: Trace, method: str, detector: DetectorOptions | None) -> Diagnosis:
     from proctor.background import run_sync
-    from proctor.diagnose.methods import adiagnose, diagnose_offline
 
     if detector is None:
-        return diagnose_offline(trace, method)
-    return run_sync(adiagnose(trace, method, detector))
+        return methods.diagnose_offline(trace, method)
+    return run_sync(methods.adiagnose(trace, method, detector))
 
 
 def _echo_traces(
@@ -140,20 +144,30 @@ def _echo_traces(
 def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, Any]) -> None:
     """Print the clusters of failures in a run. Its traces were redacted when they were stored."""
     from proctor.diagnose.clusters import Clusters
+    from proctor.formatting import and_more, plural
     from proctor.report.diagnosis import cluster_lines, cluster_table
     from proctor.runs.run import Run
 
-    run, clusters, diagnoses = Run(path), Clusters(), list[dict[str, Any]]()
+    run, clusters, diagnoses = checked_run(Run(path)), Clusters(), list[dict[str, Any]]()
+    unreadable: list[str] = []
     for trial in run.trials():
-        trace = run.trace(trial)
-        if trace is None or (options["failed"] and trial.passed):
+        if options["failed"] and trial.passed:
+            continue
+        trace = run.readable_trace(trial, unreadable)
+        if trace is None:
             continue
         found = _diagnose(trace, options["method"], detector)
         clusters.add(trial.name, trace, found)
         diagnoses.append({"trial": trial.name, **found.to_dict()})
+    if unreadable:
+        warn(f"{plural(len(unreadable), 'trace')} skipped: {and_more(unreadable, 2, str)}")
     rows = clusters.all()
     if options["shape"] == "json":
-        document = {"clusters": [row.to_dict() for row in rows], "trials": diagnoses}
+        document = {
+            "clusters": [row.to_dict() for row in rows],
+            "trials": diagnoses,
+            "unreadable": unreadable,
+        }
         click.echo(json.dumps(document))
     else:
         lines = cluster_lines if options["shape"] == "console" else cluster_table

@@ -8,6 +8,7 @@ user configured cannot work; what is merely not installed is a note.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +20,12 @@ import click
 
 from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import json_option
+from proctor.cli._options import json_option, option
 from proctor.cli._output import echo_json, wants_colour
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
+from proctor.user_dirs import user_folder, user_settings_file
 
 State = Literal["ok", "note", "problem"]
 
@@ -82,7 +84,7 @@ MARKS = {"ok": ("✓", "green"), "note": ("·", None), "problem": ("✗", "red")
 
 
 @click.command(cls=Command)
-@click.option("--online", is_flag=True, help="Contact the providers whose keys are set.")
+@option("--online", "Contact the providers whose keys are set.", is_flag=True)
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
@@ -195,7 +197,6 @@ def extras() -> Iterator[DoctorFinding]:
 
 def _requirements() -> dict[str, dict[str, str]]:
     """Return extra ('' for none) → package → lowest version."""
-    import re
     from importlib import metadata
 
     try:
@@ -222,7 +223,6 @@ def _version(name: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    import re
 
     # Three numbers suffice to compare releases; a local version (`+cpu`) says nothing about age.
     return tuple(int(part) for part in re.findall(r"\d+", version.split("+", maxsplit=1)[0])[:3])
@@ -235,7 +235,6 @@ def settings() -> Iterator[DoctorFinding]:
     """Check the settings files and the agents they define."""
     from proctor.spec.config import find_project_file, load_configuration
     from proctor.spec.located import SpecError
-    from proctor.user_dirs import user_settings_file
 
     try:
         configuration = load_configuration()
@@ -276,8 +275,6 @@ def settings() -> Iterator[DoctorFinding]:
 def folders() -> Iterator[DoctorFinding]:
     """Check that our folders are writable, support locks, and have free space."""
     import shutil
-
-    from proctor.user_dirs import user_folder
 
     try:
         results = api.results_root()

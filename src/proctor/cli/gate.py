@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor import api
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import (
-    PROBABILITY,
-    count_option,
-    estimand_option,
-    json_option,
-    max_not_judged_option,
-    quiet_option,
-    read_run,
-    readable_runs_option,
-    record_audit,
-)
+from proctor.cli._options import option
 from proctor.cli._output import echo_report
+from proctor.errors import EXIT_PASS, ProctorError
 
 if TYPE_CHECKING:
     from proctor.results.gate import Policy
@@ -31,46 +23,41 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("run")
-@click.option("--against", required=True, metavar="RUN|TAG", help="The run to compare with.")
-@click.option(
-    "--margin",
-    type=PROBABILITY,
+@option("--against RUN|TAG", "The run to compare with.", required=True)
+@option(
+    "--margin X",
+    "The smallest drop in pass rate or score that matters: 0.05 is 5 points.",
+    type=_options.PROBABILITY,
     default=0.05,
-    metavar="X",
-    help="The smallest drop in pass rate or score that matters: 0.05 is 5 points.",
 )
-@click.option(
-    "--alpha",
+@option(
+    "--alpha X",
+    "The significance level: how often an unchanged agent may be called a regression.",
     # A one-sided test: from 0.5 on, a coin would do as well.
     type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
     default=0.05,
-    metavar="X",
-    help="The significance level: how often an unchanged agent may be called a regression.",
 )
-@max_not_judged_option
-@click.option(
+@_options.max_not_judged_option
+@option(
     "--inconclusive",
-    type=click.Choice(("pass", "fail", "extend")),
+    "How to treat INCONCLUSIVE; `extend` runs more trials and judges again.",
+    choices=("pass", "fail", "extend"),
     default="pass",
-    help="How to treat INCONCLUSIVE; `extend` runs more trials and judges again.",
 )
-@count_option(
+@_options.count_option(
     "--extend-by", "Trials to add per case (and seed).  [default: as many as were planned]"
 )
-@click.option(
-    "--extend-rounds",
+@option(
+    "--extend-rounds N",
+    "How often to extend; alpha is divided among the looks.",
     type=click.IntRange(1, 10),
     default=1,
-    metavar="N",
-    help="How often to extend; alpha is divided among the looks.",
 )
-@click.option(
-    "--must-pass", multiple=True, metavar="PATTERN", help="Cases that may never fail; repeatable."
-)
-@estimand_option
-@readable_runs_option
-@quiet_option
-@json_option
+@option("--must-pass PATTERN", "Cases that may never fail; repeatable.", multiple=True)
+@_options.estimand_option
+@_options.readable_runs_option
+@_options.quiet_option
+@_options.json_option
 def gate(
     *,
     run: str,
@@ -80,7 +67,7 @@ def gate(
     extend_by: int | None,
     extend_rounds: int,
     must_pass: tuple[str, ...],
-    results: Path | None,
+    root: Path,
     quiet: bool,
     as_json: bool,
     **rule: Any,
@@ -104,16 +91,14 @@ def gate(
       # compare with a run in an object store
       proctor gate latest --against s3://bucket/results/shop/2026-01-31_001
     """
-    from proctor.errors import ProctorError
     from proctor.report.console_results import render_gate
     from proctor.report.figures import document
     from proctor.runs.folder import address_of
 
     if extend_by is not None and inconclusive != "extend":
         raise click.UsageError("--extend-by needs --inconclusive extend")
-    root = api.results_root(results)
     # Both are opened first, so that a wrong name is reported before any trial is added.
-    tested, reference = read_run(run, root), read_run(against, root)
+    tested, reference = _options.read_run(run, root), _options.read_run(against, root)
     signal: int | None = None
     if inconclusive != "extend":
         facts = api.gate(
@@ -121,8 +106,6 @@ def gate(
         )
     else:
         from proctor.cli.run import EndedRun, allow_local_imports, execute_run
-        from proctor.spec import load_configuration
-        from proctor.stats.gate import GateRule
         from proctor.trials.extend import Extending, judge_extending
 
         for each in (tested, reference):
@@ -134,8 +117,6 @@ def gate(
                     hint="download it with `proctor runs sync ADDRESS FOLDER`",
                 )
         allow_local_imports()
-        if max_not_judged is None:
-            max_not_judged = load_configuration().settings.limits.max_not_judged
         ended: list[EndedRun] = []
 
         # The gate says which trials to add; the command runs them, with progress and Ctrl-C.
@@ -147,7 +128,7 @@ def gate(
             tested,
             reference,
             add_trials,
-            rule=GateRule(max_error_rate=max_not_judged, **rule),
+            rule=api.gate_rule(max_not_judged, **rule),
             extending=Extending(extend_rounds, extend_by),
             must_pass=must_pass,
         )
@@ -159,9 +140,14 @@ def gate(
         echo_report(document("gate", facts, **more))
     else:
         echo_report(render_gate(facts))
+        if facts.verdict == "INCONCLUSIVE" and inconclusive == "pass" and code == EXIT_PASS:
+            click.echo(
+                "INCONCLUSIVE passes by default (exit code 0): --inconclusive fail or extend"
+                " changes that"
+            )
     # A remote run is only a cached copy here: its gate is logged in the local results folder.
     far = address_of(tested.path)
-    record_audit(
+    _options.record_audit(
         "gate",
         root if far is None else api.results_root(),
         run=far or tested.path,
@@ -173,36 +159,32 @@ def gate(
 
 
 @click.command(cls=Command)
-@click.option(
-    "--effect",
+@option(
+    "--effect X",
+    "The difference in pass rate to detect: 0.1 is 10 points.",
     type=click.FloatRange(0, 1, min_open=True),
     required=True,
-    metavar="X",
-    help="The difference in pass rate to detect: 0.1 is 10 points.",
 )
-@click.option(
-    "--power",
+@option(
+    "--power X",
+    "The probability of detecting it.",
     type=click.FloatRange(0.5, 1, max_open=True),
     default=0.8,
-    metavar="X",
-    help="The probability of detecting it.",
 )
-@click.option("--alpha", type=PROBABILITY, default=0.05, metavar="X", help="Significance level.")
-@click.option("--from", "source", metavar="RUN", help="Take variance and cost from a run.")
-@count_option("--cases", "Plan for this many cases.")
-@count_option("--trials", "Plan for this many trials per case.")
-@click.option("--sigma2", type=PROBABILITY, metavar="X", help="The variance within a case.")
-@click.option(
-    "--omega2", type=PROBABILITY, metavar="X", help="The variance of true differences by case."
-)
-@readable_runs_option
-@json_option
+@option("--alpha X", "Significance level.", type=_options.PROBABILITY, default=0.05)
+@option("--from RUN", "source", "Take variance and cost from a run.")
+@_options.count_option("--cases", "Plan for this many cases.")
+@_options.count_option("--trials", "Plan for this many trials per case.")
+@option("--sigma2 X", "The variance within a case.", type=_options.PROBABILITY)
+@option("--omega2 X", "The variance of true differences by case.", type=_options.PROBABILITY)
+@_options.readable_runs_option
+@_options.json_option
 def power(
     effect: float,
     power: float,
     alpha: float,
     source: str | None,
-    results: Path | None,
+    root: Path,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -222,6 +204,6 @@ def power(
     from proctor.report.console_results import render_power
     from proctor.report.figures import document
 
-    run = read_run(source, api.results_root(results)) if source else None
+    run = _options.read_run(source, root) if source else None
     found = api.power(effect, alpha=alpha, power=power, run=run, **given)
     echo_report(document("plan", found) if as_json else render_power(found))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FILE, chat_model, chat_model_options, json_option
+from proctor.cli._options import FILE, chat_model, chat_model_options, json_option, option
 from proctor.cli._output import echo_json
+from proctor.errors import ProctorError
 from proctor.formatting import level_of, money, plural
 from proctor.sanitize import printable
 
@@ -33,39 +34,26 @@ def judge() -> None:
 @judge.command()
 @click.argument("labels", type=FILE)
 @chat_model_options("PROVIDER:MODEL; repeat it for an ensemble.", several=True)
-@click.option("--rubric", default="helpfulness", help="A built-in rubric, or a YAML file.")
-@click.option(
-    "--threshold",
-    type=click.FloatRange(0, 1),
-    metavar="X",
-    help="The lowest passing score, 0 to 1.",
+@option("--rubric", "A built-in rubric, or a YAML file.", default="helpfulness")
+@option("--threshold X", "The lowest passing score, 0 to 1.", type=click.FloatRange(0, 1))
+@option(
+    "--votes", "Calls per model and row; the median counts.", type=click.IntRange(1, 99), default=1
 )
-@click.option(
-    "--votes",
-    type=click.IntRange(1, 99),
-    default=1,
-    help="Calls per model and row; the median counts.",
-)
-@click.option(
+@option(
     "--weights",
-    type=click.Choice(["none", "linear", "quadratic"]),
+    "How much a disagreement between distant labels counts.",
+    choices=["none", "linear", "quadratic"],
     default="none",
-    help="How much a disagreement between distant labels counts.",
 )
-@click.option("--seed", type=int, default=0, help="The seed of the bootstrap.")
-@click.option(
+@option("--seed", "The seed of the bootstrap.", type=int, default=0)
+@option(
     "--resamples",
+    "Bootstrap resamples; 0 omits the interval.",
     type=click.IntRange(0, 100_000),
     default=2000,
-    help="Bootstrap resamples; 0 omits the interval.",
 )
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 64),
-    default=4,
-    help="Rows to judge at the same time.",
-)
-@click.option("--no-cache", is_flag=True, help="Do not use cached verdicts.")
+@option("--concurrency", "Rows to judge at the same time.", type=click.IntRange(1, 64), default=4)
+@option("--no-cache", "Do not use cached verdicts.", is_flag=True)
 @json_option
 def audit(labels: Path, **options: Any) -> None:
     """Compare a judge with human labels (Cohen's kappa).
@@ -100,46 +88,29 @@ def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
         if not any(row.judge for row in rows):
             raise click.UsageError("name a judge with --model, or add a column `judge` to the file")
         return given_verdicts(rows, measure)
+    from dataclasses import replace
+
     from proctor.background import run_sync
+    from proctor.checks.judge import Judge, JudgeCache, JudgeSettings, default_cache_folder
+    from proctor.trials.prepare import closing
+
+    rubric = _rubric(options["rubric"])
+    if options["threshold"] is not None:
+        rubric = replace(rubric, threshold=options["threshold"])
+    models = [chat_model(name, options) for name in options["models"]]
+    cache = None if options["no_cache"] else JudgeCache(default_cache_folder())
+    judge = Judge(models, rubric, JudgeSettings(votes=options["votes"]), cache=cache)
 
     # In one event loop, because connections of a model belong to the loop that opened them.
     async def run() -> Audit:
-        async with _OpenJudge(options) as judge:
+        async with closing({"audited": judge}):
             return await judged_verdicts(rows, judge, measure, concurrency=options["concurrency"])
 
     return run_sync(run())
 
 
-class _OpenJudge:
-    """The judge of the options; its connections are closed on exit."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._models = [chat_model(name, options) for name in options["models"]]
-
-    async def __aenter__(self) -> Any:
-        from dataclasses import replace
-
-        from proctor.checks.judge import Judge, JudgeCache, JudgeSettings, default_cache_folder
-
-        rubric = _rubric(self._options["rubric"])
-        if self._options["threshold"] is not None:
-            rubric = replace(rubric, threshold=self._options["threshold"])
-        cache = None if self._options["no_cache"] else JudgeCache(default_cache_folder())
-        settings = JudgeSettings(votes=self._options["votes"])
-        return Judge(self._models, rubric, settings, cache=cache)
-
-    async def __aexit__(self, *_: object) -> None:
-        from proctor.llm.chat_model import ClosingModel
-
-        for model in self._models:
-            if isinstance(model, ClosingModel):
-                await model.aclose()
-
-
 def _rubric(name: str) -> Any:
     from proctor.checks.rubrics import rubric_from
-    from proctor.errors import ProctorError
     from proctor.spec.located import SpecError, plain
     from proctor.spec.yaml_reader import read
 
@@ -160,11 +131,8 @@ def _rubric(name: str) -> Any:
 def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
     who = ", ".join(options["models"]) or "the column `judge`"
     scored = found.agreement.n
-    lines = [
-        printable(f"judge: {who}"),
-        f"rows: {found.rows}, compared: {scored}, unscored: {len(found.unscored)}",
-    ]
-    lines += ["", *_table(found), "", *_figures(found)]
+    rows = f"rows: {found.rows}, compared: {scored}, unscored: {len(found.unscored)}"
+    lines = [printable(f"judge: {who}"), rows, "", *_table(found), "", *_figures(found)]
     if found.borderline_as:
         lines.append(
             f"labels are only pass or fail, so borderline verdicts count as {found.borderline_as}"
@@ -180,10 +148,13 @@ def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
     usage = found.usage
     if usage.calls or usage.cached:
         cost = money(usage.cost_usd, usage.unpriced) or "unknown"
+        # Not 0: some providers report no tokens.
+        counts = (usage.input_tokens, usage.output_tokens)
+        read, written = ("unknown" if count is None else count for count in counts)
         lines += [
             "",
             f"judging: {plural(usage.calls, 'call')}, {usage.cached} from the cache, cost {cost}",
-            f"tokens: {_known(usage.input_tokens)} in, {_known(usage.output_tokens)} out",
+            f"tokens: {read} in, {written} out",
         ]
     return lines
 
@@ -236,8 +207,3 @@ def _listed(title: str, lines: list[str]) -> list[str]:
     shown = [f"  {printable(line)}" for line in lines[:MAX_SHOWN]]
     more = [f"  and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
     return ["", title, *shown, *more]
-
-
-def _known(count: int | None) -> str:
-    # Not 0: some providers report no tokens.
-    return "unknown" if count is None else str(count)

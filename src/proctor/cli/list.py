@@ -62,17 +62,8 @@ def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json
     for each in broken:
         click.echo(printable(f"error: {each.case} {each.problems[0]}"), err=True)
     chosen = select_cases(found, filter=expression)
-    rows = [
-        {
-            "id": case.id,
-            "difficulty": case.difficulty,
-            "type": case.type,
-            "tags": list(case.tags),
-            "description": case.description,
-        }
-        for case in chosen
-    ]
-    echo_rows(rows, ("id", "difficulty", "type", "tags", "description"), as_json=as_json)
+    columns = ("id", "difficulty", "type", "tags", "description")
+    echo_rows([{name: getattr(case, name) for name in columns} for case in chosen], as_json)
     if broken:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
@@ -122,8 +113,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
     chosen = select_cases(
         [FilterableRow(row) for row in rows], filter=expression, called="experiments"
     )
-    shown = ("name", "agents", "seeds", "params", "description")
-    echo_rows([each.row for each in chosen], shown, as_json=as_json)
+    echo_rows([each.row for each in chosen], as_json)
     if broken:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
@@ -142,8 +132,8 @@ class FilterableRow:
         self.properties = row
 
 
-def echo_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print rows as a table or as JSON."""
+def echo_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """Print rows, which have the same columns, as a table or as JSON."""
     if as_json:
         echo_json(rows)
         return
@@ -151,8 +141,8 @@ def echo_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json
         # To stderr: a script that counts lines must find none.
         click.echo("none", err=True)
         return
-    cells = [[_text(row[name]) for name in columns] for row in rows]
-    click.echo("\n".join(table(columns, cells, indent="")))
+    cells = [[_text(value) for value in row.values()] for row in rows]
+    click.echo("\n".join(table(list(rows[0]), cells, indent="")))
 
 
 MAX_WIDTH = 60
@@ -160,6 +150,6 @@ MAX_WIDTH = 60
 
 
 def _text(value: Any) -> str:
-    items = cast("list[Any]", value) if isinstance(value, list) else [value or ""]
+    items = cast("Sequence[Any]", value if isinstance(value, list | tuple) else [value or ""])
     text = ", ".join(str(item) for item in items)
     return clipped(printable(" ".join(text.split())), MAX_WIDTH)

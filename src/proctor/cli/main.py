@@ -5,10 +5,8 @@ and exit code 2 (never 1, which means that a gate failed) for everything that co
 An unexpected error is written to a report file; with `--debug` its traceback is printed.
 """
 
-import contextlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -23,7 +21,6 @@ from proctor.sanitize import printable
 if TYPE_CHECKING:
     import logging
     from pathlib import Path
-    from types import FrameType
 
 EXIT_INTERRUPTED = 128 + 2
 """The exit code that shells report for a process ended by SIGINT."""
@@ -31,81 +28,85 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_PIPE_CLOSED = 128 + 13
 """The exit code that shells report for a process ended by SIGPIPE."""
 
+RUNS_TRIALS = frozenset(("test", "run", "rerun", "gate", "baseline", "agent", "schedule"))
+"""Commands that import and run the code of users, which they leave to workers: an agent that ends
+or blocks its process must not decide the exit code of a gate."""
+
 COMPLETE_VARIABLE = "_PROCTOR_COMPLETE"
 """Set by the completion script when the shell asks for completions."""
 
 MAX_REPORTS = 20
 """Error reports to keep; older ones are deleted, so that a loop of failing jobs fills no disk."""
 
-COMMANDS = {
-    "demo": Entry("proctor.cli.demo", "demo", "Run a built-in example."),
-    "init": Entry(
-        "proctor.cli.demo",
-        "init",
-        "Write a suite, an example agent and a CI workflow to start from.",
-    ),
-    "doctor": Entry("proctor.cli.doctor", "doctor", "Check the installation, settings and keys."),
-    "config": Entry(
-        "proctor.cli.config", "config", "Show settings, print schemas and shell completion."
-    ),
-    "validate": Entry(
-        "proctor.cli.validate", "validate", "Check suites, experiments, templates and settings."
-    ),
-    "test": Entry("proctor.cli.test", "test", "Run each case once and check the result."),
-    "baseline": Entry(
-        "proctor.cli.baseline", "baseline", "Save the agent's traces, and show what changed since."
-    ),
-    "run": Entry(
-        "proctor.cli.run", "run", "Run suites, experiments or scenarios and store every trial."
-    ),
-    "rerun": Entry("proctor.cli.rerun", "rerun", "Repeat a run and compare the results."),
-    "list": Entry("proctor.cli.list", "list_all", "List cases and experiments."),
-    "agent": Entry("proctor.cli.agent", "agent", "Register, list, test and remove agents."),
-    "schedule": Entry(
-        "proctor.cli.schedule", "schedule", "Run suites and experiments on a cron schedule."
-    ),
-    "scenario": Entry(
-        "proctor.cli.scenario", "scenario", "Build, check, store and fetch scenarios."
-    ),
-    "results": Entry("proctor.cli.results", "results", "Show run results."),
-    "sql": Entry("proctor.cli.results", "sql", "Query results with SQL."),
-    "report": Entry(
-        "proctor.cli.report", "report", "Report on a run (HTML, Markdown, charts, terminal)."
-    ),
-    "view": Entry("proctor.cli.serve", "view", "Browse runs in the browser."),
-    "compare": Entry("proctor.cli.compare", "compare", "Compare two or more runs or agents."),
-    "leaderboard": Entry("proctor.cli.compare", "leaderboard", "Rank agents, with rank ranges."),
-    "gate": Entry("proctor.cli.gate", "gate", "Test whether a run is worse than another."),
-    "power": Entry("proctor.cli.gate", "power", "Compute how many cases and trials are needed."),
-    "runs": Entry("proctor.cli.runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
-    "trace": Entry("proctor.cli.trace", "trace", "List, show, query, convert and score traces."),
-    "serve": Entry("proctor.cli.serve", "serve", "Receive, store and show live traces (OTLP)."),
-    "store": Entry("proctor.cli.store", "store", "Manage the trace store."),
-    "diagnose": Entry(
-        "proctor.cli.diagnose", "diagnose", "Find what broke in traces, or in the trials of a run."
-    ),
-    "trail": Entry("proctor.cli.trail", "trail", "Measure diagnosis against TRAIL's annotations."),
-    "judge": Entry("proctor.cli.judge", "judge", "Check how reliable an LLM judge is."),
-    "mock-llm": Entry(
-        "proctor.cli.mock_llm",
-        "mock_llm",
-        "Serve a scripted model (OpenAI and Anthropic protocols).",
-    ),
-}
-
 SECTIONS = {
-    "Start": ("demo", "init", "doctor", "config"),
-    "CI": ("validate", "test", "baseline"),
-    "Trials": ("run", "rerun", "list", "agent", "schedule"),
-    "Scenarios": ("scenario",),
-    "Results": (
-        *("results", "sql", "report", "view", "compare", "leaderboard", "gate", "power"),
-        "runs",
-    ),
-    "Traces": ("trace", "serve", "store", "diagnose", "trail"),
-    "Models": ("judge", "mock-llm"),
+    "Start": {
+        "demo": Entry(".demo", "demo", "Run a built-in example."),
+        "init": Entry(
+            ".demo", "init", "Write a suite, an example agent and a CI workflow to start from."
+        ),
+        "import-suite": Entry(
+            ".exchange", "import_suite", "Convert a test file of another tool into a suite."
+        ),
+        "doctor": Entry(".doctor", "doctor", "Check the installation, settings and keys."),
+        "config": Entry(".config", "config", "Show settings, print schemas and shell completion."),
+    },
+    "CI": {
+        "validate": Entry(
+            ".validate", "validate", "Check suites, experiments, templates and settings."
+        ),
+        "test": Entry(".test", "test", "Run each case once and check the result."),
+        "baseline": Entry(
+            ".baseline", "baseline", "Save the agent's traces, and show what changed since."
+        ),
+    },
+    "Trials": {
+        "run": Entry(".run", "run", "Run suites, experiments or scenarios and store every trial."),
+        "rerun": Entry(".rerun", "rerun", "Repeat a run and compare the results."),
+        "list": Entry(".list", "list_all", "List cases and experiments."),
+        "agent": Entry(".agent", "agent", "Register, list, test and remove agents."),
+        "schedule": Entry(
+            ".schedule", "schedule", "Run suites and experiments on a cron schedule."
+        ),
+    },
+    "Scenarios": {
+        "scenario": Entry(".scenario", "scenario", "Build, check, store and fetch scenarios."),
+    },
+    "Results": {
+        "results": Entry(".results", "results", "Show run results."),
+        "sql": Entry(".results", "sql", "Query results with SQL."),
+        "report": Entry(".report", "report", "Report on a run (HTML, Markdown, charts, terminal)."),
+        "view": Entry(".serve", "view", "Browse runs in the browser."),
+        "compare": Entry(".compare", "compare", "Compare two or more runs or agents."),
+        "leaderboard": Entry(".compare", "leaderboard", "Rank agents, with rank ranges."),
+        "gate": Entry(".gate", "gate", "Test whether a run is worse than another."),
+        "power": Entry(".gate", "power", "Compute how many cases and trials are needed."),
+        "runs": Entry(".runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
+    },
+    "Traces": {
+        "trace": Entry(".trace", "trace", "List, show, query, convert and score traces."),
+        "serve": Entry(".serve", "serve", "Receive, store and show live traces (OTLP)."),
+        "store": Entry(".store", "store", "Manage the trace store."),
+        "diagnose": Entry(
+            ".diagnose", "diagnose", "Find what broke in traces, or in the trials of a run."
+        ),
+        "trail": Entry(".trail", "trail", "Measure diagnosis against TRAIL's annotations."),
+    },
+    "Models": {
+        "judge": Entry(".judge", "judge", "Check how reliable an LLM judge is."),
+        "mock-llm": Entry(
+            ".mock_llm", "mock_llm", "Serve a scripted model (OpenAI and Anthropic protocols)."
+        ),
+    },
 }
-"""How `--help` groups the commands."""
+"""The commands, as `--help` groups them; modules are relative to `proctor.cli`."""
+
+_OTHER_OPTIONS = {
+    "--debug": "put `--debug` before the command: proctor --debug run suite.yaml",
+    "--config": "the file is an argument: proctor test suite.yaml",
+    "--scenario": "it is `--case` here: proctor results --case 'mutualism*'",
+    "--scenarios": "scenarios are arguments: proctor run 'mutualism/*' --agents random",
+}
+"""Option that a command does not have → what to write."""
 
 MOVED = {
     "batch": "is now `proctor run` with several targets or a glob: proctor run 'mutualism/*'",
@@ -133,7 +134,6 @@ MOVED = {
 @click.group(
     name="proctor",
     cls=LazyGroup,
-    table=COMMANDS,
     sections=SECTIONS,
     moved=MOVED,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -163,117 +163,12 @@ def cli(debug: bool) -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    given = list(sys.argv[1:] if args is None else args)
-    name = next((each for each in given if not each.startswith("-")), "")
-    # Windows has no fork: there, the code of an agent can end the command with its own exit code.
-    forks = name in EXECUTES_CODE and hasattr(os, "fork") and COMPLETE_VARIABLE not in os.environ
-    code = supervised(given) if forks else run(given)
+    code = run(sys.argv[1:] if args is None else args)
     if "obstore" in sys.modules:
         # Its threads may still call into an interpreter that is shutting down, which aborts.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-# -- supervision -----------------------------------------------------------------------------------
-# Agents and checks in Python run in the process of the command. `os._exit(0)` in one of them, or a
-# crash of the interpreter, would decide the exit code of the gate. So these commands run in a
-# child, and the parent, which executes no code of users, reports how the child ended.
-
-EXECUTES_CODE = frozenset(("test", "run", "rerun", "gate", "baseline", "agent", "schedule"))
-"""Commands that execute the code of users in their process."""
-
-_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-
-_PR_SET_PDEATHSIG = 1
-"""Linux: the signal a process gets when its parent dies."""
-
-
-def supervised(args: Sequence[str]) -> int:
-    """Run the command line in a child process and return the exit code that it reports.
-
-    A child that ends without a report did not finish its work: exit code 2, and a message that says
-    how it ended. Signals to this process are passed on; those of the terminal reach both anyway.
-    Terminal, standard input and process group are shared. The child counts a signal to the whole
-    group, which it gets from its sender and from here, as one (`SignalCount`).
-    """
-    import mmap
-
-    from proctor.cli._signals import signal_count
-
-    forwarded = {getattr(signal, name) for name in _FORWARDED}
-    reading, writing = os.pipe()
-    passed_on = memoryview(mmap.mmap(-1, signal.NSIG))
-    # With a handler, so that the signal is kept for `sigwait` instead of being discarded.
-    earlier = signal.signal(signal.SIGCHLD, _noted)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
-    parent, child = os.getpid(), os.fork()
-    if child == 0:
-        os.close(reading)
-        signal.signal(signal.SIGCHLD, earlier or signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _die_with(parent)
-        signal_count.passed_on = passed_on
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal_count.once(signal.default_int_handler))
-        code = run(args)
-        os.write(writing, bytes([code]))
-        return code
-    os.close(writing)
-    while True:
-        number, sent = _next_signal({*forwarded, signal.SIGCHLD})
-        if number == signal.SIGCHLD:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                break
-        elif sent:
-            # Before it is sent: the child must know of it when it arrives.
-            passed_on[number] = min(passed_on[number] + 1, 255)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, number)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    # The child may have left processes behind that hold the other end open.
-    os.set_blocking(reading, False)
-    with contextlib.suppress(BlockingIOError):
-        if report := os.read(reading, 1):
-            return report[0]
-    code = os.waitstatus_to_exitcode(status)
-    code = 128 - code if code < 0 else code
-    # Ended at once by a second signal, or by one before it was handled.
-    if code in (128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
-        return code
-    how = f"with exit code {code}" if code < 128 else f"by {signal.Signals(code - 128).name}"
-    _print_error(
-        f"error: the process ended {how} before the command was done: code of an agent or a check"
-        " called os._exit or crashed the interpreter",
-        "finished trials are saved, see `proctor runs status`; `isolation: process` of an agent"
-        " keeps it from ending the command",
-    )
-    return EXIT_CANNOT_JUDGE
-
-
-def _next_signal(expected: "set[signal.Signals]") -> tuple[int, bool]:
-    """Wait for a signal; return it, and whether a process sent it to this one."""
-    if sys.platform == "linux":
-        found = signal.sigwaitinfo(expected)
-        return found.si_signo, found.si_code <= 0  # the kernel's own, as of Ctrl-C, are above 0
-    number = signal.sigwait(expected)
-    # Elsewhere a signal has no sender: Ctrl-C goes to both, anything else is passed on.
-    return number, not (number == signal.SIGINT and os.isatty(0))
-
-
-def _noted(_number: int, _frame: "FrameType | None") -> None:
-    """Do nothing at a signal that `sigwait` reports."""
-
-
-def _die_with(parent: int) -> None:
-    """Let `kill -9` of the parent end this process as well, where the system can do that."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has died already
-            os._exit(EXIT_CANNOT_JUDGE)
 
 
 def run(args: Sequence[str]) -> int:
@@ -285,8 +180,16 @@ def run(args: Sequence[str]) -> int:
     # Before anything else: the shell waits for completions at every tab.
     if COMPLETE_VARIABLE in os.environ:
         cli.main(list(args), prog_name="proctor")  # answers the shell and exits
+    name = next((each for each in args if not each.startswith("-")), "")
     try:
-        code = _exit_code(list(args))
+        # Windows has no fork: there, the code of an agent can end the command with its exit code.
+        if name in RUNS_TRIALS and hasattr(os, "fork"):
+            from proctor.imports import user_code_left_to_workers
+
+            with user_code_left_to_workers():
+                code = _exit_code(list(args))
+        else:
+            code = _exit_code(list(args))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone: discard what is still buffered.
@@ -315,8 +218,8 @@ def _exit_code(args: list[str]) -> int:
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
         hint = f"see `{context.command_path} --help`" if context else None
-        if isinstance(error, click.NoSuchOption) and error.option_name == "--debug":
-            hint = "put `--debug` before the command: proctor --debug run suite.yaml"
+        if isinstance(error, click.NoSuchOption):
+            hint = _OTHER_OPTIONS.get(error.option_name, hint)
         # On one line (click lists choices one per line), and "range" is no type to a user.
         message = " ".join(error.format_message().split())
         message = message.replace("valid float range", "valid float")

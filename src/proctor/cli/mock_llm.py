@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from proctor.cli._command import Command
-from proctor.cli._options import FILE, PORT
+from proctor.cli._options import FILE, PORT, option
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 
 @click.command(name="mock-llm", cls=Command)
 @click.argument("script", type=FILE)
-@click.option("--port", type=PORT, default=0, help="The port on 127.0.0.1; 0 picks a free one.")
-@click.option(
+@option("--port", "The port on 127.0.0.1; 0 picks a free one.", type=PORT, default=0)
+@option(
     "--record",
+    "Append requests to this file, one JSON object per line, without API keys.",
     type=FILE,
-    help="Append requests to this file, one JSON object per line, without API keys.",
 )
 def mock_llm(script: Path, port: int, record: Path | None) -> None:
     """Serve a scripted model (OpenAI and Anthropic protocols).
@@ -40,20 +43,15 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
       proctor mock-llm script.yaml --port 8080 --record requests.jsonl
     """
     from proctor.cli._signals import handle_signals
+    from proctor.llm.mock import MockLLM, load_script
 
     stop = threading.Event()
     # Before the port opens, so that the server can be stopped as soon as its address is printed.
-    with handle_signals(lambda _number, _frame: stop.set()):
-        _serve(script, port, record, stop)
-
-
-def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) -> None:
-    from proctor.llm.mock import MockLLM, load_script
-
-    # Both may fail, and must do so before the port is open.
-    loaded = load_script(script)
-    recorder = None if record is None else _Recorder(record)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(handle_signals(lambda _number, _frame: stop.set()))
+        # Both may fail, and must do so before the port is open.
+        loaded = load_script(script)
+        recorder = None if record is None else stack.enter_context(_appending(record))
         with MockLLM(loaded, port=port, on_request=recorder) as server:
             # A comment and `export` lines, so that a shell can evaluate the output.
             click.echo(f"# serving at {server.url} from {printable(str(script))}; Ctrl-C stops")
@@ -66,34 +64,21 @@ def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) 
         click.echo(
             f"# {plural(len(server.requests), 'request')}, {unanswered} without a reply", err=True
         )
-    finally:
-        if recorder is not None:
-            recorder.close()
 
 
-class _Recorder:
-    """Appends requests as JSON lines; each line is whole and flushed."""
+@contextlib.contextmanager
+def _appending(path: Path) -> Generator[Callable[[ScriptRequest], None]]:
+    """Yield a function that appends a request as a JSON line, whole and flushed."""
+    try:
+        file = with_folder(path).open("a", encoding="utf-8")
+    except OSError as error:
+        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self._file = with_folder(path).open("a", encoding="utf-8")
-        except OSError as error:
-            raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
-
-    def __call__(self, request: ScriptRequest) -> None:
-        import json
-
-        line: dict[str, Any] = {
-            "protocol": request.protocol,
-            "path": request.path,
-            "model": request.model,
-            "stream": request.stream,
-            "reply": request.reply,
-            "body": request.body,
-        }
+    def append(request: ScriptRequest) -> None:
+        names = ("protocol", "path", "model", "stream", "reply", "body")
         # ASCII, so that lone surrogates from a client are preserved.
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        file.write(json.dumps({name: getattr(request, name) for name in names}) + "\n")
+        file.flush()
 
-    def close(self) -> None:
-        self._file.close()
+    with file:
+        yield append

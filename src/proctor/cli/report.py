@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import FOLDER, format_options, open_run, results_option
+from proctor.cli._options import (
+    FOLDER,
+    checked_run,
+    format_options,
+    open_run,
+    option,
+    results_option,
+)
 from proctor.cli._output import echo_report
+from proctor.files import write_atomic
+from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     from proctor.report.facts import ReportFacts
@@ -22,28 +30,26 @@ IN_RUN = "report.html in the run folder"
 
 @click.command(cls=Command)
 @click.argument("run")
-@click.option(
-    "--html",
+@option(
+    "--html [FILE]",
     "page",
+    f"Write a self-contained HTML file.  [default: {IN_RUN}]",
     is_flag=False,
     flag_value="",
-    metavar="[FILE]",
-    help=f"Write a self-contained HTML file.  [default: {IN_RUN}]",
 )
-@click.option("--open", "show", is_flag=True, help="Open the HTML file in a browser.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@click.option("--charts", type=FOLDER, help="Write charts to this folder.")
-@click.option(
+@option("--open", "show", "Open the HTML file in a browser.", is_flag=True)
+@option("--markdown", "as_markdown", "Print Markdown.", is_flag=True)
+@option("--charts", "Write charts to this folder.", type=FOLDER)
+@option(
     "--chart-format",
     "forms",
-    type=click.Choice(["png", "svg"]),
+    "The format of charts; repeatable.  [default: png]",
+    choices=["png", "svg"],
     multiple=True,
-    help="The format of charts; repeatable.  [default: png]",
 )
-@click.option(
-    "--against",
-    metavar="RUN|TAG",
-    help="Compare with this run.  [default: the run of the same experiment tagged `baseline`]",
+@option(
+    "--against RUN|TAG",
+    "Compare with this run.  [default: the run of the same experiment tagged `baseline`]",
 )
 @format_options
 @results_option
@@ -58,7 +64,7 @@ def report(
     formats: tuple[str, ...],
     outputs: tuple[str, ...],
     against: str | None,
-    results: Path | None,
+    root: Path,
 ) -> None:
     """Report on a run (HTML, Markdown, charts, terminal).
 
@@ -85,9 +91,8 @@ def report(
         formats = ("markdown", *formats)
     # Without GitHub's variables: a report of an old run is not a result of this job.
     planned = plan_outputs(formats, outputs, {}) if formats or outputs else []
-    root = api.results_root(results)
     found = open_run(run, root)
-    before = tagged_baseline(found) if against is None else open_run(against, root)
+    before = tagged_baseline(found) if against is None else checked_run(open_run(against, root))
     facts = ReportFacts(found, baseline=before)
     # `--html` without a file has the value "", which means the run folder.
     if page is not None or show:
@@ -108,11 +113,10 @@ def report(
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
-    from proctor.files import write_atomic
     from proctor.report import charts
     from proctor.report.html.page import render_page
-    from proctor.user_dirs import with_folder
 
+    checked_run(run)
     made = render_page(run, facts)
     write_atomic(with_folder(target), made.text.encode())
     click.echo(f"{target}: {made.size / 1e6:.1f} MB, self-contained", err=True)

@@ -9,7 +9,13 @@ import click
 
 from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import count_option, events_option, quiet_option
+from proctor.cli._options import (
+    checked_run,
+    count_option,
+    events_option,
+    option,
+    quiet_option,
+)
 from proctor.formatting import clipped, plural
 from proctor.sanitize import printable
 
@@ -23,9 +29,7 @@ MAX_DIFFERENCES = 20
 
 @click.command(cls=Command)
 @click.argument("run")
-@click.option(
-    "--results", type=click.Path(path_type=Path), help="The results folder for the repeated run."
-)
+@option("--results", "The results folder for the repeated run.", type=click.Path(path_type=Path))
 @count_option("--concurrency", "Trials to run at the same time.")
 @quiet_option
 @events_option
@@ -53,6 +57,8 @@ def rerun(
       # into another folder, as JSON
       proctor rerun RUN --results /tmp/again --json
     """
+    import msgspec
+
     from proctor.cli.run import allow_local_imports, execute_run
     from proctor.runs.find import find_run
     from proctor.trials.rerun import compared, prepare_rerun
@@ -63,10 +69,20 @@ def rerun(
     first, context, folder = prepare_rerun(
         find_run(run, api.results_root()), results=results, **options
     )
+    checked_run(first)
     ended = execute_run(context, folder, quiet=quiet, events=as_json)
     done = compared(first, ended.run)
     if as_json:
-        click.echo(_document(done))
+        document = {
+            "first": str(done.first.path),
+            "second": str(done.second.path),
+            "identical": done.sameness.identical,
+            "changed": done.changed,
+            **msgspec.structs.asdict(done.sameness),
+        }
+        # msgspec writes NaN as null: JSON has no NaN, and results may.
+        encoded = msgspec.json.encode(document, enc_hook=str)
+        click.echo(msgspec.json.format(encoded, indent=2))
     else:
         _echo(done)
     # An interrupted repetition differs in any case, which says nothing.
@@ -103,18 +119,3 @@ def _echo(done: Rerun) -> None:
         equal = same.compared - same.differing
         click.echo(f"not identical: {equal} of {plural(same.compared, 'trial')} the same")
     click.echo(printable(f"stored in {done.second.path}"))
-
-
-def _document(done: Rerun) -> str:
-    import msgspec
-
-    document = {
-        "first": str(done.first.path),
-        "second": str(done.second.path),
-        "identical": done.sameness.identical,
-        "changed": done.changed,
-        **msgspec.structs.asdict(done.sameness),
-    }
-    # msgspec writes NaN as null: JSON has no NaN, and results may.
-    encoded = msgspec.json.encode(document, enc_hook=str)
-    return msgspec.json.format(encoded, indent=2).decode()

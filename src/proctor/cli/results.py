@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import Decorated, readable_results_option, warn
+from proctor.cli._options import Decorated, option, readable_results_option, warn
+from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural, some
+from proctor.sanitize import to_stdout
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -30,13 +31,9 @@ MAX_TRIALS = 100
 
 def _format_options(function: Decorated) -> Decorated:
     """Add `--format` and `--json`, as `form`."""
-    as_json = click.option("--json", "form", flag_value="json", help="The same as --format json.")
-    named = click.option(
-        "--format",
-        "form",
-        type=click.Choice(["table", "json", "csv"]),
-        default="table",
-        help="Output format.",
+    as_json = option("--json", "form", "The same as --format json.", flag_value="json")
+    named = option(
+        "--format", "form", "Output format.", choices=["table", "json", "csv"], default="table"
     )
     return named(as_json(function))
 
@@ -46,7 +43,6 @@ def query_trials(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -
     from fnmatch import fnmatchcase
 
     from proctor.api import query
-    from proctor.errors import ProctorError, did_you_mean
 
     found = query(*patterns, results=root, **filters)
     if len(found) == 0 and ("agent" in filters or "case" in filters):
@@ -71,34 +67,25 @@ def echo_problems(found: ResultSet) -> None:
 
 @click.command(cls=Command)
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("--agent", help="Only this agent; a glob, or several separated by commas.")
-@click.option("--case", help="Only these cases; a glob, or several separated by commas.")
-@click.option("--tag", help="Only cases or runs with this tag.")
-@click.option("--model", help="Only agents that use this model.")
-@click.option(
-    "--since", metavar="DATE", help="Only runs started since: 2026-11-16, 7d, 12h, today."
-)
-@click.option("--until", metavar="DATE", help="Only runs started until then; a date is inclusive.")
-@click.option("--status", help="passed, failed, hard_fail, infra_error, not_judged or cancelled.")
-@click.option("--min-score", type=float, metavar="X", help="Only scores of at least X.")
-@click.option("--max-score", type=float, metavar="X", help="Only scores of at most X.")
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="COLUMN=VALUE",
-    help="Filter by any column; also !=, <, >=. Repeatable.",
-)
-@click.option(
-    "--group-by", metavar="COLUMNS", help="Columns separated by commas.  [default: run,agent]"
-)
-@click.option(
+@option("--agent", "Only this agent; a glob, or several separated by commas.")
+@option("--case", "Only these cases; a glob, or several separated by commas.")
+@option("--tag", "Only cases or runs with this tag.")
+@option("--model", "Only agents that use this model.")
+@option("--since DATE", "Only runs started since: 2026-11-16, 7d, 12h, today.")
+@option("--until DATE", "Only runs started until then; a date is inclusive.")
+@option("--status", "passed, failed, hard_fail, infra_error, not_judged or cancelled.")
+@option("--min-score X", "Only scores of at least X.", type=float)
+@option("--max-score X", "Only scores of at most X.", type=float)
+@option("--where COLUMN=VALUE", "Filter by any column; also !=, <, >=. Repeatable.", multiple=True)
+@option("--group-by COLUMNS", "Columns separated by commas.  [default: run,agent]")
+@option(
     "--estimand",
-    type=click.Choice(["suite", "population"]),
+    "Intervals for cases like these, or for exactly these cases.",
+    choices=["suite", "population"],
     default="population",
-    help="Intervals for cases like these, or for exactly these cases.",
 )
-@click.option("--trials", is_flag=True, help="List single trials.")
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="List at most N trials.")
+@option("--trials", "List single trials.", is_flag=True)
+@option("--limit N", "List at most N trials.", type=click.IntRange(0))
 @_format_options
 @readable_results_option
 def results(
@@ -109,7 +96,7 @@ def results(
     limit: int | None,
     estimand: Estimand,
     form: str,
-    results: Path | None,
+    root: Path,
     **filters: Any,
 ) -> None:
     """Show run results.
@@ -133,7 +120,7 @@ def results(
     """
     # The options have the names of the filters; one that is not given must not be passed.
     given = {key: value for key, value in filters.items() if value not in (None, ())}
-    found = query_trials(patterns, api.results_root(results), given)
+    found = query_trials(patterns, root, given)
     # `--limit` is about single trials, so it implies `--trials`.
     if trials or limit is not None:
         _echo_trials(found, form, limit)
@@ -154,7 +141,7 @@ def _echo_groups(found: ResultSet, form: str, group_by: str, estimand: Estimand)
         flat = [row.flat() for row in groups.rows]
         # An empty result still has a header, so that programs can read the file.
         head = list(flat[0]) if flat else [*names, *FLAT]
-        click.echo(as_csv(head, [list(row.values()) for row in flat]))
+        click.echo(to_stdout(as_csv(head, [list(row.values()) for row in flat])))
     else:
         click.echo(render_groups(names, groups.rows))
 
@@ -169,17 +156,17 @@ def _echo_trials(found: ResultSet, form: str, limit: int | None) -> None:
     most = limit if limit is not None else MAX_TRIALS if form == "table" else None
     rows = found.rows(LISTED, limit=most)
     values = [list(row.values()) for row in rows]
-    click.echo(as_csv(LISTED, values) if form == "csv" else render_rows(LISTED, values))
+    click.echo(to_stdout(as_csv(LISTED, values)) if form == "csv" else render_rows(LISTED, values))
     if form == "table":
         click.echo(f"{len(rows)} of {plural(len(found), 'trial')}", err=True)
 
 
 @click.command(cls=Command)
 @click.argument("query")
-@click.option("--run", "runs", multiple=True, metavar="PATTERN", help="Only these runs.")
+@option("--run PATTERN", "runs", "Only these runs.", multiple=True)
 @_format_options
 @readable_results_option
-def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> None:
+def sql(query: str, runs: tuple[str, ...], form: str, root: Path) -> None:
     """Query results with SQL.
 
     QUERY is a SELECT over the views trials, runs, cases and checks, in DuckDB's SQL; - reads it
@@ -201,12 +188,12 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
 
     # From a file or a pipe: long queries do not fit well into shell quotes.
     text = sys.stdin.read() if query == "-" else query
-    found = select(*runs, results=api.results_root(results))
+    found = select(*runs, results=root)
     answer = found.sql(text)
     if form == "json":
         click.echo(answer_json(answer))
     elif form == "csv":
-        click.echo(as_csv(answer.columns, answer.rows))
+        click.echo(to_stdout(as_csv(answer.columns, answer.rows)))
     else:
         click.echo(render_rows(answer.columns, answer.rows))
     echo_problems(found)

@@ -6,33 +6,23 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from proctor import api
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import (
-    agents_option,
-    events_option,
-    filter_option,
-    folder_or_address,
-    format_options,
-    from_options,
-    log_options,
-    options_of,
-    split_names,
-    tags_option,
-    warn,
-)
+from proctor.cli._options import option
+from proctor.cli._output import echo_report, stdout_reserved
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.formatting import and_more, plural
 from proctor.trials.options import RunOptions
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from proctor.ops.notify import Notifier
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.runs.trial import TrialStatus
@@ -48,101 +38,67 @@ SPELLED = {
 }
 """Options whose names are shorter than their fields'."""
 
+FIXED = (
+    *("agents", "listed_agents", "seeds", "settings", "tags", "expression", "axes", "exclude"),
+    *("results", "name", "smoke"),
+)
+"""Parameters of the command that a resumed run takes from its spec."""
+
 # No check that it exists: a run may also be named by a tag or as `latest`.
 RUN = click.Path(path_type=Path)
 
 
-class Invocation(NamedTuple):
-    """The options of the command, besides those of the run itself."""
-
-    exclude: tuple[str, ...]
-    axes: tuple[str, ...]
-    agents: tuple[str, ...]
-    listed_agents: tuple[str, ...]
-    seeds: str | None
-    settings: tuple[str, ...]
-    tags: tuple[str, ...]
-    expression: str
-    results: Path | str | None
-    name: str | None
-    dry_run: bool
-    smoke: bool
-    quiet: bool
-    as_json: bool
-    formats: tuple[str, ...]
-    outputs: tuple[str, ...]
-    notify_to: tuple[str, ...]
-    notify_on: tuple[str, ...]
-    notify_template: str | None
-    notify_baseline: str | None
-    resume: Path | None
-    retry_failed: Path | None
-    retry_infra: Path | None
-
-
 @click.command(cls=Command)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
-@agents_option
-@click.option(
-    "--agents", "listed_agents", multiple=True, metavar="A,B", help="Override the suite's agents."
-)
-@click.option("--seeds", metavar="SEEDS", help="A count, a range 1..10, or a list 1,5,9.")
-@click.option(
-    "--axis",
+@_options.options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
+@_options.agents_option
+@option("--agents A,B", "listed_agents", "Override the suite's agents.", multiple=True)
+@option("--seeds SEEDS", "A count, a range 1..10, or a list 1,5,9.")
+@option(
+    "--axis NAME=A,B",
     "axes",
+    "Run with each of these values of a scenario parameter; repeatable.",
     multiple=True,
-    metavar="NAME=A,B",
-    help="Run with each of these values of a scenario parameter; repeatable.",
 )
-@click.option(
-    "--set",
+@option(
+    "--set KEY=VALUE",
     "settings",
+    "Set a scenario parameter, or case.FIELD of every case; repeatable.",
     multiple=True,
-    metavar="KEY=VALUE",
-    help="Set a scenario parameter, or case.FIELD of every case; repeatable.",
 )
-@tags_option
-@filter_option("cases")
-@click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Skip matching scenarios; repeatable."
+@_options.tags_option
+@_options.filter_option("cases")
+@option("--exclude GLOB", "Skip matching scenarios; repeatable.", multiple=True)
+@option(
+    "--results PATH",
+    "The results folder, or an address: s3://bucket/prefix.",
+    type=_options.folder_or_address,
 )
-@click.option(
-    "--results",
-    type=folder_or_address,
-    metavar="PATH",
-    help="The results folder, or an address: s3://bucket/prefix.",
-)
-@click.option("--name", help="The name of the experiment.  [default: from TARGET]")
-@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
-@click.option("--smoke", is_flag=True, help="Run one trial of the first case per agent.")
-@click.option("--quiet", is_flag=True, help="Show no progress and no events.")
-@events_option
-@format_options
-@click.option(
-    "--notify",
+@option("--name", "The name of the experiment.  [default: from TARGET]")
+@option("--dry-run", "Check everything, print the plan, run nothing.", is_flag=True)
+@option("--smoke", "Run one trial of the first case per agent.", is_flag=True)
+@option("--quiet", "Print the verdict only: no progress, no events, no tables.", is_flag=True)
+@_options.events_option
+@_options.format_options
+@option(
+    "--notify URL",
     "notify_to",
+    "Notify this Apprise URL when the run ends; repeatable.",
     multiple=True,
-    metavar="URL",
-    help="Notify this Apprise URL when the run ends; repeatable.",
 )
-@click.option(
+@option(
     "--notify-on",
     "notify_on",
+    "When to notify.  [default: end]",
     multiple=True,
-    type=click.Choice(("end", "failure", "regression", "budget")),
-    help="When to notify.  [default: end]",
+    choices=("end", "failure", "regression", "budget"),
 )
-@click.option(
-    "--notify-template", metavar="TEXT|@FILE", help="The message, with {name}, {outcome}, …"
-)
-@click.option("--notify-baseline", metavar="RUN|TAG", help="Baseline for regression alerts.")
-@log_options
-@click.option("--resume", type=RUN, metavar="RUN", help="Resume an unfinished run.")
-@click.option("--retry-failed", type=RUN, metavar="RUN", help="Resume and retry failed trials.")
-@click.option(
-    "--retry-infra", type=RUN, metavar="RUN", help="Resume and retry infrastructure errors."
-)
+@option("--notify-template TEXT|@FILE", "The message, with {name}, {outcome}, …")
+@option("--notify-baseline RUN|TAG", "Baseline for regression alerts.")
+@_options.log_options
+@option("--resume RUN", "Resume an unfinished run.", type=RUN)
+@option("--retry-failed RUN", "Resume and retry failed trials.", type=RUN)
+@option("--retry-infra RUN", "Resume and retry infrastructure errors.", type=RUN)
 @click.pass_context
 def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     """Run suites, experiments or scenarios and store every trial.
@@ -183,12 +139,10 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
       # resume an unfinished run
       proctor run --resume results/suite/2026-01-31_001
     """
-    options = Invocation(**{name: given.pop(name) for name in Invocation._fields})
-    resumed = [
-        path
-        for path in (options.resume, options.retry_failed, options.retry_infra)
-        if path is not None
-    ]
+    # What is left in `given` are the options of the run itself, the fields of `RunOptions`.
+    others = [name for name in given if name not in RunOptions.model_fields]
+    options = SimpleNamespace(**{name: given.pop(name) for name in others})
+    resumed = [*filter(None, (options.resume, options.retry_failed, options.retry_infra))]
     if len(resumed) + bool(targets) != 1:
         raise click.UsageError("name what to run, or one run to resume")
     if options.formats or options.outputs:
@@ -215,16 +169,16 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
         name, first = Path(targets[0]).stem, Path(targets[0])
         folder = first.parent if first.is_file() else Path()
     # Opened before the target is read, so that an error in the target is notified too.
-    with Notifications(options, name, folder) as notifications:
+    with notifications(options, name, folder) as notify:
         if not targets:
-            ctx.exit(_resume(resumed[0], options, given, notifications))
+            ctx.exit(_resume(resumed[0], options, given, notify))
         if not selects:
-            ctx.exit(_start(find_target(targets[0]), options, given, notifications))
+            ctx.exit(_start(find_target(targets[0]), options, given, notify))
         experiment = batch_experiment(
             targets, exclude=list(options.exclude), params=read_axes(options.axes), name=name
         )
         found = Target(Kind.EXPERIMENTS, experiments=(experiment,))
-        ctx.exit(_start(found, options, given, notifications))
+        ctx.exit(_start(found, options, given, notify))
 
 
 def allow_local_imports() -> None:
@@ -234,74 +188,62 @@ def allow_local_imports() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-class Notifications:
-    """Sends notifications about the runs in its block, or about the error that prevented them.
+Ended = Callable[["EndedRun"], None]
 
-    Waiting for slow services comes last, after everything is printed and stored.
+
+@contextlib.contextmanager
+def notifications(
+    options: SimpleNamespace, name: str, folder: Path | None = None
+) -> Generator[Ended]:
+    """Notify of the runs in the block, or of the error that prevented them.
+
+    Yields the function to call for a run that has ended. Waiting for slow services comes last,
+    after everything is printed and stored.
     """
+    from proctor.spec import load_configuration
 
-    def __init__(self, options: Invocation, name: str, folder: Path | None = None) -> None:
-        from proctor.spec import load_configuration
-
-        self._name = name
-        self._interrupted = False
-        self._notifier: Notifier | None = None
-        configuration = load_configuration(folder)
-        given = (
-            options.notify_to,
-            options.notify_on,
-            options.notify_template,
-            options.notify_baseline,
-        )
-        # Any of the options is checked before the run starts, also without an address.
-        if not any(given) and not configuration.settings.notify.to:
-            return
+    configuration = load_configuration(folder)
+    named = ("notify_to", "notify_on", "notify_template", "notify_baseline")
+    given = [getattr(options, name) for name in named]
+    notifier = None
+    # Any of the options is checked before the run starts, also without an address.
+    if any(given) or configuration.settings.notify.to:
         from proctor.ops.notify import Notifier, notify_request
 
         request = notify_request(configuration, *given)
         if request.to:
             # Built for a dry run too: wrong URLs are reported before anything is run.
-            notifier = Notifier(request, lambda problem: warn(f"notification: {problem}"))
-            self._notifier = None if options.dry_run else notifier
+            notifier = Notifier(request, lambda problem: _options.warn(f"notification: {problem}"))
+    if notifier is None or options.dry_run:
+        yield lambda ended: None
+        return
+    from proctor.ops.notify import INTERRUPTED_WAIT, MAX_WAIT, failed_start_notice, run_notice
+    from proctor.runs.audit import root_of
 
-    def ended(self, ended: EndedRun) -> None:
-        """Start to send the notification for a run that has ended."""
-        if self._notifier is None:
-            return
-        from proctor.ops.notify import run_notice
-        from proctor.runs.audit import root_of
+    wait = MAX_WAIT
 
-        interrupted = ended.signal is not None
-        self._interrupted = self._interrupted or interrupted
-        worse = None
+    def send(ended: EndedRun) -> None:
+        nonlocal wait
+        interrupted, worse = ended.signal is not None, None
+        if interrupted:
+            wait = INTERRUPTED_WAIT
         # An interrupted run is incomplete: the gate would compare other cases.
-        if self._notifier.wants_regressions and not interrupted:
-            worse = self._notifier.regression(ended.run, root_of(ended.run.path))
-        self._notifier.send(
+        elif notifier.wants_regressions:
+            worse = notifier.regression(ended.run, root_of(ended.run.path))
+        notifier.send(
             run_notice(ended.run, ended.exit_code, interrupted=interrupted, regression=worse)
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._notifier is None:
-            return
-        from proctor.ops.notify import INTERRUPTED_WAIT, MAX_WAIT, failed_start_notice
-
-        if isinstance(error, ProctorError):
-            self._notifier.send(failed_start_notice(self._name, error))
-        self._notifier.close(INTERRUPTED_WAIT if self._interrupted else MAX_WAIT)
+    try:
+        yield send
+    except ProctorError as error:
+        notifier.send(failed_start_notice(name, error))
+        raise
+    finally:
+        notifier.close(wait)
 
 
-def _start(
-    found: Target, options: Invocation, given: dict[str, Any], notifications: Notifications
-) -> int:
+def _start(found: Target, options: SimpleNamespace, given: dict[str, Any], notify: Ended) -> int:
     """Prepare everything, then run it (or print the plan); return the exit code."""
     from proctor.trials.resolve_experiment import read_set
     from proctor.trials.target import folder_for, prepare_target
@@ -309,10 +251,10 @@ def _start(
     if options.smoke:
         given["trials"] = 1
     # Only to check them: `prepare_target` combines them with the options of each experiment.
-    from_options(RunOptions, given, spelled=SPELLED)
+    _options.check_options(RunOptions, given, spelled=SPELLED)
     if options.name and len(found.experiments) > 1:
         raise click.UsageError("--name needs a single experiment, and this file has several")
-    agents = [*options.agents, *split_names(options.listed_agents)]
+    agents = [*options.agents, *_options.split_names(options.listed_agents)]
     # All experiments are prepared before the first one runs, so that a mistake in the last is found
     # at once.
     contexts = prepare_target(
@@ -322,7 +264,7 @@ def _start(
         seeds=options.seeds,
         expression=options.expression,
         settings=read_set(options.settings) if options.settings else None,
-        tags=split_names(options.tags),
+        tags=_options.split_names(options.tags),
         smoke=options.smoke,
     )
     # A smoke run says nothing about the experiment, so it is stored separately from its runs.
@@ -339,41 +281,31 @@ def _start(
             events=options.as_json,
         )
         ended.append(run)
-        notifications.ended(run)  # before the next run starts, which may take hours
+        notify(run)  # before the next run starts, which may take hours
         if run.signal is not None:
             break
     return _echo_runs(ended, options)
 
 
-def _resume(
-    path: Path, options: Invocation, given: dict[str, Any], notifications: Notifications
-) -> int:
-    from proctor.formatting import plural
+def _resume(path: Path, options: SimpleNamespace, given: dict[str, Any], notify: Ended) -> int:
     from proctor.runs.audit import root_of
     from proctor.runs.find import find_run
     from proctor.trials.resume import left_of, restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
 
     # What a run does is fixed by its spec; only how it is done (limits, concurrency) may change.
-    unused = {
-        "--agent": options.agents,
-        "--agents": options.listed_agents,
-        "--seeds": options.seeds,
-    }
-    unused |= {"--set": options.settings, "--tags": options.tags, "--filter": options.expression}
-    unused |= {"--axis": options.axes, "--exclude": options.exclude}
-    unused |= {"--results": options.results, "--name": options.name, "--smoke": options.smoke}
-    if wrong := [flag for flag, value in unused.items() if value]:
-        raise click.UsageError(f"{wrong[0]} cannot be used when resuming a run")
+    for parameter in run.params:
+        if parameter.name in FIXED and getattr(options, parameter.name):
+            raise click.UsageError(f"{parameter.opts[0]} cannot be used when resuming a run")
     changes = {name: value for name, value in given.items() if value is not None}
-    from_options(RunOptions, changes, spelled=SPELLED)
+    _options.check_options(RunOptions, changes, spelled=SPELLED)
     context, folder = restore(find_run(path, api.results_root()), **changes)
     rerun = FAILED if options.retry_failed else INFRA if options.retry_infra else UNFINISHED
     if not options.dry_run:
         ended = execute_run(
             context, folder, rerun=rerun, quiet=options.quiet, events=options.as_json
         )
-        notifications.ended(ended)
+        notify(ended)
         return _echo_runs([ended], options)
     if context.unfolding is not None:
         # In research the remaining trials depend on results: print the plan it started with.
@@ -384,7 +316,8 @@ def _resume(
         click.echo(f"{len(rest.plan.trials):,} of {planned} left")
         if not rest.plan.trials:
             return 0
-    return _echo_plans([rest], options._replace(results=root_of(folder.path)), [context.name])
+    options.results = root_of(folder.path)
+    return _echo_plans([rest], options, [context.name])
 
 
 class EndedRun(NamedTuple):
@@ -413,7 +346,6 @@ def execute_run(
 ) -> EndedRun:
     """Run the remaining trials of a run, with progress, and with Ctrl-C to stop it in order."""
     from proctor.background import run_sync
-    from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import Interrupts
     from proctor.report.console import resume_command
     from proctor.report.progress import ProgressGroup, RunLog, progress_for
@@ -435,7 +367,7 @@ def execute_run(
 
             def warn_and_log(text: str) -> None:
                 logging.getLogger("proctor.run").info("warning: %s", text)
-                warn(text)
+                _options.warn(text)
 
             shipping = stack.enter_context(uploading(folder, warn_and_log))
         # Innermost: during the final upload, which comes after this block, Ctrl-C ends the command.
@@ -460,13 +392,13 @@ def execute_run(
     return ended
 
 
-def _echo_runs(ended: list[EndedRun], options: Invocation) -> int:
+def _echo_runs(ended: list[EndedRun], options: SimpleNamespace) -> int:
     """Print the runs; return the worst exit code: a failed cell counts before an unjudged one."""
-    from proctor.cli._output import echo_report
     from proctor.report import console
     from proctor.report.facts import ReportFacts
     from proctor.report.json_report import render_summary
     from proctor.report.outputs import plan_outputs, write_outputs
+    from proctor.sanitize import line
 
     # Codes above 2 come from signals. Of the others, 1 (a cell failed) is the more definite result
     # and must not be hidden by a 2 from another experiment.
@@ -485,6 +417,11 @@ def _echo_runs(ended: list[EndedRun], options: Invocation) -> int:
         facts.exit_code = each.exit_code  # which knows whether the results have arrived
         if options.as_json:
             documents.append(render_summary(facts))
+        elif options.quiet:
+            echo_report(f"{facts.verdict}: {line(facts.headline)} ({line(facts.path, 400)})")
+            # What is missing from the figures is never silent.
+            for remark in facts.remarks:
+                click.echo(f"note: {line(remark)}", err=True)
         else:
             echo_report(console.render(facts).rstrip("\n"))
             _echo_workdirs(each.run)
@@ -496,7 +433,6 @@ def _echo_workdirs(run: Run) -> None:
     """Print the working directories that `--keep-workdirs` kept."""
     if not run.spec["options"].get("keep_workdirs"):
         return  # reading all trials of a large run takes time
-    from proctor.formatting import and_more, plural
 
     kept = [trial.workdir for trial in run.trials if trial.workdir is not None]
     if kept:
@@ -504,7 +440,7 @@ def _echo_workdirs(run: Run) -> None:
         click.echo(f"kept {count} of trials that did not pass: {and_more(kept, 3, str)}")
 
 
-def _echo_plans(contexts: list[RunContext], options: Invocation, names: list[str]) -> int:
+def _echo_plans(contexts: list[RunContext], options: SimpleNamespace, names: list[str]) -> int:
     from proctor.report.dry_run import plan_document, plan_lines
     from proctor.trials.plan import estimate
     from proctor.trials.prepare import check_names

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from proctor import api
+from proctor.cli import _options
 from proctor.cli._command import Command, Entry, LazyGroup
-from proctor.cli._options import (
-    FILE,
-    checked_run,
-    count_option,
-    json_option,
-    open_run,
-    readable_runs_option,
-    record_audit,
-    results_option,
-    warn,
-)
+from proctor.cli._options import option
 from proctor.cli._output import echo_json
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
-from proctor.sanitize import printable
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
+from proctor.formatting import money, plural, rough_duration
+from proctor.sanitize import line, printable
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from proctor.runs.heartbeat import Beat, Sign
-
-_HERE = "proctor.cli.runs"
-_EXCHANGE = "proctor.cli.exchange"
 
 
 @click.group(
     cls=LazyGroup,
-    table={
-        "status": Entry(_HERE, "status", "Show a run's progress."),
-        "tag": Entry(_HERE, "tag", "Tag a run, e.g. as main."),
-        "note": Entry(_HERE, "note", "Add a note to a run or trial."),
-        "audit": Entry(_HERE, "audit", "Show the log of commands that changed or judged runs."),
-        "share": Entry(_HERE, "share", "Write a run to one file to send."),
-        # In other modules, which are imported only when they are used.
-        "sync": Entry("proctor.cli.sync", "sync", "Copy runs to or from an object store."),
-        "export": Entry(_EXCHANGE, "export", "Export trials to CSV, JSON, Parquet or MLflow."),
-        "import": Entry(_EXCHANGE, "import_", "Import results of other tools as runs."),
+    sections={
+        "Commands": {
+            "status": Entry(".runs", "status", "Show a run's progress."),
+            "tag": Entry(".runs", "tag", "Tag a run, e.g. as main."),
+            "note": Entry(".runs", "note", "Add a note to a run or trial."),
+            "verify": Entry(".runs", "verify", "Check that a run is as it was written."),
+            "audit": Entry(
+                ".runs", "audit", "Show the log of commands that changed or judged runs."
+            ),
+            "share": Entry(".runs", "share", "Write a run to one file to send."),
+            # In other modules, which are imported only when they are used.
+            "sync": Entry(".sync", "sync", "Copy runs to or from an object store."),
+            "export": Entry(
+                ".exchange", "export", "Export trials to CSV, JSON, Parquet or MLflow."
+            ),
+            "import": Entry(".exchange", "import_", "Import results of other tools as runs."),
+        },
     },
 )
 def runs() -> None:
@@ -66,14 +62,15 @@ def runs() -> None:
 
 @click.command(cls=Command)
 @click.argument("run", required=False)
-@readable_runs_option
-@json_option
+@_options.readable_runs_option
+@_options.json_option
 @click.pass_context
-def status(ctx: click.Context, run: str | None, results: Path | None, as_json: bool) -> None:
+def status(ctx: click.Context, run: str | None, root: Path, as_json: bool) -> None:
     """Show a run's progress.
 
     A run is alive, stalled, dead, ended, stopped or failed. Without RUN, shows every run of the
-    results folder that has not ended normally. Exits with 2 if one is stalled, dead or failed.
+    results folder that has not ended normally. Exits with 2 if one is stalled, dead,
+    failed or damaged.
 
     Examples:
       # runs in progress, and runs that ended abnormally
@@ -88,10 +85,10 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
     from proctor.runs.find import all_runs
     from proctor.runs.folder import place_of
     from proctor.runs.heartbeat import UNWELL, Life, look_at
+    from proctor.runs.run import Run
 
-    root = api.results_root(results)
     if run is not None:
-        found, root = api.find_run(run, results=root, warn=warn)
+        found, root = api.find_run(run, results=root, warn=_options.warn)
         signs = {found: look_at(found)}
     else:
         every = {path: look_at(path) for path in all_runs(root)}
@@ -99,6 +96,12 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
         over = (Life.ENDED, Life.STOPPED)
         signs = {path: sign for path, sign in every.items() if sign.life not in over}
     signs = {path: _recounted(path, sign) for path, sign in signs.items()}
+    # A torn last line is no damage: it may be about to be written.
+    damaged: list[Run] = []
+    for path in signs:
+        with contextlib.suppress(ProctorError):  # a spec that cannot be read is in its sign
+            if (each := Run(path)).damaged:
+                damaged.append(_options.checked_run(each))
     if as_json:
         rows = [
             {"run": _name(path, root), "path": place_of(path), **sign._asdict()}
@@ -107,7 +110,7 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
         echo_json({"runs": rows})
     else:
         _echo_status(signs, root)
-    if any(sign.life in UNWELL for sign in signs.values()):
+    if damaged or any(sign.life in UNWELL for sign in signs.values()):
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
@@ -125,19 +128,16 @@ def _recounted(path: Path, sign: Sign) -> Sign:
         totals, planned = run.totals, sum(cell.planned for cell in run.cells)
     except (ProctorError, KeyError, TypeError):
         return sign  # a damaged spec: the last beat is all there is
+    same = ("passed", "cancelled", "cost_usd", "judge_cost_usd", "unpriced_calls")
     beat = replace(
         sign.beat,
+        **{name: getattr(totals, name) for name in same},
         planned=planned,
         done=totals.trials,
         not_needed=0,
         running=0,
-        passed=totals.passed,
         failed=totals.failed + totals.hard_fail,
         errors=totals.unjudged,
-        cancelled=totals.cancelled,
-        cost_usd=totals.cost_usd,
-        judge_cost_usd=totals.judge_cost_usd,
-        unpriced_calls=totals.unpriced_calls,
         tokens=totals.tokens or 0,
         eta_s=None,
     )
@@ -145,7 +145,6 @@ def _recounted(path: Path, sign: Sign) -> Sign:
 
 
 def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
-    from datetime import UTC, datetime
 
     from proctor.runs.folder import address_of
     from proctor.runs.heartbeat import Life
@@ -178,7 +177,6 @@ def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
 
 
 def _counts(beat: Beat) -> list[str]:
-    from proctor.formatting import money, rough_duration
 
     # Trials that early stopping made unnecessary will never be done.
     parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
@@ -195,7 +193,6 @@ def _counts(beat: Beat) -> list[str]:
 
 
 def _ago(moment: datetime, now: datetime) -> str:
-    from proctor.formatting import rough_duration
 
     # The clocks of two machines may differ: never less than 0.
     return rough_duration(max(0.0, (now - moment).total_seconds()))
@@ -211,12 +208,10 @@ def _name(path: Path, root: Path) -> str:
 @click.command(cls=Command)
 @click.argument("run", required=False)
 @click.argument("name", required=False)
-@click.option("--remove", is_flag=True, help="Remove the tag.")
-@results_option
-@json_option
-def tag(
-    run: str | None, name: str | None, remove: bool, results: Path | None, as_json: bool
-) -> None:
+@option("--remove", "Remove the tag.", is_flag=True)
+@_options.results_option
+@_options.json_option
+def tag(run: str | None, name: str | None, remove: bool, root: Path, as_json: bool) -> None:
     """Tag a run, e.g. as main.
 
     Without a name, lists tags. Tags are stored with the results. If several runs have the same tag,
@@ -232,17 +227,16 @@ def tag(
     """
     from proctor.runs import annotations as notes
 
-    root = api.results_root(results)
     if remove and name is None:
         raise click.UsageError("--remove needs a run and a tag")
     if run is None:
         _list_tags(root, as_json=as_json)
         return
-    found = open_run(run, root)
+    found = _options.open_run(run, root)
     if name is not None:
         notes.tag(found.path, name, remove=remove)
         what = f"{'removed ' if remove else ''}{name}"
-        record_audit("tag", root, run=found.path, run_id=found.run_id, outcome=what)
+        _options.record_audit("tag", root, run=found.path, run_id=found.run_id, outcome=what)
     # The tags after the change, so that the user sees the result.
     tags = notes.tags_of(found.path)
     click.echo(json.dumps({"tags": list(tags)}) if as_json else ", ".join(tags) or "no tags")
@@ -254,7 +248,7 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
     problems: list[str] = []
     found = tagged(root, problems)
     for problem in problems:
-        warn(f"{problem}; skipped")
+        _options.warn(f"{problem}; skipped")
     if as_json:
         rows = [{"tag": t.name, "run": str(t.run), "at": t.at, "who": t.who} for t in found]
         echo_json({"tags": rows})
@@ -268,9 +262,9 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
 @click.command(cls=Command)
 @click.argument("run")
 @click.argument("texts", nargs=-1, metavar="[TRIAL] [TEXT]")
-@results_option
-@json_option
-def note(run: str, texts: tuple[str, ...], results: Path | None, as_json: bool) -> None:
+@_options.results_option
+@_options.json_option
+def note(run: str, texts: tuple[str, ...], root: Path, as_json: bool) -> None:
     """Add a note to a run or trial.
 
     Without TEXT, lists the notes. TRIAL is its name in reports (case/agent/seed/index) or its trace
@@ -289,16 +283,15 @@ def note(run: str, texts: tuple[str, ...], results: Path | None, as_json: bool) 
     # Most often a text without quotes, of which the shell made several words.
     if len(texts) > 2:
         raise click.UsageError("put the text in quotes: proctor runs note RUN [TRIAL] TEXT")
-    root = api.results_root(results)
-    found = open_run(run, root)
+    found = _options.open_run(run, root)
     if texts:
         trial = texts[0] if len(texts) > 1 else None
         notes.annotate(found.path, texts[-1], trial=trial)
-        record_audit("note", root, run=found.path, run_id=found.run_id)
+        _options.record_audit("note", root, run=found.path, run_id=found.run_id)
     problems: list[str] = []
     every = notes.annotations_of(found.path, problems)
     for problem in problems:
-        warn(f"{problem}; skipped")
+        _options.warn(f"{problem}; skipped")
     if as_json:
         tags = notes.tags_of(found.path)
         echo_json({"run": found.path, "tags": tags, "annotations": every})
@@ -314,13 +307,13 @@ def note(run: str, texts: tuple[str, ...], results: Path | None, as_json: bool) 
 
 
 @click.command(cls=Command)
-@click.option("--command", metavar="NAME", help="Only this command, e.g. run or gate.")
-@click.option("--run", metavar="TEXT", help="Only entries about runs with this in their path.")
-@count_option("--last", "Only the last N entries.")
-@results_option
-@json_option
+@option("--command NAME", "Only this command, e.g. run or gate.")
+@option("--run TEXT", "Only entries about runs with this in their path.")
+@_options.count_option("--last", "Only the last N entries.")
+@_options.results_option
+@_options.json_option
 def audit(
-    command: str | None, run: str | None, last: int | None, results: Path | None, as_json: bool
+    command: str | None, run: str | None, last: int | None, root: Path, as_json: bool
 ) -> None:
     """Show the log of commands that changed or judged runs.
 
@@ -334,10 +327,8 @@ def audit(
       # as JSON
       proctor runs audit --json
     """
-    from proctor.errors import hint_among
     from proctor.runs.audit import entries
 
-    root = api.results_root(results)
     problems: list[str] = []
     every = list(entries(root, problems))
     found = [
@@ -347,7 +338,7 @@ def audit(
         and (run is None or run in (entry.run or ""))
     ][-(last or 0) :]  # -0 is 0: without --last, all of them
     for problem in problems:
-        warn(f"{problem}; skipped")
+        _options.warn(f"{problem}; skipped")
     if as_json:
         echo_json({"root": root, "entries": found})
         return
@@ -372,16 +363,62 @@ def audit(
 
 
 @click.command(cls=Command)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@_options.results_option
+@_options.json_option
+@click.pass_context
+def verify(ctx: click.Context, runs: tuple[str, ...], root: Path, as_json: bool) -> None:
+    """Check that a run is as it was written.
+
+    Reads the spec, every line of the journal, every trace and every derived file, and compares
+    them with their checksums. RUN is a run folder, a tag, or `latest`. Lists what is damaged,
+    where, and what to do; exits with 2 if anything is. Runs of older versions have no checksums:
+    only what cannot be read is found.
+
+    Examples:
+      # one run
+      proctor runs verify latest
+      # every run of an experiment
+      proctor runs verify results/suite/*
+    """
+    from proctor.formatting import plural
+    from proctor.runs.find import find_run
+    from proctor.runs.run import verify as verify_run
+
+    rows, broken = list[dict[str, object]](), 0
+    for text in runs:
+        path = find_run(text, root)
+        damage, checked = verify_run(path)
+        broken += bool(damage)
+        state = "damaged" if damage else "verified" if checked else "not verified"
+        rows.append(
+            {"run": str(path), "state": state, "damage": [each._asdict() for each in damage]}
+        )
+        if as_json:
+            continue
+        found = plural(len(damage), "part") + " cannot be read" if damage else state
+        older = "" if checked else " (an older version wrote it without checksums)"
+        click.echo(printable(f"{path}: {found}{older}"))
+        for where, what, remedy in damage:
+            click.echo(printable(f"  {where}: {what}"))
+            click.echo(printable(f"    {remedy}"))
+    if as_json:
+        echo_json({"runs": rows})
+    if broken:
+        ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+@click.command(cls=Command)
 @click.argument("run")
-@click.option(
+@option(
     "-o",
     "--output",
-    type=FILE,
-    help="The file to write: .html for one page, .zip for everything.  "
+    "The file to write: .html for one page, .zip for everything.  "
     "[default: <experiment>-<run>.zip]",
+    type=_options.FILE,
 )
-@results_option
-def share(*, run: str, output: Path | None, results: Path | None) -> None:
+@_options.results_option
+def share(*, run: str, output: Path | None, root: Path) -> None:
     """Write a run to one file to send.
 
     RUN is a run folder, a tag, or `latest`. Secrets are redacted again. Prints what the file
@@ -395,19 +432,15 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
       # the page and all results
       proctor runs share RUN -o run.zip
     """
-    from proctor.formatting import plural
     from proctor.report.share import share as share_run
-    from proctor.sanitize import line
-    from proctor.spec import load_configuration
 
-    root = api.results_root(results)
-    found = checked_run(open_run(run, root))
+    found = _options.checked_run(_options.open_run(run, root))
     # Secrets are redacted when a run is stored, but patterns may have been added since.
-    redactor = load_configuration().settings.redactor()
+    redactor = api.settings().settings.redactor()
     if output is None:
         output = Path(f"{found.path.resolve().parent.name}-{found.path.resolve().name}.zip")
     made = share_run(found, output, redactor)
-    record_audit("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
+    _options.record_audit("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
     click.echo(f"{line(str(made.path), 400)}: {made.size / 1e6:.1f} MB")
     for part in made.inside:
         click.echo(f"  {line(part, 400)}")

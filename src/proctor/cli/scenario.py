@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FOLDER, filter_option, json_option, key_values
+from proctor.cli._options import FOLDER, filter_option, json_option, key_values, option
+from proctor.cli._output import echo_json, stdout_reserved
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -34,27 +35,16 @@ def scenario() -> None:
 
 @scenario.command()
 @click.argument("name")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    help="The seed of all its random numbers.",
-)
-@click.option(
-    "--set",
+@option("--seed", "The seed of all its random numbers.", type=click.IntRange(min=0), default=0)
+@option(
+    "--set NAME=VALUE",
     "params",
-    metavar="NAME=VALUE",
+    "Set a parameter of the template; repeatable.",
     multiple=True,
     callback=key_values,
-    help="Set a parameter of the template; repeatable.",
 )
-@click.option(
-    "-o",
-    "--out",
-    type=FOLDER,
-    help="The folder to write; it must not exist, or be empty.",
-)
-@click.option("--no-cache", is_flag=True, help="Build again, and cache nothing.")
+@option("-o", "--out", "The folder to write; it must not exist, or be empty.", type=FOLDER)
+@option("--no-cache", "Build again, and cache nothing.", is_flag=True)
 def build(
     *, name: str, seed: int, params: dict[str, str], out: Path | None, no_cache: bool
 ) -> None:
@@ -93,13 +83,8 @@ def build(
 
 @scenario.command()
 @click.argument("catalog", required=False)
-@click.option(
-    "--seeds",
-    # Enough to notice a value that is sometimes out of bounds; quick enough for every commit.
-    default="5",
-    metavar="SEEDS",
-    help="A count, a range 1..10, or a list 1,5,9.",
-)
+# Five are enough to notice a value that is sometimes out of bounds, and quick on every commit.
+@option("--seeds SEEDS", "A count, a range 1..10, or a list 1,5,9.", default="5")
 @filter_option("scenarios")
 @json_option
 @click.pass_context
@@ -123,7 +108,6 @@ def check(
       proctor scenario check --filter difficulty:hard --json
     """
     from proctor.background import run_sync
-    from proctor.cli._output import echo_json, stdout_reserved
     from proctor.cli.run import allow_local_imports
     from proctor.spec.experiment import read_seeds
     from proctor.trials.scenario_check import acheck
@@ -191,7 +175,7 @@ def _echo_checked(found: list[Checked]) -> None:
 @scenario.command()
 @click.argument("name")
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--force", is_flag=True, help="Replace another scenario of that name.")
+@option("--force", "Replace another scenario of that name.", is_flag=True)
 def store(*, name: str, folder: Path, force: bool) -> None:
     """Store a built scenario under a name.
 
@@ -211,7 +195,7 @@ def store(*, name: str, folder: Path, force: bool) -> None:
 
 @scenario.command()
 @click.argument("name")
-@click.option("-o", "--out", type=FOLDER, help="The folder to write.  [default: NAME]")
+@option("-o", "--out", "The folder to write.  [default: NAME]", type=FOLDER)
 def fetch(*, name: str, out: Path | None) -> None:
     """Fetch a stored scenario.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import json_option, log_options
+from proctor.cli._options import json_option, log_options, option
 from proctor.cli._output import echo_json
+from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.tables import table
@@ -38,27 +40,22 @@ def schedule() -> None:
 @schedule.command()
 @click.argument("target")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUN OPTIONS]")
-@click.option("--cron", required=True, metavar="EXPR", help="Five fields, or @hourly, @daily, …")
-@click.option("--tz", default="UTC", metavar="ZONE", help="The time zone.")
-@click.option("--name", metavar="NAME", help="The name of the schedule.  [default: from TARGET]")
-@click.option(
+@option("--cron EXPR", "Five fields, or @hourly, @daily, …", required=True)
+@option("--tz ZONE", "The time zone.", default="UTC")
+@option("--name NAME", "The name of the schedule.  [default: from TARGET]")
+@option(
     "--missed",
-    type=click.Choice(("run", "skip")),
+    "After missed times: one run for all of them, or none.",
+    choices=("run", "skip"),
     default="run",
-    help="After missed times: one run for all of them, or none.",
 )
-@click.option("--overlap", is_flag=True, help="Start even if the previous run has not ended.")
-@click.option(
-    "--notify",
-    multiple=True,
-    metavar="URL",
-    help="As in `proctor run`; ${VARIABLES} are resolved by the run.",
-)
-@click.option(
+@option("--overlap", "Start even if the previous run has not ended.", is_flag=True)
+@option("--notify URL", "As in `proctor run`; ${VARIABLES} are resolved by the run.", multiple=True)
+@option(
     "--notify-on",
+    "As in `proctor run`.",
     multiple=True,
-    type=click.Choice(("end", "failure", "regression", "budget")),
-    help="As in `proctor run`.",
+    choices=("end", "failure", "regression", "budget"),
 )
 def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -> None:
     """Add a schedule.
@@ -73,9 +70,7 @@ def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -
       # with options of `proctor run`
       proctor schedule add exp.yaml --cron @hourly -- --trials 5 --max-cost 1
     """
-    import os
 
-    from proctor.errors import ProctorError
     from proctor.ops.schedule import Schedule, default_name, utc_now
 
     _check_run_options(options)
@@ -159,11 +154,7 @@ def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[
         last += f"; then skipped: {state.skipped}"
     return {
         "name": name,
-        "target": each.target,
-        "cron": each.cron,
-        "tz": each.tz,
-        "missed": each.missed,
-        "overlap": each.overlap,
+        **{key: getattr(each, key) for key in ("target", "cron", "tz", "missed", "overlap")},
         "notify": [masked(address) for address in each.notify],
         "next": f"{next(each.times().after(now)):%Y-%m-%d %H:%M}",
         "last": last,
@@ -188,7 +179,7 @@ def remove(name: str) -> None:
 
 @schedule.command("run")
 @click.argument("name")
-@click.option("--log", "to_log", is_flag=True, help="Write output to its log file.")
+@option("--log", "to_log", "Write output to its log file.", is_flag=True)
 @click.pass_context
 def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     """Run a schedule now.

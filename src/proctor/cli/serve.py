@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor import api
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import (
-    FILE,
-    FOLDER,
-    PORT,
-    Duration,
-    host_option,
-    log_options,
-    require_server_extra,
-)
+from proctor.cli._options import option
+from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from proctor.server.store.store import SqlStore
@@ -31,42 +25,37 @@ DEFAULT_PORT = 4318
 
 
 @click.command(cls=Command)
-@host_option
-@click.option("--port", default=DEFAULT_PORT, type=PORT, help="The port; 0 picks a free one.")
-@click.option(
+@_options.host_option
+@option("--port", "The port; 0 picks a free one.", default=DEFAULT_PORT, type=_options.PORT)
+@option(
     "--store",
     "url",
+    "The trace store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
     default=DEFAULT_STORE,
-    help="The trace store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
 )
-@click.option("--token", envvar="PROCTOR_TOKEN", help="Access token that clients must send.")
-@click.option("--evaluate", is_flag=True, help="Score and diagnose traces once they are quiet.")
-@click.option(
+@option("--token", "Access token that clients must send.", envvar="PROCTOR_TOKEN")
+@option("--evaluate", "Score and diagnose traces once they are quiet.", is_flag=True)
+@option(
     "--quiet-after",
-    type=Duration(),
+    "How long a trace must receive no spans before it is evaluated.",
+    type=_options.DURATION,
     default="10s",
-    help="How long a trace must receive no spans before it is evaluated.",
 )
-@click.option("--checks", type=FILE, help="A suite with one case; its checks run on every trace.")
-@click.option("--judge", help="PROVIDER:MODEL that judges the reasoning of a share of traces.")
-@click.option(
-    "--judge-share",
-    type=click.FloatRange(0, 1),
-    default=0.1,
-    help="The share of traces to judge.",
-)
-@click.option("--alert", "webhook", help="A URL to post alerts to, as JSON.")
-@click.option("--langfuse", help="A Langfuse server to push scores to.")
-@click.option("--results", type=FOLDER, help="A results folder to show as well.")
-@click.option(
+@option("--checks", "A suite with one case; its checks run on every trace.", type=_options.FILE)
+@option("--judge", "PROVIDER:MODEL that judges the reasoning of a share of traces.")
+@option("--judge-share", "The share of traces to judge.", type=click.FloatRange(0, 1), default=0.1)
+@option("--alert", "webhook", "A URL to post alerts to, as JSON.")
+@option("--langfuse", "A Langfuse server to push scores to.")
+@option("--results", "A results folder to show as well.", type=_options.FOLDER)
+@option(
     "--readers",
+    "Processes that decode spans.  [default: one per free processor, at most 4]",
     type=click.IntRange(0, 64),
-    help="Processes that decode spans.  [default: one per free processor, at most 4]",
 )
-@click.option(
-    "--retention", type=Duration(), help="Delete traces that received no spans for this long."
+@option(
+    "--retention", "Delete traces that received no spans for this long.", type=_options.DURATION
 )
-@log_options
+@_options.log_options
 def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
     """Receive, store and show live traces (OTLP).
 
@@ -81,8 +70,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
       # for other machines; the token comes from PROCTOR_TOKEN
       proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces
     """
-    require_server_extra()  # before the imports below, which would fail without a hint
-    from proctor.errors import ProctorError
+    _options.require_server_extra()  # before the imports below, which would fail without a hint
     from proctor.server.auth import check_host
     from proctor.server.decoder_process import started
 
@@ -99,9 +87,8 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
         # These imports take a moment; the reader processes import the same in parallel.
         from proctor.server.app import Service, make_app, run_server
         from proctor.server.store import open_store
-        from proctor.spec import load_configuration
 
-        settings = load_configuration().settings
+        settings = api.settings().settings
         store = open_store(url, prices=settings.price_table())
         service = Service.receiving(
             store,
@@ -147,12 +134,12 @@ def _announce(address: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("results", required=False, type=FOLDER)
-@click.option("--store", "url", help="Show the traces of this store as well.")
-@host_option
-@click.option("--port", default=0, type=PORT, help="The port; 0 picks a free one.")
-@click.option("--token", envvar="PROCTOR_TOKEN", help="Access token.")
-@click.option("--no-open", is_flag=True, help="Do not open the browser.")
+@click.argument("results", required=False, type=_options.FOLDER)
+@option("--store", "url", "Show the traces of this store as well.")
+@_options.host_option
+@option("--port", "The port; 0 picks a free one.", default=0, type=_options.PORT)
+@option("--token", "Access token.", envvar="PROCTOR_TOKEN")
+@option("--no-open", "Do not open the browser.", is_flag=True)
 def view(
     results: Path | None, *, url: str | None, host: str, port: int, token: str | None, no_open: bool
 ) -> None:
@@ -167,8 +154,7 @@ def view(
       # serve only, on a fixed port
       proctor view results --no-open --port 8000
     """
-    require_server_extra()
-    from proctor.errors import ProctorError
+    _options.require_server_extra()
     from proctor.server.app import Service, make_app, run_server
     from proctor.server.auth import check_host
     from proctor.server.store import existing_store

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from proctor import api
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FILE, Decorated, Duration, json_option
+from proctor.cli._options import DURATION, FILE, json_option, option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import byte_size, dollars, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from proctor.llm.prices import PriceTable
-    from proctor.server.decoder_process import DecodedRows
-    from proctor.trace import Trace
-    from proctor.trace.redact import Redactor
+from proctor.sanitize import line
 
 
 @click.group(
@@ -46,13 +41,11 @@ def store() -> None:
     """
 
 
-def _store_option(function: Decorated) -> Decorated:
-    option = click.option("--store", "url", default=DEFAULT_STORE, help="The trace store.")
-    return option(function)
+store_option = option("--store", "url", "The trace store.", default=DEFAULT_STORE)
 
 
 @store.command()
-@_store_option
+@store_option
 @json_option
 def stats(url: str, *, as_json: bool) -> None:
     """Show how many traces a store holds, and their totals.
@@ -63,7 +56,6 @@ def stats(url: str, *, as_json: bool) -> None:
       # another
       proctor store stats --store postgresql://proctor@db/traces --json
     """
-    from datetime import UTC, datetime
 
     from proctor.server.store import existing_store
     from proctor.server.store.store import PageRequest
@@ -100,7 +92,7 @@ def _text(name: str, value: Any) -> str:
 
 @store.command()
 @files_argument
-@_store_option
+@store_option
 @redaction_option
 def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     """Add traces from files.
@@ -114,16 +106,17 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
       # another store
       proctor store add run.json --store sqlite:///old.db
     """
+    from proctor.server.decoder_process import PROTOBUF, SPANS, make
     from proctor.server.ingest import MAX_TOGETHER
     from proctor.server.store import open_store
     from proctor.server.store.rows import Batch
-    from proctor.spec import load_configuration
+    from proctor.trace.export import write_traces
 
     loaded = TraceFiles(files)
     # Nothing readable: no empty store is created.
     if not loaded.begin():
         loaded.exit()
-    settings = load_configuration().settings
+    settings = api.settings().settings
     redactor = None if no_redact else settings.redactor()
     store = open_store(url, prices=settings.price_table())
     spans, touched, refused = 0, set[str](), 0
@@ -137,7 +130,14 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
         batch, size = Batch(), 0
 
     try:
-        for made in _rows(loaded, redactor, store.prices):
+        for trace in loaded:
+            # Through OTLP, the form in which the server receives spans: one path for both.
+            body = BytesIO()
+            write_traces([trace], body, "otlp-proto", redact=redactor or False)
+            made = make(body.getvalue(), PROTOBUF, SPANS, None, store.prices)
+            if made.message:
+                level = "error" if made.refused else "warning"
+                click.echo(f"{level}: trace {line(trace.trace_id, 80)}: {made.message}", err=True)
             batch.extend(made)
             refused += bool(made.refused)
             size += sum(len(chunk) for _, chunk, _ in made.chunks)
@@ -150,32 +150,13 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     loaded.exit(EXIT_CANNOT_JUDGE if refused else 0)
 
 
-def _rows(
-    traces: Iterable[Trace], redactor: Redactor | None, prices: PriceTable | None
-) -> Iterator[DecodedRows]:
-    """Convert each trace to rows, exactly as the server does for a request."""
-    from proctor.sanitize import line
-    from proctor.server.decoder_process import PROTOBUF, SPANS, make
-    from proctor.trace.export import write_traces
-
-    for trace in traces:
-        # Through OTLP, the form in which the server receives spans: one path for both.
-        body = BytesIO()
-        write_traces([trace], body, "otlp-proto", redact=redactor or False)
-        made = make(body.getvalue(), PROTOBUF, SPANS, None, prices)
-        if made.message:
-            level = "error" if made.refused else "warning"
-            click.echo(f"{level}: trace {line(trace.trace_id, 80)}: {made.message}", err=True)
-        yield made
-
-
 @store.command()
-@_store_option
-@click.option(
+@store_option
+@option(
     "--older-than",
-    type=Duration(),
+    "Delete traces that received no spans for this long.",
+    type=DURATION,
     required=True,
-    help="Delete traces that received no spans for this long.",
 )
 def prune(url: str, older_than: float) -> None:
     """Delete old traces.
@@ -194,35 +175,33 @@ def prune(url: str, older_than: float) -> None:
 
 
 @store.command()
-@_store_option
-@click.option(
+@store_option
+@option(
     "-o",
     "--output",
+    "The file to write; compressed if it ends in .gz or .zst.",
     required=True,
     type=FILE,
-    help="The file to write; compressed if it ends in .gz or .zst.",
 )
-@click.option(
+@option(
     "--format",
     "shape",
-    type=click.Choice(("otlp-json", "otlp-proto", "openinference", "jsonl")),
+    "Output format, as in `trace convert`.",
+    choices=("otlp-json", "otlp-proto", "openinference", "jsonl"),
     default="jsonl",
-    help="Output format, as in `trace convert`.",
 )
-@click.option(
+@option(
     "--text",
+    "Only traces with these words in name, query, answer, id.",
     default="",
     show_default=False,
-    help="Only traces with these words in name, query, answer, id.",
 )
-@click.option("--service", help="Only traces of this service.")
-@click.option("--session", "session_id", help="Only traces of this session.")
-@click.option("--user", "user_id", help="Only traces of this user.")
-@click.option(
-    "--status", type=click.Choice(("ok", "error")), help="Only traces without or with failed spans."
-)
-@click.option("--tool", help="Only traces that called this tool.")
-@click.option("--model", help="Only traces that called this model.")
+@option("--service", "Only traces of this service.")
+@option("--session", "session_id", "Only traces of this session.")
+@option("--user", "user_id", "Only traces of this user.")
+@option("--status", "Only traces without or with failed spans.", choices=("ok", "error"))
+@option("--tool", "Only traces that called this tool.")
+@option("--model", "Only traces that called this model.")
 def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     """Write traces to a file.
 
@@ -234,10 +213,9 @@ def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     """
     from proctor.server.store import existing_store
     from proctor.server.store.store import TraceFilter
-    from proctor.spec import load_configuration
     from proctor.trace.export import save_traces
 
-    opened = existing_store(url, prices=load_configuration().settings.price_table())
+    opened = existing_store(url, prices=api.settings().settings.price_table())
     # Ids first, then one trace at a time: the store may be larger than memory.
     ids = opened.ids(TraceFilter(**chosen))
     traces = (trace for each in ids if (trace := opened.trace(each)) is not None)

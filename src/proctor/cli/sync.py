@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor import api
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import POSITIVE, json_option, quiet_option, record_audit, results_option
+from proctor.cli._options import option
 from proctor.cli._output import echo_json
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -24,24 +24,18 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("source")
 @click.argument("target", required=False)
-@click.option("--verify", is_flag=True, help="Read all files back and compare checksums.")
-@click.option(
-    "--at-once",
-    type=click.IntRange(1, 64),
-    default=4,
-    help="Files to transfer at the same time.",
-)
-@click.option(
-    "--timeout",
-    type=POSITIVE,
+@option("--verify", "Read all files back and compare checksums.", is_flag=True)
+@option("--at-once", "Files to transfer at the same time.", type=click.IntRange(1, 64), default=4)
+@option(
+    "--timeout SECONDS",
+    "Retry a request after this long without data.",
+    type=_options.POSITIVE,
     default=30.0,
-    metavar="SECONDS",
-    help="Retry a request after this long without data.",
 )
-@click.option("--allow-http", is_flag=True, help="Allow http:// for endpoints on other machines.")
-@quiet_option
-@json_option
-@results_option
+@option("--allow-http", "Allow http:// for endpoints on other machines.", is_flag=True)
+@_options.quiet_option
+@_options.json_option
+@_options.results_option
 def sync(
     source: str,
     target: str | None,
@@ -49,7 +43,7 @@ def sync(
     verify: bool,
     quiet: bool,
     as_json: bool,
-    results: Path | None,
+    root: Path,
     **given: Any,
 ) -> None:
     """Copy runs to or from an object store.
@@ -69,11 +63,11 @@ def sync(
       # verify all checksums there
       proctor runs sync s3://bucket/results --verify
     """
+    from proctor.background import run_sync
     from proctor.report.progress import StatusLine
     from proctor.runs.remote.object_store import StoreOptions
 
     options = StoreOptions(**given)
-    root = api.results_root(results)
     # A progress line would fill a log file with copies of itself.
     status = None if quiet or not sys.stderr.isatty() else StatusLine(sys.stderr)
 
@@ -83,15 +77,32 @@ def sync(
 
     work, log = _work(source, target, root, options, verify=verify, progress=show)
     try:
-        moved = _run(work)
+        moved = run_sync(work)
+    except KeyboardInterrupt:
+        click.echo("interrupted; run the same command to resume", err=True)
+        raise
     finally:
         if status is not None:
             status.clear()
     # Logged only after the transfer has succeeded.
     if log is not None:
         for each in moved:
-            record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
-    _echo(moved, as_json=as_json)
+            _options.record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
+    if as_json:
+        echo_json({"runs": [each._asdict() for each in moved]})
+        return
+    for each in moved:
+        same = each.files - each.moved
+        parts = [f"{plural(each.moved, 'file')} copied ({each.bytes_moved:,} bytes)"]
+        parts += [f"{same} unchanged"] if same else []
+        parts += ["checksums verified"] if each.verified else []
+        click.echo(printable(f"{each.name}: {', '.join(parts)}"))
+        if each.state == "running":
+            click.echo(
+                "  the run was still in progress when it was last uploaded: "
+                "continue it with `proctor run --resume`",
+                err=True,
+            )
 
 
 def _work(
@@ -130,31 +141,3 @@ def _work(
     to = target if to_far else object_store.of_folder(Path(target))
     work = transfer.upload_runs(runs, base, to, options, verify=verify, on_step=progress)
     return work, audit.root_of(runs[0])
-
-
-def _run(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferResult]:
-    from proctor.background import run_sync
-
-    try:
-        return run_sync(work)
-    except KeyboardInterrupt:
-        click.echo("interrupted; run the same command to resume", err=True)
-        raise
-
-
-def _echo(moved: list[TransferResult], *, as_json: bool) -> None:
-    if as_json:
-        echo_json({"runs": [each._asdict() for each in moved]})
-        return
-    for each in moved:
-        same = each.files - each.moved
-        parts = [f"{plural(each.moved, 'file')} copied ({each.bytes_moved:,} bytes)"]
-        parts += [f"{same} unchanged"] if same else []
-        parts += ["checksums verified"] if each.verified else []
-        click.echo(printable(f"{each.name}: {', '.join(parts)}"))
-        if each.state == "running":
-            click.echo(
-                "  the run was still in progress when it was last uploaded: "
-                "continue it with `proctor run --resume`",
-                err=True,
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,19 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.cli import _options
 from proctor.cli._command import Command
-from proctor.cli._options import (
-    agents_option,
-    count_option,
-    filter_option,
-    format_options,
-    max_not_judged_option,
-    split_names,
-    tags_option,
-    timeout_option,
-)
+from proctor.cli._options import option
+from proctor.cli._output import stdout_reserved
 from proctor.cli.validate import print_problems
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.formatting import plural, some
 
 if TYPE_CHECKING:
     from proctor.report.facts import ReportFacts
@@ -37,26 +32,30 @@ RECORDED = "recorded"
 
 @click.command(cls=Command)
 @click.argument("suites", nargs=-1, required=True, type=click.Path(path_type=Path))
-@tags_option
-@filter_option("cases")
-@agents_option
-@format_options
-@click.option("--traces", multiple=True, metavar="PATH", help="Check these traces, run nothing.")
-@click.option(
+@_options.tags_option
+@_options.filter_option("cases")
+@_options.agents_option
+@_options.format_options
+@option(
+    "--traces PATH|RUN",
+    "Check these traces, or those of a run, and run nothing.",
+    multiple=True,
+)
+@option(
     "--map",
     "map_file",
+    "With --traces: a YAML file with `case-id: trace-id-or-file`.",
     type=click.Path(path_type=Path),
-    help="With --traces: a YAML file with `case-id: trace-id-or-file`.",
 )
-@count_option("--concurrency", "Cases to run at the same time.")
-@timeout_option
-@max_not_judged_option
-@click.option(
+@_options.count_option("--concurrency", "Cases to run at the same time.")
+@_options.timeout_option
+@_options.max_not_judged_option
+@option(
     "--on-agent-error",
-    type=click.Choice(["fail", "infra"]),
-    help="What an exception, a crash or a time limit of the agent is.  [default: fail]",
+    "What an exception, a crash or a time limit of the agent is.  [default: fail]",
+    choices=["fail", "infra"],
 )
-@click.option("--fail-fast", is_flag=True, help="Start no more cases after one has not passed.")
+@option("--fail-fast", "Start no more cases after one has not passed.", is_flag=True)
 @click.pass_context
 def test(
     ctx: click.Context,
@@ -79,6 +78,8 @@ def test(
       proctor test suite.yaml --tags smoke --filter '!difficulty:hard'
       # check recorded traces, run nothing
       proctor test suite.yaml --traces traces/
+      # check the answers of the last run again
+      proctor test suite.yaml --traces latest
       # a file for CI and a table
       proctor test suite.yaml --format junit -o junit.xml --format console
     """
@@ -103,7 +104,6 @@ def _run_suites(
 ) -> ReportFacts:
     """Run the suites one after the other; a signal ends the work and is part of the report."""
     from proctor.background import run_sync
-    from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import Interrupts
     from proctor.report.facts import ReportFacts
     from proctor.report.progress import progress_for
@@ -143,24 +143,23 @@ def _run_suites(
 def prepare_suites(
     paths: Iterable[Path],
     *,
-    tags: Sequence[str] = (),
-    expression: str = "",
-    agents: Sequence[str] = (),
-    traces: Sequence[str] = (),
-    map_file: Path | None = None,
-    concurrency: int | None = None,
-    timeout: float | None = None,
-    max_not_judged: float | None = None,
-    on_agent_error: OnAgentError | None = None,
+    tags: Sequence[str],
+    expression: str,
+    agents: Sequence[str],
+    traces: Sequence[str],
+    map_file: Path | None,
+    on_agent_error: OnAgentError | None,
+    **limits: float | None,
 ) -> list[RunContext]:
     """Prepare every suite with its selected cases, or raise for what is wrong with any of them.
 
-    `traces` are files, folders or globs of recorded traces that are judged instead of running an
-    agent; `map_file` says which belongs to which case, where they cannot be matched otherwise.
+    `traces` are files, folders or globs of recorded traces, or runs (a folder, a tag, `latest`),
+    that are judged instead of running an agent; `map_file` says which belongs to which case, where
+    they cannot be matched otherwise.
     """
     from proctor.spec import load_configuration, load_suite, select_cases
     from proctor.trials.options import RunOptions
-    from proctor.trials.plan import Plan, plan_recorded, read_map, recorded
+    from proctor.trials.plan import plan_recorded, read_map, recorded
     from proctor.trials.prepare import prepare
     from proctor.trials.select_agents import choose_agents
 
@@ -171,21 +170,18 @@ def prepare_suites(
     loaded: list[tuple[Suite, Configuration]] = []
     # Every suite is read before the first one runs; a file named twice is tested once.
     for path in dict.fromkeys(map(Path, paths)):
-        flags = {
-            "limits.concurrency": concurrency,
-            "limits.timeout": timeout,
-            "limits.max_not_judged": max_not_judged,
-        }
+        flags = {f"limits.{name}": value for name, value in limits.items()}
         configuration = load_configuration(path.parent, flags=flags)
         has_agent = bool(traces or agents or configuration.settings.agent)
         loaded.append((load_suite(path, need_agent=not has_agent), configuration))
     everything = [case for suite, _ in loaded for case in suite.cases]
     # Over several suites, a selection needs to find something somewhere.
-    selected = select_cases(everything, tags=split_names(tags), filter=expression)
+    selected = select_cases(everything, tags=_options.split_names(tags), filter=expression)
     chosen = {id(case) for case in selected}
     replay = None
     if traces:
-        replay = recorded(traces, None if map_file is None else read_map(map_file, selected))
+        found = [_run_or_files(name) for name in traces]
+        replay = recorded(found, None if map_file is None else read_map(map_file, selected))
     contexts: list[RunContext] = []
     for suite, configuration in loaded:
         cases = [case for case in suite.cases if id(case) in chosen]
@@ -207,15 +203,21 @@ def prepare_suites(
         )
         if replay is not None:
             (agent,) = configs
-            trials = plan_recorded(cases, agent, replay.recordings)
-            # As many trials as traces were recorded: there may be several of one case, or none.
-            cells = {
-                cell: plan._replace(trials=sum(trial.case == cell.case for trial in trials))
-                for cell, plan in context.plan.cells.items()
-            }
-            context.plan = Plan(trials, cells)
+            context.plan = plan_recorded(cases, agent, replay.recordings, context.plan)
         contexts.append(context)
     return contexts
+
+
+def _run_or_files(name: str) -> str:
+    """Return the folder of a run by its name, a tag or `latest`; files and folders are themselves.
+
+    A file or folder in the way wins, as for every path of a command.
+    """
+    from proctor import api
+
+    if name == "-" or glob.has_magic(name) or Path(name).exists():
+        return name
+    return str(api.find_run(name).path)
 
 
 def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:
@@ -231,20 +233,22 @@ def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:
 
 def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
     """Name traces that could not be read, and traces that belong to no selected case."""
-    from proctor.formatting import plural
     from proctor.trials.plan import strangers
 
     (replay,) = contexts[0].agents.values()
     found: Any = getattr(replay, "recordings", None)
     yield from (str(problem) for problem in found.problems)
     cases = [prepared.case for context in contexts for prepared in context.cases.values()]
+    for case in cases:
+        if found.missing_of(case.id):
+            for cell, count in found.missing[case.id].items():
+                yield f"{cell}: {plural(count, 'planned trial')} never ended in the recorded run"
     if left := strangers(cases, found):
         yield f"{left} of {plural(len(found.traces), 'trace')} belong to no selected case"
 
 
 def _unchecked_cases(contexts: Sequence[RunContext]) -> Iterator[str]:
     """Name the cases without checks, which are not judged."""
-    from proctor.formatting import plural, some
 
     for context in contexts:
         if names := [name for name, case in context.cases.items() if not case.checks]:

@@ -8,28 +8,27 @@ file yields no trace.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor import api
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FILE, json_option, settings_redactor
+from proctor.cli._options import FILE, json_option, option, settings_redactor
+from proctor.cli._output import coloured, wants_colour
 from proctor.errors import EXIT_CANNOT_JUDGE
-from proctor.formatting import at_least, plural
+from proctor.formatting import at_least, duration_ms, plural
+from proctor.sanitize import line
 from proctor.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from proctor.checks.judge import Judge
     from proctor.checks.quality import Quality, QualityConfig
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
     from proctor.trace.assemble import TraceProblem
     from proctor.trace.redact import Redactor
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_DOES_NOT_HOLD = 1
 
@@ -59,14 +58,8 @@ def trace() -> None:
 # -- trace files ---------------------------------------------------------------------------------
 
 
-def files_argument(command: F) -> F:
-    """Add FILE...: files, folders, globs and `-`."""
-    return click.argument("files", nargs=-1, required=True, metavar="FILE...")(command)
-
-
-def redaction_option(command: F) -> F:
-    """Add `--no-redact`."""
-    return click.option("--no-redact", is_flag=True, help="Do not redact secrets.")(command)
+files_argument = click.argument("files", nargs=-1, required=True, metavar="FILE...")
+redaction_option = option("--no-redact", "Do not redact secrets.", is_flag=True)
 
 
 class TraceFiles:
@@ -89,7 +82,6 @@ class TraceFiles:
 
     def _problem(self, problem: TraceProblem) -> None:
         """Print a problem; the same hint only once."""
-        from proctor.sanitize import line
 
         # At once and not at the end: reading a large folder takes minutes.
         level = "error" if problem.fatal else "warning"
@@ -100,7 +92,6 @@ class TraceFiles:
 
     def file_label(self) -> str:
         """Return the file of the last trace, made safe; empty if there is only one file."""
-        from proctor.sanitize import line
 
         return line(self.file, 400) if self.several and self.file else ""
 
@@ -123,9 +114,8 @@ class TraceFiles:
     def priced_and_redacted(self, *, redact: bool) -> Iterator[Trace]:
         """Yield the traces for display: priced as trials are, and without secrets."""
         from proctor.llm.prices import price_trace
-        from proctor.spec import load_configuration
 
-        settings = load_configuration().settings
+        settings = api.settings().settings
         prices = settings.price_table()
         redactor = settings.redactor() if redact else None
         for trace in self:  # one at a time, so that memory does not grow with the folder
@@ -162,24 +152,18 @@ def list_traces(files: tuple[str, ...], as_json: bool, no_redact: bool) -> None:
     loaded = TraceFiles(files)
     traces = loaded.priced_and_redacted(redact=not no_redact)
     if as_json:
-        _write_json("traces", _facts(traces, loaded), loaded)
+        from proctor.trace.render import described
+
+        # A list of traces has no spans; `trace show --json` has them.
+        facts = ({"file": loaded.file, **described(trace)} for trace in traces)
+        rows = ({key: row[key] for key in row if key != "spans"} for row in facts)
+        _write_json("traces", rows, loaded)
     else:
         _echo_table(traces, loaded)
     loaded.exit()
 
 
-def _facts(traces: Iterator[Trace], loaded: TraceFiles) -> Iterator[dict[str, Any]]:
-    from proctor.trace.render import described
-
-    for trace in traces:
-        facts = described(trace)
-        del facts["spans"]  # a list of traces; `trace show --json` has the spans
-        yield {"file": loaded.file, **facts}
-
-
 def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
-    from proctor.formatting import duration_ms
-    from proctor.sanitize import line
 
     head = ("spans", "tools", "errors", "time", "cost", "query", "file")
     rows: list[list[str]] = []
@@ -204,12 +188,11 @@ def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
 @trace.command()
 @files_argument
 @json_option
-@click.option(
-    "--max-spans",
+@option(
+    "--max-spans N",
+    f"Show at most N spans per trace.  [default: {MAX_SPANS}]",
     type=click.IntRange(min=1),
     default=None,
-    metavar="N",
-    help=f"Show at most N spans per trace.  [default: {MAX_SPANS}]",
 )
 @redaction_option
 def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact: bool) -> None:
@@ -223,7 +206,6 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
       # from a pipe
       zstdcat runs/1.jsonl.zst | proctor trace show -
     """
-    from proctor.cli._output import coloured, wants_colour
     from proctor.trace.render import described, header, tree_lines
 
     # The default is None and not 1000, so that this can tell whether the option was given.
@@ -315,7 +297,6 @@ def _test_traces(
     loaded: TraceFiles, query: TraceQuery, redactor: Redactor | None, as_json: bool
 ) -> bool:
     """Print for each trace whether the query holds; return whether it holds for all."""
-    from proctor.sanitize import line
 
     verdicts: list[bool] = []
 
@@ -343,22 +324,19 @@ def _test_traces(
 
 @trace.command()
 @files_argument
-@click.option(
+@option(
     "--to",
     "to",
+    "Output format.",
     required=True,
-    type=click.Choice(["otlp-json", "otlp-proto", "openinference", "jsonl"]),
-    help="Output format.",
+    choices=["otlp-json", "otlp-proto", "openinference", "jsonl"],
 )
-@click.option(
-    "-o", "--output", default="-", metavar="OUT", help="A file, or - for standard output."
-)
-@click.option(
-    "--redact-pattern",
+@option("-o", "--output OUT", "A file, or - for standard output.", default="-")
+@option(
+    "--redact-pattern REGEX",
     "patterns",
+    "Also redact matches of this pattern; repeatable.",
     multiple=True,
-    metavar="REGEX",
-    help="Also redact matches of this pattern; repeatable.",
 )
 @redaction_option
 def convert(
@@ -377,7 +355,6 @@ def convert(
       # into a pipe
       proctor trace convert run.json --to jsonl | head -c 300
     """
-    from proctor.spec import load_configuration
     from proctor.trace.export import save_traces, write_traces
 
     if no_redact and patterns:
@@ -387,7 +364,7 @@ def convert(
         raise click.UsageError("otlp-proto is binary; name a file with -o")
     loaded = TraceFiles(files)
     more = {f"pattern-{number}": pattern for number, pattern in enumerate(patterns, 1)}
-    redact = not no_redact and load_configuration().settings.redactor(more)
+    redact = not no_redact and api.settings().settings.redactor(more)
     # Without a readable trace, an existing output file is left alone.
     if not loaded.begin():
         loaded.exit()
@@ -406,14 +383,10 @@ def convert(
 @trace.command()
 @files_argument
 @json_option
-@click.option("--expect", metavar="TOOLS", help="The expected tools, separated by commas.")
-@click.option(
-    "--config",
-    type=FILE,
-    help="A YAML file with targets, weights, query rules and penalties.",
-)
-@click.option("--judge", metavar="MODEL", help="A model that judges the reasoning.")
-@click.option("--judge-url", metavar="URL", help="The endpoint of that model.")
+@option("--expect TOOLS", "The expected tools, separated by commas.")
+@option("--config", "A YAML file with targets, weights, query rules and penalties.", type=FILE)
+@option("--judge MODEL", "A model that judges the reasoning.")
+@option("--judge-url URL", "The endpoint of that model.")
 @redaction_option
 def score(
     files: tuple[str, ...],
@@ -443,7 +416,14 @@ def score(
     from proctor.report.quality import average_lines, averages, quality_lines
 
     chosen = _quality_config(config, expect)
-    judging = _judge(judge, judge_url)
+    judging = None
+    if judge is not None:
+        from proctor.checks.judge import Judge
+        from proctor.llm import get_model
+
+        judging = Judge(get_model(judge, base_url=judge_url))
+    elif judge_url is not None:
+        raise click.UsageError("--judge-url needs --judge")
     loaded = TraceFiles(files)
     # The file of each trace, noted while reading: scores come only after all traces are read.
     places: list[tuple[str, str]] = []
@@ -493,14 +473,3 @@ def _quality_config(path: Path | None, expect: str | None) -> QualityConfig:
         return config
     tools = tuple(tool.strip() for tool in expect.split(",") if tool.strip())
     return config.model_copy(update={"expected_tools": tools})
-
-
-def _judge(model: str | None, url: str | None) -> Judge | None:
-    if model is None:
-        if url is not None:
-            raise click.UsageError("--judge-url needs --judge")
-        return None
-    from proctor.checks.judge import Judge
-    from proctor.llm import get_model
-
-    return Judge(get_model(model, base_url=url))

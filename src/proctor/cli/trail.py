@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.cli import _options
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FOLDER, chat_model_options, json_option, quiet_option, warn
+from proctor.cli._options import option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import plural
+from proctor.sanitize import line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,40 +40,35 @@ def trail() -> None:
 
 
 @trail.command()
-@click.option("--experiment-id", required=True, help="The name of the experiment.")
-@click.option("--trail-data-dir", required=True, type=FOLDER, help="The folder of traces.")
-@click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
-@click.option("--output-dir", type=FOLDER, default=OUTPUT, help="The folder for runs.")
-@click.option(
-    "--approach",
-    type=click.Choice(APPROACHES),
-    default="offline",
-    help="The method of diagnosis.",
+@option("--experiment-id", "The name of the experiment.", required=True)
+@option("--trail-data-dir", "The folder of traces.", required=True, type=_options.FOLDER)
+@option("--gold-dir", "The folder of annotations.", required=True, type=_options.FOLDER)
+@option("--output-dir", "The folder for runs.", type=_options.FOLDER, default=OUTPUT)
+@option("--approach", "The method of diagnosis.", choices=APPROACHES, default="offline")
+@option("--split", "The split of TRAIL.", choices=("GAIA", "SWE Bench"), default="GAIA")
+@option("--subset", "full, dev18, sample18, or a file of trace ids.", default="full")
+@_options.chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
+@option("--prompt-version", "v1 or v2.", default="v2")
+@option(
+    "--evidence",
+    "--semantic-checks",
+    "Whether a model's quotes must appear verbatim in the span.",
+    choices=("strict", "off"),
+    default="strict",
 )
-@click.option(
-    "--split",
-    type=click.Choice(("GAIA", "SWE Bench")),
-    default="GAIA",
-    help="The split of TRAIL.",
+@option(
+    "--leads",
+    "Whether the model is shown what the offline detector found.",
+    choices=("none", "offline"),
+    default="none",
 )
-@click.option("--subset", default="full", help="full, dev18, or a file of trace ids.")
-@chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--prompt-version", default="v2", help="v1 or v2.")
-@click.option(
-    "--max-workers",
-    type=click.IntRange(min=1),
-    default=4,
-    help="Traces to diagnose at the same time.",
+@option(
+    "--max-workers", "Traces to diagnose at the same time.", type=click.IntRange(min=1), default=5
 )
-@click.option(
-    "--max-cost",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="USD",
-    help="Cost limit of the experiment.",
-)
-@click.option("--notes", default="", show_default=False, help="Notes to store with it.")
-@quiet_option
-@click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
+@option("--max-cost USD", "Cost limit of the experiment.", type=_options.POSITIVE)
+@option("--notes", "Notes to store with it.", default="", show_default=False)
+@_options.quiet_option
+@option("--json", "as_json", "Print the metrics as one JSON document.", is_flag=True)
 @click.pass_context
 def run(ctx: click.Context, **given: Any) -> None:
     """Diagnose annotated traces and score the findings.
@@ -87,17 +84,17 @@ def run(ctx: click.Context, **given: Any) -> None:
           openai:gpt-4o-mini --trail-data-dir trail/data --gold-dir trail
     """
     from proctor.cli.run import execute_run
-    from proctor.trail.experiment import TrailConfig, begin, write_results
+    from proctor.trail.experiment import ExperimentConfig, begin, write_results
     from proctor.trail.report import score_lines
     from proctor.trials.session import INFRA
 
-    config = {name: given[name] for name in TrailConfig.model_fields if name in given}
+    config = {name: given[name] for name in ExperimentConfig.model_fields if name in given}
     # The experiment is a run: resume, limits and cost come with it.
     limits = {} if given["max_cost"] is None else {"max_cost_usd": given["max_cost"]}
-    experiment = begin(TrailConfig(**config), given["output_dir"], given["max_workers"], **limits)
+    experiment = begin(ExperimentConfig(**config), **limits)
     if experiment.missing:
         names = ", ".join(experiment.missing[:3])
-        warn(f"{plural(len(experiment.missing), 'trace')} not found: {names}")
+        _options.warn(f"{plural(len(experiment.missing), 'trace')} not found: {names}")
     if experiment.resumed:
         click.echo(f"resuming {experiment.folder.path}", err=True)
     ended = execute_run(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
@@ -111,6 +108,8 @@ def run(ctx: click.Context, **given: Any) -> None:
         why = next(iter(fallbacks.values()))
         click.echo(f"no figures: the model answered for none of {len(fallbacks)} traces: {why}")
     else:
+        settings = done.config
+        click.echo(f"{settings['approach']} · {settings['model'] or 'no model'}")
         click.echo("\n".join(score_lines(done.metrics)))
         for name, why in done.metrics["failed"].items():
             click.echo(f"  not judged: {name}: {why}")
@@ -123,9 +122,9 @@ def run(ctx: click.Context, **given: Any) -> None:
 
 
 @trail.command()
-@click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
-@click.option("--generated-dir", required=True, type=FOLDER, help="The folder of predictions.")
-@json_option
+@option("--gold-dir", "The folder of annotations.", required=True, type=_options.FOLDER)
+@option("--generated-dir", "The folder of predictions.", required=True, type=_options.FOLDER)
+@_options.json_option
 @click.pass_context
 def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: bool) -> None:
     """Score a folder of predictions.
@@ -155,16 +154,15 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
 
 def _echo_problems(side: str, problems: Iterable[str]) -> None:
     """Print a warning for each problem."""
-    from proctor.sanitize import line
 
     for problem in problems:
-        warn(f"{side} {line(problem, 300)}")
+        _options.warn(f"{side} {line(problem, 300)}")
 
 
 @trail.command()
 @click.argument("names", nargs=-1, metavar="[EXPERIMENT|RUN]...")
-@click.option("--output-dir", type=FOLDER, default=OUTPUT, help="The folder of runs.")
-@json_option
+@option("--output-dir", "The folder of runs.", type=_options.FOLDER, default=OUTPUT)
+@_options.json_option
 def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
     """Compare experiments.
 

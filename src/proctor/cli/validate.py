@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 from pydantic import BaseModel
 
+from proctor import api
 from proctor.cli._command import Command
-from proctor.cli._options import json_option, warn
+from proctor.cli._options import json_option, option, warn
 from proctor.cli._output import echo_json
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.scenarios.template import Template
     from proctor.spec import Configuration, SpecProblem, Suite
     from proctor.spec.experiment import Experiment
     from proctor.spec.located import Tree
@@ -40,19 +40,18 @@ OF_OTHERS = {"cases", "queries", "experiments"}
 
 
 class Valid(NamedTuple):
-    """The content of a valid file: a suite, resolved experiments, a template or settings."""
+    """A suite, experiment, template or settings file: its section and record in the document."""
 
-    suite: Suite | None = None
-    experiments: tuple[Resolved, ...] = ()
-    template: Template | None = None
-    settings: Configuration | None = None
+    section: str
+    record: Any
+    line: str
 
 
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_option
-@click.option("--traces", is_flag=True, help="Suites are for recorded traces and need no agent.")
-@click.option("--import", "execute", is_flag=True, help="Import agents and checks as well.")
+@option("--traces", "Suites are for recorded traces and need no agent.", is_flag=True)
+@option("--import", "execute", "Import agents and checks as well.", is_flag=True)
 @click.pass_context
 def validate(
     ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces: bool, execute: bool
@@ -76,57 +75,68 @@ def validate(
       # as JSON
       proctor validate --json suites/*.yaml
     """
+    from proctor.spec import SourceLocation, SpecError, SpecProblem
+
     problems: list[SpecProblem] = []
-    good: dict[Path, Valid] = {}
+    good: dict[Path, list[Valid]] = {}
     for path in files:
-        found = _checked(path, traces=traces, execute=execute)
-        if isinstance(found, list):
+        try:
+            good[path] = _checked(path, traces=traces, execute=execute)
+        except ProctorError as error:
+            where = SourceLocation(error.where or str(path))
+            found = [SpecProblem(where, error.message, error.hint)]
+            if isinstance(error, SpecError):
+                found = error.problems
             # Two suites may include the same file or share settings.
             problems.extend(problem for problem in found if problem not in problems)
-        else:
-            good[path] = found
     if as_json:
-        _echo_document(good, problems)
+        _echo_document([each for found in good.values() for each in found], problems)
     else:
-        _print(good, problems, len(files))
-        if any(found.suite or found.experiments for found in good.values()) or not good:
+        for path, found in good.items():
+            for each in found:
+                click.echo(printable(f"{path}: {each.line}"))
+        print_problems(problems)
+        if problems:
+            bad = plural(len(files) - len(good), "file")
+            click.echo(f"{plural(len(problems), 'problem')} in {bad}", err=True)
+        with_code = ("suites", "experiments")
+        named = any(each.section in with_code for found in good.values() for each in found)
+        # What could not be read named nothing to import.
+        if named or not (good or execute):
             looked_up = "looked up in the source; --import imports them"
             click.echo(f"agents and checks were {'imported' if execute else looked_up}")
     if problems:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-def _checked(path: Path, *, traces: bool, execute: bool) -> Valid | list[SpecProblem]:
-    from proctor.errors import ProctorError
-    from proctor.spec import SourceLocation, SpecError, SpecProblem, load_configuration
+def _checked(path: Path, *, traces: bool, execute: bool) -> list[Valid]:
+    from proctor.spec import SpecError, load_configuration
     from proctor.spec.load import is_experiment, load_experiments, suite_of
     from proctor.spec.yaml_reader import read
 
-    try:
-        if path.suffix == ".py":
-            if not execute:
-                where = SourceLocation(str(path))
-                hint = "validate it with --import"
-                return [SpecProblem(where, "experiments in Python have to be executed", hint)]
-            return _resolved(load_experiments(path), execute=True)
-        # By name, because settings have no key that marks them.
-        if path.name in SETTINGS and path.is_file():
-            return Valid(settings=load_configuration(path.parent))
-        document = read(path)
-        if _is_template(path, document.tree):
-            return _template(path)
-        if document.tree is not None and is_experiment(document.tree):
-            return _resolved(load_experiments(path), execute=execute)
-        # A suite without an agent is valid where the settings name one.
-        configuration = load_configuration(path.parent)
-        configured = configuration.settings.agent is not None
-        suite = suite_of(document, path, need_agent=not (traces or configured))
-        found = _names(suite, None, configuration, traces=traces, execute=execute)
-        return list(found) or Valid(suite)
-    except SpecError as error:
-        return error.problems
-    except ProctorError as error:
-        return [SpecProblem(SourceLocation(error.where or str(path)), error.message, error.hint)]
+    if path.suffix == ".py":
+        if not execute:
+            hint = "validate it with --import"
+            raise ProctorError("experiments in Python have to be executed", hint=hint)
+        return _resolved(path, load_experiments(path), execute=True)
+    # By name, because settings have no key that marks them.
+    if path.name in SETTINGS and path.is_file():
+        agents = plural(len(load_configuration(path.parent).settings.agents), "agent")
+        return [Valid("settings", str(path), f"settings, {agents}")]
+    document = read(path)
+    if _is_template(path, document.tree):
+        return [_template(path)]
+    if document.tree is not None and is_experiment(document.tree):
+        return _resolved(path, load_experiments(path), execute=execute)
+    # A suite without an agent is valid where the settings name one.
+    configuration = load_configuration(path.parent)
+    configured = configuration.settings.agent is not None
+    suite = suite_of(document, path, need_agent=not (traces or configured))
+    if problems := list(_names(suite, None, configuration, traces=traces, execute=execute)):
+        raise SpecError(problems)
+    record = {"file": str(path), "cases": [case.id for case in suite.cases]}
+    agents = ", ".join(suite.all_agents) or "none"
+    return [Valid("suites", record, f"{plural(len(suite.cases), 'case')}, agent {agents}")]
 
 
 def _is_template(path: Path, tree: Tree | None) -> bool:
@@ -142,29 +152,43 @@ def _is_template(path: Path, tree: Tree | None) -> bool:
 def _template(path: Path) -> Valid:
     from proctor.scenarios import catalog_for
     from proctor.scenarios.catalog import template_at
-    from proctor.spec import load_configuration
     from proctor.spec.config import find_project_file
 
     # A template outside of any project is checked with the settings of this folder.
     project = find_project_file(path.parent)
-    catalog = catalog_for(load_configuration(None if project is None else path.parent))
-    return Valid(template=template_at(path, catalog))
+    catalog = catalog_for(api.settings(None if project is None else path.parent))
+    found = template_at(path, catalog)
+    names = {"variants": list(found.variants), "params": list(found.params)}
+    variants, params = (", ".join(each) or "none" for each in names.values())
+    line = f"scenario {found.name}, variants {variants}, parameters {params}"
+    return Valid("templates", {"file": str(path), "name": found.name, **names}, line)
 
 
-def _resolved(experiments: list[Experiment], *, execute: bool) -> Valid | list[SpecProblem]:
+def _resolved(path: Path, experiments: list[Experiment], *, execute: bool) -> list[Valid]:
     """Resolve every name in the experiments."""
     from proctor.cli.run import allow_local_imports
+    from proctor.spec import SpecError
     from proctor.trials.resolve_experiment import resolve_experiment
 
     if execute:
         allow_local_imports()
-    resolved = tuple(resolve_experiment(each) for each in experiments)
-    problems = [
-        problem
-        for each in resolved
-        for problem in _names(each.suite, each, each.configuration, traces=False, execute=execute)
-    ]
-    return problems or Valid(experiments=resolved)
+    resolved = [resolve_experiment(each) for each in experiments]
+    problems: list[SpecProblem] = []
+    for each in resolved:
+        problems += _names(each.suite, each, each.configuration, traces=False, execute=execute)
+    if problems:
+        raise SpecError(problems)
+    found: list[Valid] = []
+    for each in resolved:
+        name, axes, agents = each.design.name, each.design.axes, list(each.agents or {})
+        cases = [case.id for case in each.suite.cases]
+        parts = [plural(len(cases), "case"), plural(len(agents), "agent")]
+        parts += [plural(len(axes.params), "combination")] if len(axes.params) > 1 else []
+        parts.append(plural(len(axes.seeds or ()), "seed"))
+        record = {"file": str(path), "name": name, "cases": cases, "agents": agents}
+        record |= axes.record()
+        found.append(Valid("experiments", record, f"experiment {name}: {' × '.join(parts)}"))
+    return found
 
 
 def _names(
@@ -176,14 +200,19 @@ def _names(
     execute: bool,
 ) -> Iterator[SpecProblem]:
     """Find agents, checks, tools and models that do not exist; warn about missing keys."""
-    from proctor.errors import ProctorError
     from proctor.imports import find_object
     from proctor.llm.chat_model import ModelError
     from proctor.llm.providers import NamedModel, get_model
     from proctor.spec import SourceLocation, SpecError, SpecProblem
     from proctor.spec.suite import CustomCheck
     from proctor.trials.options import RunOptions
-    from proctor.trials.prepare import check_names, prepare
+    from proctor.trials.prepare import (
+        NO_JUDGE,
+        check_names,
+        needs_default_judge,
+        prepare,
+        store_of,
+    )
     from proctor.trials.select_agents import choose_agents
 
     here = SourceLocation("suite" if suite.path is None else str(suite.path))
@@ -220,6 +249,22 @@ def _names(
         for check in case.checks
         if isinstance(check, CustomCheck) and isinstance(check.check, str) and ":" in check.check
     ]
+    for name, config in zip(agents, configs, strict=True):
+        if getattr(config, "kind", None) == "command":  # its check executes nothing
+            try:
+                config.check()
+            except ProctorError as error:
+                yield SpecProblem(here, f"agent {name!r}: {error.message}", error.hint)
+    if suite.judge is None and configuration.settings.judge is None:
+        for case in suite.cases:
+            if needs_default_judge(case):
+                yield SpecProblem(case.place or here, *NO_JUDGE)
+    if suite.baseline is not None and agents and experiment is None:
+        store, version = store_of(suite, configuration), suite.baseline
+        pairs = [(agent, case.id) for agent in agents for case in suite.cases]
+        if not any(store.load(*pair, version, problems=[]) for pair in pairs):
+            agent, case_id = pairs[0]
+            yield SpecProblem(here, store.missing(agent, version, case_id))
     for place, path, base in references:
         try:
             find_object(path, base)
@@ -268,32 +313,6 @@ def _import_paths(value: Any, base: Path | None = None) -> Iterator[tuple[str, P
             yield from _import_paths(part, base)
 
 
-def _print(good: dict[Path, Valid], problems: list[SpecProblem], files: int) -> None:
-    for path, found in good.items():
-        if found.suite is not None:
-            agents = ", ".join(found.suite.all_agents) or "none"
-            cases = plural(len(found.suite.cases), "case")
-            click.echo(printable(f"{path}: {cases}, agent {agents}"))
-        if found.template is not None:
-            variants = ", ".join(found.template.variants) or "none"
-            params = ", ".join(found.template.params) or "none"
-            text = f"scenario {found.template.name}, variants {variants}, parameters {params}"
-            click.echo(printable(f"{path}: {text}"))
-        if found.settings is not None:
-            agents = plural(len(found.settings.settings.agents), "agent")
-            click.echo(printable(f"{path}: settings, {agents}"))
-        for each in found.experiments:
-            axes = each.design.axes
-            parts = [plural(len(each.suite.cases), "case"), plural(len(each.agents or {}), "agent")]
-            parts += [plural(len(axes.params), "combination")] if len(axes.params) > 1 else []
-            parts.append(plural(len(axes.seeds or ()), "seed"))
-            click.echo(printable(f"{path}: experiment {each.design.name}: {' × '.join(parts)}"))
-    print_problems(problems)
-    if problems:
-        bad = files - len(good)
-        click.echo(f"{plural(len(problems), 'problem')} in {plural(bad, 'file')}", err=True)
-
-
 def print_problems(problems: list[SpecProblem]) -> None:
     """Print every problem with its hint to standard error."""
     for problem in problems:
@@ -302,40 +321,10 @@ def print_problems(problems: list[SpecProblem]) -> None:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
 
 
-def _echo_document(good: dict[Path, Valid], problems: list[SpecProblem]) -> None:
-    def record(problem: SpecProblem) -> dict[str, Any]:
-        where = {"file": problem.file, "line": problem.line, "column": problem.column}
-        return {**where, "message": problem.message, "hint": problem.hint}
-
-    document = {
-        "valid": not problems,
-        "suites": [
-            {"file": str(path), "cases": [case.id for case in found.suite.cases]}
-            for path, found in good.items()
-            if found.suite is not None
-        ],
-        "experiments": [
-            {
-                "file": str(path),
-                "name": each.design.name,
-                "cases": [case.id for case in each.suite.cases],
-                "agents": list(each.agents or {}),
-                **each.design.axes.record(),
-            }
-            for path, found in good.items()
-            for each in found.experiments
-        ],
-        "templates": [
-            {
-                "file": str(path),
-                "name": found.template.name,
-                "variants": list(found.template.variants),
-                "params": list(found.template.params),
-            }
-            for path, found in good.items()
-            if found.template is not None
-        ],
-        "settings": [str(path) for path, found in good.items() if found.settings is not None],
-        "problems": [record(problem) for problem in problems],
-    }
+def _echo_document(good: list[Valid], problems: list[SpecProblem]) -> None:
+    keys = ("file", "line", "column", "message", "hint")
+    document: dict[str, Any] = {"valid": not problems}
+    for section in ("suites", "experiments", "templates", "settings"):
+        document[section] = [each.record for each in good if each.section == section]
+    document["problems"] = [{key: getattr(each, key) for key in keys} for each in problems]
     echo_json(document)

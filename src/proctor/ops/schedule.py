@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean, hint_among, refuse_unknown
-from proctor.files import lock_file, write_atomic
+from proctor.files import load_yaml, lock_file, read_bounded, write_atomic
 from proctor.imports import needs_extra
 
 # -- cron expressions ----------------------------------------------------------------------------
@@ -196,15 +196,13 @@ class Book:
         import yaml
 
         try:
-            content = self._file.read_bytes()
+            content = read_bounded(self._file, MAX_BYTES)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise ProctorError(f"cannot read: {error.strerror}", where=str(self._file)) from None
-        if len(content) > MAX_BYTES:
-            raise ProctorError("too large for a file of schedules", where=str(self._file))
         try:
-            written = msgspec.convert(yaml.safe_load(content), _Written)
+            written = msgspec.convert(load_yaml(content), _Written)
             return {name: self._schedule(name, each) for name, each in written.schedules.items()}
         except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
             reason = " ".join(str(error).split())
@@ -346,8 +344,8 @@ class Book:
         write_atomic(self._file, text.encode(), mode=PRIVATE)
 
     def _write_states(self, states: Mapping[str, State]) -> None:
-        text = msgspec.json.format(msgspec.json.encode(dict(states))).decode()
-        write_atomic(self._state, text.encode(), mode=PRIVATE)
+        content = msgspec.json.format(msgspec.json.encode(dict(states)))
+        write_atomic(self._state, content, mode=PRIVATE)
 
 
 def checked_name(name: str) -> str:

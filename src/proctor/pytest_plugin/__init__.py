@@ -67,13 +67,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Call a marked test as often as its marker says."""
     marker = pyfuncitem.get_closest_marker(MARKER)
-    if marker is None or not (marker.args or marker.kwargs):
+    if marker is None and "proctor" not in pyfuncitem.fixturenames:
         return (yield)
-    from proctor.pytest_plugin._repeat import RepeatOptions
+    from proctor.background import refuse_exit
 
     # A wrapper, so that the plugin which calls the test (asyncio, trio) still does.
-    with RepeatOptions.from_marker(pyfuncitem, marker).repeating(pyfuncitem):
-        return (yield)
+    with refuse_exit():
+        if marker is None or not (marker.args or marker.kwargs):
+            return (yield)
+        from proctor.pytest_plugin._repeat import RepeatOptions
+
+        with RepeatOptions.from_marker(pyfuncitem, marker).repeating(pyfuncitem):
+            return (yield)
 
 
 def pytest_report_teststatus(

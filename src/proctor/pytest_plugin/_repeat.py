@@ -13,7 +13,7 @@ import math
 import unittest
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -101,30 +101,28 @@ class RepeatOptions(NamedTuple):
         Replaced in the item, so that plugins which call the function (asyncio) repeat it too.
         """
         function = item.obj
-        if inspect.iscoroutinefunction(function):
 
-            @functools.wraps(function)
-            async def call_async(**arguments: Any) -> None:
-                __tracebackhide__ = True
-                attempts: list[Attempt] = []
-                for number in range(self.trials):
-                    with _trial(number, arguments, attempts):
-                        await function(**arguments)
-                self.conclude(item, attempts)
+        def trials(arguments: dict[str, Any]) -> Iterator[AbstractContextManager[None]]:
+            __tracebackhide__ = True
+            attempts: list[Attempt] = []
+            for number in range(self.trials):
+                yield _trial(number, arguments, attempts)
+            self.conclude(item, attempts)
 
-            item.obj = call_async
-        else:
+        async def call_async(**arguments: Any) -> None:
+            __tracebackhide__ = True
+            for trial in trials(arguments):
+                with trial:
+                    await function(**arguments)
 
-            @functools.wraps(function)
-            def call(**arguments: Any) -> None:
-                __tracebackhide__ = True
-                attempts: list[Attempt] = []
-                for number in range(self.trials):
-                    with _trial(number, arguments, attempts):
-                        function(**arguments)
-                self.conclude(item, attempts)
+        def call(**arguments: Any) -> None:
+            __tracebackhide__ = True
+            for trial in trials(arguments):
+                with trial:
+                    function(**arguments)
 
-            item.obj = call
+        repeated = call_async if inspect.iscoroutinefunction(function) else call
+        item.obj = functools.wraps(function)(repeated)
         try:
             yield
         finally:

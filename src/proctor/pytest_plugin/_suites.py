@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from proctor import api
-from proctor.background import run_sync
+from proctor.background import refuse_exit, run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
 from proctor.formatting import plural
@@ -25,10 +26,10 @@ from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
-from proctor.spec import Case, Configuration, SpecError, Suite, load_suite
+from proctor.spec import Case, SpecError, SpecProblem, load_suite
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import prepare
-from proctor.trials.select_agents import ChosenAgent, choose_agents
+from proctor.trials.prepare import RunContext, prepare
+from proctor.trials.select_agents import choose_agents
 from proctor.trials.session import run_session
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
@@ -84,10 +85,7 @@ class SuiteFile(pytest.File):
             configuration = api.settings(suite.folder)
             agents = choose_agents(suite, (), configuration)
         except SpecError as error:
-            problems = (
-                f"{line(p)}{f' ({line(p.hint)})' if p.hint else ''}" for p in error.problems
-            )
-            raise self.CollectError("\n".join(problems)) from None
+            raise self.CollectError("\n".join(map(_error_text, error.problems))) from None
         except ProctorError as error:
             raise self.CollectError(_error_text(error)) from None
         for case in suite.cases:
@@ -95,41 +93,22 @@ class SuiteFile(pytest.File):
                 name = case.id if len(agents) == 1 else f"{case.id}[{agent}]"
                 item = CaseItem.from_parent(self, name=name)  # pyright: ignore[reportUnknownMemberType]
                 # pytest builds items by from_parent only, so the case is set afterwards.
-                item.set_case(case, agent, _SuiteContext(suite, agents[agent], configuration))
+                given = {"agents": {agent: agents[agent]}, "configuration": configuration}
+                item.set_case(case, agent, partial(prepare, suite, cases=[case], **given))
                 yield item
-
-
-class _SuiteContext(NamedTuple):
-    """The values that all cases of a suite share."""
-
-    suite: Suite
-    agent: ChosenAgent
-    configuration: Configuration
-
-
-class CaseTrials(NamedTuple):
-    """The trials of a case, and the one to show."""
-
-    run: Run
-    shown: Trial
-
-    @property
-    def summary(self) -> CellSummary:
-        """The summary of the only cell."""
-        return self.run.cells[0]
 
 
 class CaseItem(pytest.Item):
     """One case and one agent; run once by default, as `proctor test` does."""
 
-    _context: _SuiteContext
+    _prepare: Callable[[RunOptions], RunContext]
     _case: Case
     _agent: str
-    _tried: CaseTrials | None = None
+    _run: Run | None = None
 
-    def set_case(self, case: Case, agent: str, context: _SuiteContext) -> None:
+    def set_case(self, case: Case, agent: str, prepare: Callable[[RunOptions], RunContext]) -> None:
         """Set case and agent; tags become markers, so that `-m` selects by them."""
-        self._case, self._agent, self._context = case, agent, context
+        self._case, self._agent, self._prepare = case, agent, prepare
         self.add_marker("proctor")
         for tag in case.tags:
             # The tag itself for `-k`, which takes more characters than `-m`.
@@ -153,50 +132,38 @@ class CaseItem(pytest.Item):
         if self.config.getoption("setuponly", False):
             return
         try:
-            self._tried = tried = self._try()
+            trials = str(self.config.getoption("proctor_trials"))
+            options = RunOptions(
+                trials=None if trials == "suite" else int(trials),
+                timeout=self.config.getoption("proctor_timeout"),
+            )
+            with refuse_exit():
+                self._run = run = run_sync(run_session(self._prepare(options)), nested=True)
         except ProctorError as error:
             raise NotJudged(_error_text(error)) from None
-        self._record(tried.summary)
-        if tried.summary.verdict in (
+        self._record(run.cells[0])
+        if run.cells[0].verdict in (
             Verdict.INFRA_ERROR,
             Verdict.NOT_JUDGED,
             Verdict.NOT_RUN,
             Verdict.INCOMPLETE,
         ):
-            raise NotJudged(self._why(tried))
+            raise NotJudged(self._why(run))
 
     def runtest(self) -> None:
         """Fail or warn as the verdict says."""
-        tried = self._tried
-        if tried is None:
+        run = self._run
+        if run is None:
             return
-        if tried.summary.verdict != Verdict.PASS:
-            pytest.fail(self._why(tried), pytrace=False)
-        for result in tried.shown.checks:
+        if run.cells[0].verdict != Verdict.PASS:
+            pytest.fail(self._why(run), pytrace=False)
+        for result in _worst(run).checks:
             if result.status == CheckStatus.WARN:
                 self.warn(ProctorWarning(f"{self.name}: {line(result.id)}: {line(result.reason)}"))
 
     def teardown(self) -> None:
         """Release the traces."""
-        self._tried = None
-
-    def _try(self) -> CaseTrials:
-        suite, agent, configuration = self._context
-        trials = str(self.config.getoption("proctor_trials"))
-        options = RunOptions(
-            trials=None if trials == "suite" else int(trials),
-            timeout=self.config.getoption("proctor_timeout"),
-        )
-        context = prepare(
-            suite,
-            options,
-            agents={self._agent: agent},
-            cases=[self._case],
-            configuration=configuration,
-        )
-        run = run_sync(run_session(context), nested=True)
-        # The worst trial explains the verdict best.
-        return CaseTrials(run, min(run.trials, key=lambda trial: _WORST_FIRST.index(trial.status)))
+        self._run = None
 
     def _record(self, summary: CellSummary) -> None:
         """Add the counts as properties, for JUnit and other reporters."""
@@ -220,8 +187,8 @@ class CaseItem(pytest.Item):
         shown_path = path.relative_to(self.config.rootpath) if inside else path
         return line(shown_path) + (f":{row + 1}" if row is not None else "")
 
-    def _why(self, tried: CaseTrials) -> str:
-        summary, trial, trace = tried.summary, tried.shown, tried.run.trace(tried.shown)
+    def _why(self, run: Run) -> str:
+        trial = _worst(run)
         if trial.error is not None:
             headline = f"{line(trial.error.type)}: {line(trial.error.message)}"
         else:
@@ -229,11 +196,11 @@ class CaseItem(pytest.Item):
         facts = [
             ("case", f"{line(self._case.id)}, {self._where()}"),
             ("agent", line(self._agent)),
-            ("verdict", _verdict_text(summary)),
+            ("verdict", _verdict_text(run.cells[0])),
             ("input", input_text(self._case.input)),
             ("answer", "" if trial.answer is None else shown(trial.answer)),
         ]
-        return explain(headline, facts, trial.checks, trace)
+        return explain(headline, facts, trial.checks, run.trace(trial))
 
 
 _WORST_FIRST = (
@@ -244,6 +211,11 @@ _WORST_FIRST = (
     TrialStatus.FAILED,
     TrialStatus.PASSED,
 )
+
+
+def _worst(run: Run) -> Trial:
+    """Return the worst trial, which explains the verdict best."""
+    return min(run.trials, key=lambda trial: _WORST_FIRST.index(trial.status))
 
 
 def _verdict_text(summary: CellSummary) -> str:
@@ -262,5 +234,5 @@ def _verdict_text(summary: CellSummary) -> str:
     )
 
 
-def _error_text(error: ProctorError) -> str:
+def _error_text(error: ProctorError | SpecProblem) -> str:
     return f"{line(error)}{f' ({line(error.hint)})' if error.hint else ''}"

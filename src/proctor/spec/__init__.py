@@ -38,24 +38,13 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "AgentRef": "proctor.spec.suite",
-    "Case": "proctor.spec.suite",
-    "Configuration": "proctor.spec.config",
-    "CustomCheck": "proctor.spec.suite",
-    "Filter": "proctor.spec.select",
-    "JudgeConfig": "proctor.spec.suite",
-    "SourceLocation": "proctor.spec.located",
-    "SpecProblem": "proctor.spec.located",
-    "Settings": "proctor.spec.config",
-    "SpecError": "proctor.spec.located",
-    "Suite": "proctor.spec.suite",
-    "load_configuration": "proctor.spec.config",
-    "load_suite": "proctor.spec.load",
-    "parse_filter": "proctor.spec.select",
+    **dict.fromkeys(__all__, "proctor.spec.suite"),  # all that are not in a module below
+    **dict.fromkeys(("Configuration", "Settings", "load_configuration"), "proctor.spec.config"),
+    **dict.fromkeys(("Filter", "parse_filter", "select_cases"), "proctor.spec.select"),
+    **dict.fromkeys(("SourceLocation", "SpecError", "SpecProblem"), "proctor.spec.located"),
+    **dict.fromkeys(("load_suite", "restore_suite"), "proctor.spec.load"),
     "checks_of": "proctor.spec.case_checks",
-    "restore_suite": "proctor.spec.load",
     "schema_of": "proctor.spec._json_schema",
-    "select_cases": "proctor.spec.select",
 }
 """Public name → the module that defines it."""
 

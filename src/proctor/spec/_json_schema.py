@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Kind = Literal["suite", "experiment", "config"]
-KINDS: dict[Kind, type[BaseModel]] = {
-    "suite": Suite,
-    "experiment": Experiment,
-    "config": Settings,
-}
+KINDS: dict[Kind, type[BaseModel]] = {"suite": Suite, "experiment": Experiment, "config": Settings}
 
 _OWN = ("id", "input", "query")
 """Keys that belong to one case and so never to `defaults`."""
@@ -101,12 +97,7 @@ def _one_or_many(one: dict[str, Any]) -> dict[str, Any]:
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"}
 
-_BOUNDS = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-}
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 """pydantic's names of number bounds (before validators) → JSON Schema's."""
 
 _ABOUT = ("default", "description", "title")

@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from proctor.checks.assertions import assertion_check
 from proctor.checks.base import Check, CheckContext, CheckResults, Layer, unique
 from proctor.checks.custom import FunctionCheck, custom_check
 from proctor.checks.evaluate import evaluate
+from proctor.checks.layers import assertion_check
 from proctor.errors import ProctorError, did_you_mean
 from proctor.spec.validation import Fault
 
@@ -43,7 +43,7 @@ def checks_of(case: Case) -> tuple[Check, ...]:
     Custom checks are imported here: `ProctorError` says which cannot be used, before a trial runs.
     """
     checks = [
-        *_layer_checks(case),
+        *(check for layer in (case.correctness, case.path, case.cost) for check in layer.checks()),
         *(_custom(case, written) for written in cast("Sequence[CustomCheck]", case.checks)),
         *(assertion_check(written) for written in case.assertions),
     ]
@@ -64,7 +64,11 @@ def check_ids(case: Case) -> list[str]:
     """Return the ids of a case's checks, as written: layers, custom, assertions."""
     return unique(
         [
-            *(check.check for check in _layer_checks(case)),
+            *(
+                c.check
+                for layer in (case.correctness, case.path, case.cost)
+                for c in layer.checks()
+            ),
             *(written.name for written in cast("Sequence[CustomCheck]", case.checks)),
             *(str(assertion_check(written).id) for written in case.assertions),
         ]
@@ -112,10 +116,6 @@ async def check_trace(
     value = None if response is None or isinstance(response, str) else response
     ctx = CheckContext[Any](case, trace, answer, baseline, judges or {}, value)
     return await evaluate(checks_of(case), ctx)
-
-
-def _layer_checks(case: Case) -> list[Check]:
-    return [*case.correctness.checks(), *case.path.checks(), *case.cost.checks()]
 
 
 def _custom(case: Case, written: CustomCheck) -> Check:

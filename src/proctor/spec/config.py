@@ -25,6 +25,7 @@ from proctor.runs.remote.object_store import is_address
 from proctor.runs.summary import MAX_NOT_JUDGED
 from proctor.runs.trial import OnAgentError
 from proctor.spec.located import (
+    Problems,
     SourceLocation,
     SpecError,
     SpecProblem,
@@ -258,7 +259,7 @@ def load_configuration(
     """
     start = Path() if start is None else start
     environ = os.environ if environ is None else environ
-    problems: list[SpecProblem] = []
+    problems = Problems()
     project = find_project_file(start)
     user = user_settings_file(environ)
     tree = Tree(DEFAULT, {})
@@ -304,14 +305,14 @@ def find_project_file(start: Path) -> Path | None:
     return None
 
 
-def _file(path: Path, environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree | None:
+def _file(path: Path, environ: Mapping[str, str], problems: Problems) -> Tree | None:
     is_toml = path.suffix == ".toml"
     found = read_toml(path, environ) if is_toml else read(path, environ=environ)
     problems.extend(found.problems)
     if found.tree is None or found.tree.value is None:
         return None
     if not isinstance(found.tree.value, dict):
-        problems.append(SpecProblem(found.tree.place, "settings are a mapping of names to values"))
+        problems.add(found.tree.place, "settings are a mapping of names to values")
         return None
     judge = found.tree.value.get("judge")
     if judge is None or not isinstance(judge.value, str):
@@ -339,7 +340,7 @@ def _scalars(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield prefix + name
 
 
-def _variables(environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree:
+def _variables(environ: Mapping[str, str], problems: Problems) -> Tree:
     """Return the settings in `PROCTOR_*` variables.
 
     A name close to a setting is reported as a typo; others may belong to other programs.
@@ -356,7 +357,7 @@ def _variables(environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree:
         if hint := did_you_mean(variable.removeprefix(PREFIX), rest):
             for short in sorted(rest, key=len, reverse=True):
                 hint = hint.replace(f"'{short}'", rest[short])
-            problems.append(SpecProblem(place, "no setting has this variable", hint))
+            problems.add(place, "no setting has this variable", hint)
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.files import write_atomic
+from proctor.files import load_yaml, write_atomic
 from proctor.trace.redact import Redactor
 
 KEY = "agents"
@@ -87,7 +87,7 @@ def _settings(text: str, path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        document: Any = yaml.safe_load(text)
+        document: Any = load_yaml(text)
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise ProctorError(f"cannot be read: {first}", where=str(path)) from None

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from proctor.checks.base import Names, short_for
 from proctor.errors import did_you_mean
 from proctor.runs.trial import OnAgentError
 from proctor.spec.located import SourceLocation, Tree
@@ -199,16 +200,6 @@ Selectors = Annotated[
 ]
 
 
-def _texts(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Texts = Annotated[
-    tuple[Annotated[str, Field(min_length=1)], ...],
-    BeforeValidator(_texts, json_schema_input_type=str | list[str]),
-]
-
-
 def _agents(value: Any) -> Any:
     """Return a list of names, or comma-separated names, as a mapping; others unchanged."""
     if isinstance(value, str):
@@ -303,8 +294,7 @@ class ExecutorSpec(Strict):
         return self
 
 
-def _executor(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
+Executor = Annotated[ExecutorSpec, short_for("kind", Literal["local", "ray"] | ExecutorSpec)]
 
 
 class Experiment(Strict):
@@ -318,7 +308,7 @@ class Experiment(Strict):
     """Purpose, for people."""
     cases: Selectors
     """Names, globs and filters; `suite: FILE` for the cases of a suite."""
-    exclude: Texts = ()
+    exclude: Names = ()
     """Exclude cases that match any of these filters."""
     filter: str = ""
     """Include only cases that match this filter."""
@@ -342,15 +332,7 @@ class Experiment(Strict):
     """Additional judges by name."""
     limits: ExperimentLimits = ExperimentLimits()
     """Limits of each run."""
-    executor: (
-        Annotated[
-            ExecutorSpec,
-            BeforeValidator(
-                _executor, json_schema_input_type=Literal["local", "ray"] | ExecutorSpec
-            ),
-        ]
-        | None
-    ) = None
+    executor: Executor | None = None
     """Executor: `ray`, or its options; this process by default."""
     research: Research | None = None
     """Adaptive selection of trials: a curriculum, adaptive difficulty, ablation or sweep."""

@@ -20,6 +20,7 @@ from proctor.errors import ProctorError, hint_among
 from proctor.imports import IMPORT_PATH, load_module
 from proctor.spec.experiment import Experiment
 from proctor.spec.located import (
+    Problems,
     SourceLocation,
     SpecError,
     SpecProblem,
@@ -30,16 +31,9 @@ from proctor.spec.located import (
     renamed,
     tree_of,
 )
-from proctor.spec.suite import (
-    CASE_SPELLINGS,
-    SUITE_SPELLINGS,
-    Suite,
-    repeated_ids,
-    same_id,
-    slug,
-)
+from proctor.spec.suite import CASE_SPELLINGS, SUITE_SPELLINGS, Suite, repeated_ids, same_id, slug
 from proctor.spec.validation import first_fault, validated
-from proctor.spec.yaml_reader import read
+from proctor.spec.yaml_reader import collector_paused, read
 
 
 def load_suite(
@@ -53,6 +47,7 @@ def load_suite(
     return suite_of(read(path, environ=environ), path, need_agent=need_agent)
 
 
+@collector_paused()
 def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> Suite:
     """Return the suite of a file already read."""
     suite, tree = _checked(document, need_agent=need_agent)
@@ -60,6 +55,7 @@ def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> 
     return suite
 
 
+@collector_paused()
 def restore_suite(
     record: Any, *, folder: Path, name: str, environ: Mapping[str, str] | None = None
 ) -> Suite:
@@ -67,7 +63,7 @@ def restore_suite(
 
     `folder` is the base of its relative paths, `name` the location in problems.
     """
-    problems: list[SpecProblem] = []
+    problems = Problems()
     # A record has no lines: every problem has the same place.
     place = SourceLocation(name)
     environ = os.environ if environ is None else environ
@@ -131,7 +127,7 @@ def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
     """Report problems of a suite as a whole, even when parts of it cannot be read."""
     if not isinstance(tree.value, dict):
         return []
-    problems: list[SpecProblem] = []
+    problems = Problems()
     listed = tree.child("cases")
     cases = listed.value if listed is not None and isinstance(listed.value, list) else []
     spellings = [(tree, SUITE_SPELLINGS), *((case, CASE_SPELLINGS) for case in cases)]
@@ -144,13 +140,13 @@ def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
     ids = [case.child("id") for case in cases]
     for fault in repeated_ids(["" if i is None or i.value is None else str(i.value) for i in ids]):
         at = ids[int(fault.loc[1])] or tree
-        problems.append(SpecProblem(at.place, fault.message, fault.hint))
+        problems.add(at.place, fault.message, fault.hint)
     one, several = tree.child("agent"), tree.child("agents")
     # A broken value has its own problem; it is no missing agent.
     given = (a for a in (one, several) if a and (a.broken or a.value not in (None, "", {}, [])))
     if need_agent and not any(given):
         hint = "add `agent: package.module:function`"
-        problems.append(SpecProblem(tree.place, "no agent: say what is under test", hint))
+        problems.add(tree.place, "no agent: say what is under test", hint)
     for agent in (one, *(several.children() if several else ())):
         problems.extend(agent_problems(agent) if agent else ())
     return problems
@@ -166,13 +162,13 @@ def agent_problems(agent: Tree) -> list[SpecProblem]:
         options = kind_class(kind.value)
     except UnknownAgentError as error:
         return [SpecProblem(kind.place, error.message, error.hint)]
-    problems: list[SpecProblem] = []
+    problems = Problems()
     validated(agent, options, problems)
     target = agent.child("target")
     text = target.value if kind.value == "python" and target is not None else None
     if target is not None and isinstance(text, str) and not re.fullmatch(IMPORT_PATH, text):
         message = f"{target.written or text!r} is not an import path such as package.module:name"
-        problems.append(SpecProblem(target.place, message))
+        problems.add(target.place, message)
     return problems
 
 
@@ -195,7 +191,7 @@ def is_experiment(tree: Tree) -> bool:
     if not isinstance(tree.value, dict):
         return False
     keys = set(tree.value)
-    if MANY in keys:
+    if MANY in keys or any(key.startswith("experiment.") for key in keys):
         return True
     cases = tree.value.get("cases")
     if cases is not None and isinstance(cases.value, str):
@@ -210,16 +206,13 @@ def is_experiment(tree: Tree) -> bool:
     return len(keys & _OF_EXPERIMENTS) > len(keys & _OF_SUITES)
 
 
-def load_experiments(
-    path: str | Path, *, environ: Mapping[str, str] | None = None
-) -> list[Experiment]:
+def load_experiments(path: str | Path) -> list[Experiment]:
     """Load every experiment of a file, in order; `SpecError` lists every problem."""
     path = Path(path)
-    if path.suffix == ".py":
-        return _from_python(path)
-    return experiments_of(read(path, environ=environ), path)
+    return _from_python(path) if path.suffix == ".py" else experiments_of(read(path), path)
 
 
+@collector_paused()
 def experiments_of(document: YamlDocument, path: Path) -> list[Experiment]:
     """Return the experiments of a file already read."""
     problems = document.problems
@@ -239,10 +232,10 @@ def experiments_of(document: YamlDocument, path: Path) -> list[Experiment]:
     return found
 
 
-def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
+def _bodies(tree: Tree, path: Path, problems: Problems) -> list[Tree]:
     """Return the tree of each experiment, with its name and the keys the file shares."""
     if not isinstance(tree.value, dict):
-        problems.append(SpecProblem(tree.place, "an experiment is a mapping of names to values"))
+        problems.add(tree.place, "an experiment is a mapping of names to values")
         return []
     many = tree.value.get(MANY)
     if many is None:
@@ -257,34 +250,30 @@ def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
     seen: dict[str, SourceLocation] = {}
     for name, body in _members(many, problems):
         if not isinstance(body.value, dict):
-            problems.append(
-                SpecProblem(body.place, "an experiment is a mapping of names to values")
-            )
+            problems.add(body.place, "an experiment is a mapping of names to values")
             continue
         first = seen.setdefault(same_id(name), body.place)
         if first is not body.place:
             hint = f"the other is on line {first.line}"
-            problems.append(
-                SpecProblem(body.place, f"the experiment {name!r} is there twice", hint)
-            )
+            problems.add(body.place, f"the experiment {name!r} is there twice", hint)
         bodies.append(_with_name(merged(shared, body), f"{prefix}.{name}"))
     if not bodies and not problems:
-        problems.append(SpecProblem(many.place, "no experiments here"))
+        problems.add(many.place, "no experiments here")
     return bodies
 
 
-def _members(many: Tree, problems: list[SpecProblem]) -> list[tuple[str, Tree]]:
+def _members(many: Tree, problems: Problems) -> list[tuple[str, Tree]]:
     if isinstance(many.value, dict):
         return list(many.value.items())
     if not isinstance(many.value, list):
         message = "experiments are a mapping by name, or a list with a `name` in each"
-        problems.append(SpecProblem(many.place, message))
+        problems.add(many.place, message)
         return []
     named: list[tuple[str, Tree]] = []
     for item in many.value:
         name = item.child("name")
         if name is None or not isinstance(name.value, str):
-            problems.append(SpecProblem(item.place, "the key 'name' is missing"))
+            problems.add(item.place, "the key 'name' is missing")
         else:
             named.append((name.value, item))
     return named
@@ -388,8 +377,6 @@ def _by_name(found: list[Experiment], name: str, path: Path) -> Experiment:
     by_name = {each.name.rpartition(".")[2]: each for each in found}
     if name not in by_name:
         raise ProctorError(
-            f"there is no experiment {name!r} here",
-            where=str(path),
-            hint=hint_among(name, by_name),
+            f"there is no experiment {name!r} here", where=str(path), hint=hint_among(name, by_name)
         )
     return by_name[name]

@@ -58,6 +58,14 @@ class SpecProblem(NamedTuple):
         return f"{self.place}: {self.message}"
 
 
+class Problems(list[SpecProblem]):
+    """Problems found so far; reading goes on, so that all are reported at once."""
+
+    def add(self, place: SourceLocation, message: str, hint: str | None = None) -> None:
+        """Report a problem."""
+        self.append(SpecProblem(place, message, hint))
+
+
 class SpecError(ProctorError):
     """User input is invalid; `problems` lists every reason, in the order of the file."""
 
@@ -80,8 +88,7 @@ class SpecError(ProctorError):
 def sorted_problems(problems: Iterable[SpecProblem]) -> list[SpecProblem]:
     """Return problems in file order, each once: one in `defaults` appears in every case."""
     return sorted(
-        dict.fromkeys(problems),
-        key=lambda p: (p.file, p.line or 0, p.column or 0, p.message),
+        dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0, p.column or 0, p.message)
     )
 
 
@@ -225,24 +232,17 @@ def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
         if match["escape"]:
             return "${"
         if match["malformed"]:
-            problems.append(
-                (
-                    f"{match.group()!r} is not a reference to an environment variable",
-                    "write ${NAME} or ${NAME:-default}; for a literal ${ write $${",
-                )
-            )
+            hint = "write ${NAME} or ${NAME:-default}; for a literal ${ write $${"
+            message = f"{match.group()!r} is not a reference to an environment variable"
+            problems.append((message, hint))
             return match.group()
         name, held = match["name"], environ.get(match["name"])
         # As in a shell, an empty variable uses the default too.
         if match["default"] is not None and not held:
             return match["default"]
         if held is None:
-            problems.append(
-                (
-                    f"the environment variable {name} is not set",
-                    f"set it, or give a default: ${{{name}:-...}}",
-                )
-            )
+            hint = f"set it, or give a default: ${{{name}:-...}}"
+            problems.append((f"the environment variable {name} is not set", hint))
             return ""
         if held:
             secrets.append((held, "${" + name + "}"))
@@ -259,7 +259,7 @@ class YamlDocument(NamedTuple):
     """
 
     tree: Tree | None
-    problems: list[SpecProblem]
+    problems: Problems
     files: tuple[Path, ...] = ()
 
 
@@ -312,26 +312,23 @@ def read_toml(path: Path, environ: Mapping[str, str]) -> YamlDocument:
     """Return the table as a tree; None when the file has none."""
     import tomllib  # most projects have no such file
 
-    name = str(path)
+    name, problems = str(path), Problems()
     try:
         text = path.read_text(encoding="utf-8-sig")
         data: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+), column (\d+)", str(error))
         place = SourceLocation(name, int(at[1]), int(at[2])) if at else SourceLocation(name, 1, 1)
-        return YamlDocument(
-            None, [SpecProblem(place, f"not TOML: {str(error).partition(' (at')[0]}")]
-        )
+        problems.add(place, f"not TOML: {str(error).partition(' (at')[0]}")
+        return YamlDocument(None, problems)
     except (OSError, UnicodeDecodeError) as error:
-        return YamlDocument(
-            None, [SpecProblem(SourceLocation(name, 1, 1), f"cannot be read: {error}")]
-        )
+        problems.add(SourceLocation(name, 1, 1), f"cannot be read: {error}")
+        return YamlDocument(None, problems)
     # Any part of the path may be missing, or be something other than a table.
     for part in _TABLE:
         data = cast("dict[str, Any]", data).get(part) if isinstance(data, dict) else None
     if data is None:
-        return YamlDocument(None, [])
-    problems: list[SpecProblem] = []
+        return YamlDocument(None, problems)
     places = _places(text, name)
 
     def place_at(path: tuple[str, ...]) -> SourceLocation:

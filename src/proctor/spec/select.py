@@ -35,12 +35,10 @@ class Selectable(Protocol):
     @property
     def difficulty(self) -> str | None:
         """Difficulty, if set."""
-        ...
 
     @property
     def type(self) -> str | None:
         """Task type, if set."""
-        ...
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -88,7 +86,8 @@ def parse_filter(text: str) -> Filter:
             at += 1
             continue
         group: list[Term] = []
-        while True:
+        more = True
+        while more:
             found = _TERM.match(text, at)
             value = None if found is None else found["value"] or found["quoted"]
             if found is None or not value:
@@ -97,11 +96,8 @@ def parse_filter(text: str) -> Filter:
                     hint='write key:value, such as difficulty:hard or region:"north sea"',
                 )
             group.append(Term(found["key"] or "id", value, bool(found["not"])))
-            at = found.end()
-            if at < len(text) and text[at] == ",":
-                at += 1
-                continue
-            break
+            more = text[found.end() : found.end() + 1] == ","
+            at = found.end() + more
         if at < len(text) and not text[at].isspace():
             raise ProctorError(f"the filter {text!r} cannot be read from character {at + 1}")
         groups.append(tuple(group))
@@ -186,10 +182,8 @@ def _values(case: Selectable, key: str) -> list[str]:
         return names_of(case.id)
     if key == "tag":
         return list(case.tags)
-    if key in ("difficulty", "type"):
-        value = case.difficulty if key == "difficulty" else case.type
-        return [] if value is None else [value]
-    return _texts(_property(case.properties, key))
+    own = {"difficulty": case.difficulty, "type": case.type}
+    return _texts(own[key] if key in own else _property(case.properties, key))
 
 
 def _property(properties: dict[str, Any], key: str) -> Any:

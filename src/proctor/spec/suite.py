@@ -26,10 +26,9 @@ from pydantic import (
     model_validator,
 )
 
-from proctor.checks.assertions import Assertion
-from proctor.checks.base import Check, Share, Weight
+from proctor.checks.base import Check, Share, Weight, short_for
 from proctor.checks.custom import written_check
-from proctor.checks.layers import Correctness, CostChecks, PathChecks
+from proctor.checks.layers import Assertion, Correctness, CostChecks, PathChecks
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.trial import OnAgentError
@@ -89,10 +88,6 @@ class AgentRef(Strict):
 Agent = Annotated[AgentRef, BeforeValidator(_agent, json_schema_input_type=str | AgentRef)]
 
 
-def _judge(value: Any) -> Any:
-    return {"model": value} if isinstance(value, str) else value
-
-
 class JudgeConfig(Strict):
     """A language model that judges answers."""
 
@@ -132,17 +127,11 @@ class JudgeConfig(Strict):
         """Return the call options of the models."""
         from proctor.checks.judge import JudgeSettings
 
-        return JudgeSettings(
-            votes=self.votes,
-            temperature=self.temperature,
-            seed=self.seed,
-            max_tokens=self.max_tokens,
-            timeout=self.timeout,
-            retries=self.retries,
-        )
+        options = {"votes", "temperature", "seed", "max_tokens", "timeout", "retries"}
+        return JudgeSettings(**self.model_dump(include=options))
 
 
-Judge = Annotated[JudgeConfig, BeforeValidator(_judge, json_schema_input_type=str | JudgeConfig)]
+Judge = Annotated[JudgeConfig, short_for("model", str | JudgeConfig)]
 
 
 # Ids of cases: stable, and valid file names on every system. Baselines and results are stored under

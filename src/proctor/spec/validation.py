@@ -43,7 +43,7 @@ class Shapes(NamedTuple):
         if len(matching) == 1:
             return Shapes(matching)
         # The label is consumed; the remaining types are followed together.
-        return Shapes((_Together(self.options),))
+        return Shapes((self.options,))
 
     def inside(self, step: str | int) -> Shapes:
         """Return the types allowed under a key, or at an index."""
@@ -67,16 +67,8 @@ class Shapes(NamedTuple):
 
     def _unpacked(self) -> Iterator[Any]:
         for option in self.options:
-            if isinstance(option, _Together):
-                yield from option.options
-            else:
-                yield option
-
-
-class _Together(NamedTuple):
-    """Types that share a label."""
-
-    options: tuple[Any, ...]
+            # A tuple holds types that share a label.
+            yield from cast("tuple[Any, ...]", option) if isinstance(option, tuple) else (option,)
 
 
 def model_keys(model: type[BaseModel]) -> tuple[str, ...]:
@@ -181,11 +173,7 @@ class _RawError(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        detail: ErrorDetails,
-        fault: Fault | None,
-        tree: Tree,
-        model: type[BaseModel],
+        cls, detail: ErrorDetails, fault: Fault | None, tree: Tree, model: type[BaseModel]
     ) -> _RawError:
         loc = (*detail["loc"], *(fault.loc if fault is not None else ()))
         target, shapes = tree, Shapes.of(model)
@@ -221,16 +209,13 @@ class _RawError(NamedTuple):
 def _nearest_shape(found: Iterable[_RawError]) -> list[_RawError]:
     """Select the closest shape of a value: the one whose errors are deepest."""
     selected: list[_RawError] = []
-    choices: dict[int, list[_RawError]] = {}
+    choices: dict[int, dict[str | int, list[_RawError]]] = {}
     for item in found:
         if item.choice is None:
             selected.append(item)
         else:
-            choices.setdefault(id(item.choice), []).append(item)
-    for group in choices.values():
-        branches: dict[str | int, list[_RawError]] = {}
-        for item in group:
-            branches.setdefault(item.branch, []).append(item)
+            choices.setdefault(id(item.choice), {}).setdefault(item.branch, []).append(item)
+    for branches in choices.values():
         # A shape fits roughly where no error says that the value itself has another type.
         inside = [
             items
@@ -239,20 +224,16 @@ def _nearest_shape(found: Iterable[_RawError]) -> list[_RawError]:
         ]
         if inside:
             selected.extend(min(inside, key=len))
-        else:
-            selected.append(_any_of(group))
+            continue
+        # One error for a value that has none of its allowed shapes.
+        group = [item for items in branches.values() for item in items]
+        expected = list(dict.fromkeys(item.expects for item in group if item.expects))
+        first = group[0]
+        if len(expected) > 1:
+            message = f"expected {' or '.join(expected)}, got {kind_of(first.target.value)}"
+            first = first._replace(problem=first.problem._replace(message=message))
+        selected.append(first)
     return selected
-
-
-def _any_of(group: Sequence[_RawError]) -> _RawError:
-    """Return one error for a value that has none of its allowed shapes."""
-    expected = list(dict.fromkeys(item.expects for item in group if item.expects))
-    first = group[0]
-    if len(expected) < 2:
-        return first
-    got = kind_of(first.target.value)
-    message = f"expected {' or '.join(expected)}, got {got}"
-    return first._replace(problem=first.problem._replace(message=message))
 
 
 def _without_secrets(message: str, tree: Tree) -> str:
@@ -307,12 +288,27 @@ def kind_of(value: Any) -> str:
     return "a mapping" if isinstance(value, Mapping) else "a list"
 
 
+# Keys of other tools and earlier designs → what to write here.
+_FAMILIAR = {
+    "judge_config": "it is `judge` here: PROVIDER:MODEL, or its options",
+    "baseline_dir": "it is `baselines` here",
+    "few_shot_examples": "it is `examples` here: each has an answer, a score and a rationale",
+    "scale": "scores are 1 to 5; `anchors` say what each means, `threshold` is 0 to 1",
+    "scenarios": "it is `cases` here",
+    "output_path": "it is `output` here",
+}
+
+
 def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
     """Return the message of an error, with a hint where possible."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     name = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
-        hint = did_you_mean(name, keys) or (f"known here: {', '.join(keys)}" if keys else None)
+        prefix, _, rest = name.partition(".")
+        hint = _FAMILIAR.get(name) or did_you_mean(name, keys)
+        if prefix == "experiment" and rest:
+            hint = f"write several experiments as `experiments: {{{rest}: {{cases: …}}}}`"
+        hint = hint or (f"known here: {', '.join(keys)}" if keys else None)
         return Fault((), f"unknown key {name!r}", hint)
     if kind == "missing":
         return Fault((), f"the key {name!r} is missing")
@@ -323,12 +319,8 @@ def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> 
     if kind in ("literal_error", "enum"):
         return _choice(name, str(context.get("expected", "")), given, secret=secret)
     if kind == "union_tag_invalid":
-        return _choice(
-            _tag_key(detail),
-            str(context.get("expected_tags", "")),
-            context.get("tag"),
-            secret=secret,
-        )
+        tags = str(context.get("expected_tags", ""))
+        return _choice(_tag_key(detail), tags, context.get("tag"), secret=secret)
     if kind == "union_tag_not_found":
         return Fault((), f"the key {context.get('discriminator', 'type')} is missing")
     if kind in ("too_short", "string_too_short"):
@@ -348,9 +340,8 @@ def _tag_key(detail: ErrorDetails) -> str:
 
 def _named(name: str) -> str:
     # Union labels such as `list[str]` and positions mean nothing to users.
-    return (
-        f"{name}: " if name.isidentifier() and name not in ("str", "int", "float", "bool") else ""
-    )
+    label = not name.isidentifier() or name in ("str", "int", "float", "bool")
+    return "" if label else f"{name}: "
 
 
 def _choice(name: str, expected: str, given: Any, *, secret: bool) -> Fault:

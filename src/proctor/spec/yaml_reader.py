@@ -8,9 +8,11 @@ once.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, cast
@@ -18,7 +20,15 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from proctor.errors import did_you_mean, hint_among
-from proctor.spec.located import Scalar, SourceLocation, SpecProblem, Tree, YamlDocument, substitute
+from proctor.spec.located import (
+    Problems,
+    Scalar,
+    SourceLocation,
+    SpecProblem,
+    Tree,
+    YamlDocument,
+    substitute,
+)
 
 # YAML scalars and environment variables inside them. Scalars follow the YAML 1.2 core schema, as
 # editors do: `no`, `on` and `12:30` are text, dates are text, and every value has a JSON type.
@@ -26,51 +36,35 @@ from proctor.spec.located import Scalar, SourceLocation, SpecProblem, Tree, Yaml
 # variable can change the shape of a file.
 
 
-_NULL = re.compile(r"(?:null|Null|NULL|~|)")
-_TRUE = re.compile(r"(?:true|True|TRUE)")
-_FALSE = re.compile(r"(?:false|False|FALSE)")
-_INT = re.compile(r"[-+]?[0-9]+")
-_OCTAL = re.compile(r"0o[0-7]+")
-_HEX = re.compile(r"0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
-_NAN = re.compile(r"\.(?:nan|NaN|NAN)")
-
 _MEANINGS: tuple[tuple[str, re.Pattern[str], Callable[[str], Scalar]], ...] = (
-    ("null", _NULL, lambda text: None),
-    ("bool", _TRUE, lambda text: True),
-    ("bool", _FALSE, lambda text: False),
-    ("int", _INT, int),
-    ("int", _OCTAL, lambda text: int(text[2:], 8)),
-    ("int", _HEX, lambda text: int(text[2:], 16)),
-    ("float", _FLOAT, float),
-    ("float", _INFINITE, lambda text: float(text.replace(".", "", 1))),
-    ("float", _NAN, lambda text: float("nan")),
+    ("null", re.compile(r"(?:null|Null|NULL|~|)"), lambda text: None),
+    ("bool", re.compile(r"(?:true|True|TRUE)"), lambda text: True),
+    ("bool", re.compile(r"(?:false|False|FALSE)"), lambda text: False),
+    ("int", re.compile(r"[-+]?[0-9]+"), int),
+    ("int", re.compile(r"0o[0-7]+"), lambda text: int(text[2:], 8)),
+    ("int", re.compile(r"0x[0-9a-fA-F]+"), lambda text: int(text[2:], 16)),
+    ("float", re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"), float),
+    ("float", re.compile(r"[-+]?\.(?:inf|Inf|INF)"), lambda text: float(text.replace(".", "", 1))),
+    ("float", re.compile(r"\.(?:nan|NaN|NAN)"), lambda text: float("nan")),
 )
 
 LONGEST_NUMBER = 1_000
 """Maximum digits of a number; Python itself refuses slightly more."""
 
 
-def meaning(text: str) -> Scalar:
-    """Return the value of an unquoted scalar."""
+def meaning(text: str, kind: str | None = None) -> Scalar:
+    """Return the value of an unquoted scalar, or of one with an explicit tag (`!!int "3"`).
+
+    Raise ValueError where the text is not of the kind of its tag.
+    """
     # Converting very long numbers takes quadratic time.
-    if len(text) > LONGEST_NUMBER:
+    if kind != "str" and len(text) <= LONGEST_NUMBER:
+        for name, pattern, read in _MEANINGS:
+            # Integers are often written for floats: `!!float 3`.
+            if kind in (None, name) and pattern.fullmatch(text):
+                return read(text)
+    if kind in (None, "str"):
         return text
-    for _, pattern, read in _MEANINGS:
-        if pattern.fullmatch(text):
-            return read(text)
-    return text
-
-
-def tagged(text: str, kind: str) -> Scalar:
-    """Return the value of a scalar with an explicit tag (`!!int "3"`), or raise ValueError."""
-    if kind == "str":
-        return text
-    for name, pattern, read in _MEANINGS:
-        # Integers are often written for floats: `!!float 3`.
-        if name == kind and len(text) <= LONGEST_NUMBER and pattern.fullmatch(text):
-            return read(text)
     raise ValueError(f"{text[:40]!r} is not a value of type !!{kind}")
 
 
@@ -106,8 +100,8 @@ def is_absolute(written: str) -> bool:
     return PurePosixPath(written).is_absolute() or bool(windows.drive or windows.root)
 
 
-MAX_BYTES = 8 * 2**20
-"""Maximum file size: larger files are data, and parsing them would take seconds."""
+MAX_BYTES = 32 * 2**20
+"""Maximum file size: 10,000 cases with inputs of 3 KB; what a file may build is bounded below."""
 
 MAX_VALUES = 500_000
 """About 20,000 cases with all checks. A "billion laughs" file exceeds it within a few lines."""
@@ -149,6 +143,23 @@ class FileDialect(NamedTuple):
 SUITES = FileDialect()
 
 
+@contextlib.contextmanager
+def collector_paused() -> Generator[None]:
+    """Pause the cyclic garbage collector, also as a decorator.
+
+    Reading a suite makes very many objects that stay, and hardly a cycle; the collector would look
+    at all of them again and again, for half of the time. `MAX_VALUES` bounds what is built.
+    """
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
+@collector_paused()
 def read(
     path: Path, *, environ: Mapping[str, str] | None = None, dialect: FileDialect = SUITES
 ) -> YamlDocument:
@@ -187,7 +198,7 @@ class _Reading:
     environ: Mapping[str, str]
     dialect: FileDialect = SUITES
     files: list[Path] = field(default_factory=list[Path])
-    problems: list[SpecProblem] = field(default_factory=list[SpecProblem])
+    problems: Problems = field(default_factory=Problems)
     included: dict[Path, Tree | None] = field(default_factory=dict[Path, Tree | None])
     texts: dict[Path, str] = field(default_factory=dict[Path, str])
 
@@ -196,12 +207,12 @@ class _Reading:
         self.files.append(path)
         try:
             text = _file_text(path, SourceLocation(name), name)
-            if path.suffix.lower() == ".json":
-                text = _SURROGATES.sub(_one_character, text)
-            return self.text(text, name, path, (*within, real_path(path)))
         except _StopReadingError as stop:
             self.problems.append(stop.problem)
             return None
+        if path.suffix.lower() == ".json":
+            text = _SURROGATES.sub(_one_character, text)
+        return self.text(text, name, path, (*within, real_path(path)))
 
     def text(self, text: str, name: str, path: Path, within: tuple[Path, ...]) -> Tree | None:
         """Return the tree of a text; a fatal error is reported like any other problem."""
@@ -209,9 +220,8 @@ class _Reading:
         text = text.removeprefix("\ufeff")
         try:
             if found := _UNPRINTABLE.search(text):
-                place = _place_at(text, found.start(), name)
                 raise _StopReadingError(
-                    place,
+                    _place_at(text, found.start(), name),
                     f"the character U+{ord(found.group()):04X} is not allowed in YAML",
                     'write it as an escape in double quotes, such as "\\x1b"',
                 )
@@ -220,50 +230,46 @@ class _Reading:
             self.problems.append(stop.problem)
             return None
 
-    def add(self, place: SourceLocation, message: str, hint: str | None = None) -> None:
-        """Report a problem and continue."""
-        self.problems.append(SpecProblem(place, message, hint))
+    def refuse(self, place: SourceLocation, message: str, hint: str | None = None) -> Tree:
+        """Report a problem and return a value that stands for the refused one."""
+        self.problems.add(place, message, hint)
+        return Tree(place, None, broken=True)
 
     def include(
         self, written: str, place: SourceLocation, base: Path, within: tuple[Path, ...]
     ) -> Tree:
         """Return the content of an `!include`: the data of a YAML or JSON file, else its text."""
-        broken = Tree(place, None, broken=True)
         if self.root is None:
-            self.add(place, "there is no folder to include files from")
-            return broken
+            return self.refuse(place, "there is no folder to include files from")
         target = real_path(base / written)
         name = os.path.normpath(base / written)
         if self.dialect.portable and is_absolute(written):
-            self.add(place, "!include takes a path that starts at this file, not an absolute one")
-        elif not target.is_relative_to(self.root):
-            self.add(
-                place,
-                f"!include may not leave the folder {str(self.root)!r}",
-                "move the file there; links that lead outside count as outside",
-            )
-        elif target in within:
+            message = "!include takes a path that starts at this file, not an absolute one"
+            return self.refuse(place, message)
+        if not target.is_relative_to(self.root):
+            hint = "move the file there; links that lead outside count as outside"
+            return self.refuse(place, f"!include may not leave the folder {str(self.root)!r}", hint)
+        if target in within:
             chain = " → ".join(file.name for file in (*within[within.index(target) :], target))
-            self.add(place, f"circular !include: {chain}")
-        elif len(within) > MAX_INCLUDES:
-            self.add(place, f"files include each other more than {MAX_INCLUDES} deep")
-        elif not target.is_file():
-            self.add(place, f"there is no file {name!r} to include", "paths start at this file")
-        elif target.suffix.lower() in _DATA_SUFFIXES:
+            return self.refuse(place, f"circular !include: {chain}")
+        if len(within) > MAX_INCLUDES:
+            return self.refuse(place, f"files include each other more than {MAX_INCLUDES} deep")
+        if not target.is_file():
+            hint = "paths start at this file"
+            return self.refuse(place, f"there is no file {name!r} to include", hint)
+        if target.suffix.lower() in _DATA_SUFFIXES:
             # Read once, however often it is included: problems are reported once, too.
             if target not in self.included:
                 self.included[target] = self.file(target, name, within)
             found = self.included[target]
-            return broken if found is None else replace(found, spliced=True)
-        else:
-            try:
-                if target not in self.texts:
-                    self.files.append(target)
-                    self.texts[target] = _file_text(target, place, name)
-                return Tree(place, self.texts[target])
-            except _StopReadingError as stop:
-                self.problems.append(stop.problem)
-        return broken
+            return Tree(place, None, broken=True) if found is None else replace(found, spliced=True)
+        try:
+            if target not in self.texts:
+                self.files.append(target)
+                self.texts[target] = _file_text(target, place, name)
+            return Tree(place, self.texts[target])
+        except _StopReadingError as stop:
+            return self.refuse(*stop.problem)
 
 
 @dataclass(slots=True)
@@ -291,23 +297,20 @@ class _Builder:
         return tree
 
     def value(self, event: Any, depth: int) -> Tree:
-        if depth > MAX_DEPTH:
-            raise _StopReadingError(
-                self.place(event), f"values are nested more than {MAX_DEPTH} deep"
-            )
-        if isinstance(event, yaml.AliasEvent):
-            return self.alias(event)
-        if isinstance(event, yaml.ScalarEvent):
-            tree = self.scalar(event)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            tree = self.sequence(event, depth)
-        else:
-            tree = self.mapping(event, depth)
+        tree: Tree | None = None
+        if depth <= MAX_DEPTH:
+            if isinstance(event, yaml.AliasEvent):
+                return self.alias(event)
+            if isinstance(event, yaml.ScalarEvent):
+                tree = self.scalar(event)
+            elif isinstance(event, yaml.SequenceStartEvent):
+                tree = self.sequence(event, depth)
+            else:
+                tree = self.mapping(event, depth)
         # An alias or an include brings its own depth, which the recursion did not count.
-        if depth + tree.depth > MAX_DEPTH + 1:
-            raise _StopReadingError(
-                self.place(event), f"values are nested more than {MAX_DEPTH} deep"
-            )
+        if tree is None or depth + tree.depth > MAX_DEPTH + 1:
+            message = f"values are nested more than {MAX_DEPTH} deep"
+            raise _StopReadingError(self.place(event), message)
         if event.anchor:
             self.anchors[event.anchor] = tree
         return tree
@@ -315,12 +318,8 @@ class _Builder:
     def alias(self, event: Any) -> Tree:
         found = self.anchors.get(event.anchor)
         if found is None:
-            self.reading.add(
-                self.place(event),
-                f"the alias *{event.anchor} names no anchor that ends before it",
-                did_you_mean(event.anchor, self.anchors),
-            )
-            return Tree(self.place(event), None, broken=True)
+            message = f"the alias *{event.anchor} names no anchor that ends before it"
+            return self.refuse(event, message, did_you_mean(event.anchor, self.anchors))
         return found
 
     def scalar(self, event: Any) -> Tree:
@@ -335,45 +334,37 @@ class _Builder:
         else:
             text, secrets, problems = substitute(event.value, self.reading.environ)
         for message, hint in problems:
-            self.reading.add(place, message, hint)
+            self.refuse(event, message, hint)
         value: Scalar = text
         # `!` alone forces text. A text with variables stays text: no variable changes a type.
         if event.tag and event.tag != "!":
-            value = self.tagged(event, text, place)
+            value = self.tagged(event, text)
         elif event.implicit[0] and text == event.value and not secrets:
             value = meaning(text)
-        return Tree(
-            place,
-            value,
-            written=event.value if secrets else None,
-            secrets=secrets,
-            broken=bool(problems),
-        )
+        written = event.value if secrets else None
+        return Tree(place, value, written=written, secrets=secrets, broken=bool(problems))
 
-    def tagged(self, event: Any, text: str, place: SourceLocation) -> Scalar:
+    def tagged(self, event: Any, text: str) -> Scalar:
         kind = event.tag.removeprefix(_STANDARD)
         if kind not in _SCALAR_TAGS:
             self.unknown_tag(event)
             return text
         try:
-            return tagged(text, kind)
+            return meaning(text, kind)
         except ValueError as error:
             # The value of a variable must not be shown, so the message leaves it out.
-            message = str(error) if text == event.value else f"the value is not a !!{kind}"
-            self.reading.add(place, message)
+            shown = str(error) if text == event.value else f"the value is not a !!{kind}"
+            self.refuse(event, shown)
             return text
 
     def unknown_tag(self, event: Any) -> None:
         shown = event.tag.replace(_STANDARD, "!!")
-        if event.tag in self.reading.dialect.tags:
-            self.reading.add(self.place(event), f"{shown} takes a text, not a list or a mapping")
-            return
-        known = ["!include", *self.reading.dialect.tags, *(f"!!{kind}" for kind in _SCALAR_TAGS)]
-        self.reading.add(
-            self.place(event),
-            f"unknown tag {shown!r}",
-            hint_among(shown, known),
-        )
+        tags = self.reading.dialect.tags
+        if event.tag in tags:
+            self.refuse(event, f"{shown} takes a text, not a list or a mapping")
+        else:
+            known = ["!include", *tags, *(f"!!{kind}" for kind in _SCALAR_TAGS)]
+            self.refuse(event, f"unknown tag {shown!r}", hint_among(shown, known))
 
     def sequence(self, event: Any, depth: int) -> Tree:
         if event.tag not in (None, "!", f"{_STANDARD}seq"):
@@ -400,20 +391,22 @@ class _Builder:
         bases: list[Tree] = []
         size = 0
         while not isinstance(inner := next(self.events), yaml.MappingEndEvent):
-            key, place = self.key(inner, depth), self.place(inner)
+            key = self.key(inner, depth)
             item = self.value(next(self.events), depth + 1)
             size += item.size
             if size > MAX_VALUES:
                 raise self.too_large(inner)
             if key == "<<" and isinstance(inner, yaml.ScalarEvent) and inner.implicit[0]:
-                bases.extend(self.bases(item, place))
+                found = item.value if isinstance(item.value, list) else [item]
+                if all(isinstance(base.value, dict) for base in found):
+                    bases.extend(found)
+                else:
+                    self.refuse(inner, "`<<` takes a mapping, or a list of mappings")
             elif key in value:
-                first = keys[key].line
-                self.reading.add(
-                    place, f"the key {key!r} is there twice", f"the first is on line {first}"
-                )
+                hint = f"the first is on line {keys[key].line}"
+                self.refuse(inner, f"the key {key!r} is there twice", hint)
             elif key is not None:
-                value[key], keys[key] = item, place
+                value[key], keys[key] = item, self.place(inner)
         # The mapping's own keys win, then those of the first base.
         for base in bases:
             if isinstance(base.value, dict):
@@ -422,30 +415,24 @@ class _Builder:
 
     def too_large(self, event: Any) -> _StopReadingError:
         """Return the error that ends a collection before a hostile one fills the memory."""
-        return _StopReadingError(
-            self.place(event),
-            f"the file holds more than {MAX_VALUES:,} values once aliases are expanded",
-        )
+        message = f"the file holds more than {MAX_VALUES:,} values once aliases are expanded"
+        return _StopReadingError(self.place(event), message)
 
     def key(self, event: Any, depth: int) -> str | None:
         """Return a key as its text: `2024:` and `true:` are not converted."""
         if isinstance(event, yaml.ScalarEvent):
-            if event.tag in self.reading.dialect.tags:
-                self.reading.add(self.place(event), f"a key cannot be {event.tag}")
-                return None
-            return str(event.value)
+            if event.tag not in self.reading.dialect.tags:
+                return str(event.value)
+            self.refuse(event, f"a key cannot be {event.tag}")
+            return None
         tree = self.value(event, depth + 1)
         if isinstance(event, yaml.AliasEvent) and isinstance(tree.value, str):
             return tree.value
-        self.reading.add(self.place(event), "a key must be text", "in braces, ${NAME} needs quotes")
+        self.refuse(event, "a key must be text", "in braces, ${NAME} needs quotes")
         return None
 
-    def bases(self, item: Tree, place: SourceLocation) -> list[Tree]:
-        found = item.value if isinstance(item.value, list) else [item]
-        if all(isinstance(base.value, dict) for base in found):
-            return found
-        self.reading.add(place, "`<<` takes a mapping, or a list of mappings")
-        return []
+    def refuse(self, event: Any, message: str, hint: str | None = None) -> Tree:
+        return self.reading.refuse(self.place(event), message, hint)
 
     def place(self, event: Any) -> SourceLocation:
         mark = event.start_mark
@@ -458,11 +445,8 @@ def _events(text: str, name: str) -> Iterator[Any]:
         yield from cast("Iterator[Any]", yaml.parse(text, Loader=_Loader))  # pyright: ignore[reportUnknownMemberType]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = (
-            SourceLocation(name, mark.line + 1, mark.column + 1)
-            if mark
-            else SourceLocation(name, 1, 1)
-        )
+        at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        place = SourceLocation(name, *at)
         reason = " ".join(str(part) for part in (error.problem, error.context) if part)
         raise _StopReadingError(
             place, f"not YAML: {reason}", _advice(reason, text, place)
@@ -496,22 +480,23 @@ def _file_text(path: Path, place: SourceLocation, name: str) -> str:
         message = f"cannot be read: {error.strerror or error}"
         raise _StopReadingError(place, message, instead_of(path)) from None
     if len(data) > MAX_BYTES:
-        raise _StopReadingError(
-            place,
-            f"larger than {MAX_BYTES // 2**20} MiB",
-            "split it into several files, and read long texts with !include",
-        )
-    # PowerShell writes UTF-16 with a byte order mark; YAML allows it.
-    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        hint = "split it into several files, and read long texts with !include"
+        raise _StopReadingError(place, f"larger than {MAX_BYTES // 2**20} MiB", hint)
+    encoding = encoding_of(data)
     try:
-        return data.decode("utf-16" if wide else "utf-8-sig")
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
+        wide = encoding == "utf-16"
         before = data[: error.start].decode("utf-8", "replace") if not wide else ""
-        raise _StopReadingError(
-            _place_at(before, len(before), name),
-            f"not {'UTF-16' if wide else 'UTF-8'} text: {error.reason}",
-            "save the file as UTF-8",
-        ) from None
+        message = f"not {'UTF-16' if wide else 'UTF-8'} text: {error.reason}"
+        place = _place_at(before, len(before), name)
+        raise _StopReadingError(place, message, "save the file as UTF-8") from None
+
+
+def encoding_of(data: bytes) -> str:
+    """Return the encoding of a file by its byte order mark."""
+    # PowerShell writes UTF-16 with a byte order mark; YAML allows it.
+    return "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
 def _one_character(pair: re.Match[str]) -> str:

@@ -4,12 +4,13 @@ REGRESSION needs a drop that is both real (p ≤ alpha) and large (≥ margin); 
 one-sided upper bound on the drop below the margin. Everything else is INCONCLUSIVE, with advice on
 what would decide it. Pass rates and scores are both judged: a regression in either is one (Holm
 over the two), and no regression must hold for both. Scores of 0 and 1 that repeat the passes are
-not tested twice.
+not tested twice. Where too many trials errored, only a drop that they cannot have caused is one.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -19,7 +20,7 @@ from proctor.formatting import in_points, level_of, p_text, plural
 from proctor.stats._distributions import beta_cdf, normal_quantile
 from proctor.stats.compare import Compared, on_population, on_suite, scores_on_suite
 from proctor.stats.power import SampleSize, detectable_between, plan_suite, within_variance
-from proctor.stats.ranking import holm
+from proctor.stats.ranking import adjusted
 from proctor.stats.types import CaseCounts, Estimand, checked, mean, share
 
 # Flakiness as a rate, separately for the agent, the judge and the infrastructure. A case is called
@@ -56,6 +57,20 @@ def agent_flakiness(passes: int, trials: int, errors: int = 0) -> Flakiness:
     """Estimate whether the agent sometimes passes and sometimes fails; errors are left out."""
     checked([(passes, trials, errors)])
     return _posterior("agent", passes, trials, errors)
+
+
+def case_flakiness(instances: Sequence[CaseCounts]) -> Flakiness:
+    """Estimate whether the agent's verdicts vary on one case.
+
+    Seeds differ in difficulty, so only repeats of one instance show chance: with several, it is the
+    flakiest instance, and only if the whole case is flaky, because one of many may look so.
+    """
+    found = [agent_flakiness(*each) for each in instances]
+    flakiest = max(found, key=lambda each: each.mass or 0.0)
+    if len(found) == 1:
+        return flakiest
+    whole = agent_flakiness(*map(sum, zip(*instances, strict=True)))
+    return replace(flakiest, flaky=bool(flakiest.flaky and whole.flaky))
 
 
 def infrastructure_flakiness(trials: int, errors: int) -> Flakiness:
@@ -239,6 +254,9 @@ def judge_gate(
     keys = [(cases or {}).get(name, name) for name in rows]
     groups = [(clusters or {}).get(key, key) for key in keys]
     moves = _moves(rows, keys, before, after)
+    instances: dict[str, list[CaseCounts]] = defaultdict(list)
+    for name, key in zip(rows, keys, strict=True):
+        instances[key].append(before[name])
     first, second = [before[name] for name in rows], [after[name] for name in rows]
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
     level = 2 * rule.bound_level - 1
@@ -250,17 +268,31 @@ def judge_gate(
     drop, at_most = _drop(found)
     score = None if scores is None else _score_drop(rows, keys, groups, scores, rule)
     # Both may fail the gate, so both share its error rate.
-    p_values = [found.test.p_value] + ([] if score is None else [score.p_value])
-    adjusted = holm([1.0 if p is None else p for p in p_values])
+    p_value, *others = adjusted([found.test.p_value] + ([] if score is None else [score.p_value]))
     if score is not None:
-        score = replace(score, adjusted=None if score.p_value is None else adjusted[1])
-    p_value = None if found.test.p_value is None else adjusted[0]
+        score = replace(score, adjusted=others[0])
+    verdict, reason = _verdict(drop, at_most, p_value, rule)
     too_many = _too_many_errors(errors, errored_of, rule)
-    verdict, reason = _verdict(drop, at_most, p_value, rule, too_many)
-    if score is not None and not too_many:
-        on_score = _verdict(
-            score.drop, score.drop_at_most, score.adjusted, rule, None, "the score: "
+    if too_many:
+        # A failure counts before what was not judged, as in a run, but only if the errors cannot
+        # have caused it: it is still one when each of them counts in the candidate's favour.
+        kindest = judge_gate(
+            {name: (row.passes, row.trials + row.errors) for name, row in before.items()},
+            {
+                name: (row.passes + row.errors, row.trials + row.errors)
+                for name, row in after.items()
+            },
+            rule=rule,
+            incomparable=incomparable,
+            cases=cases,
+            clusters=clusters,
         )
+        verdict, reason = "INCONCLUSIVE", too_many
+        if kindest.verdict == "REGRESSION":
+            verdict = "REGRESSION"
+            reason = f"{kindest.reason}, errors counted in the candidate's favour; {too_many}"
+    elif score is not None:
+        on_score = _verdict(score.drop, score.drop_at_most, score.adjusted, rule, "the score: ")
         # The worse of the two: a regression of either, and no regression only of both.
         if _ORDER.index(on_score[0]) < _ORDER.index(verdict):
             verdict, reason = on_score
@@ -279,7 +311,7 @@ def judge_gate(
         errored_of=errored_of,
         left_out=left_out,
         moves=moves,
-        flaky=tuple(m.case for m in moves if agent_flakiness(*m.baseline).flaky),
+        flaky=tuple(m.case for m in moves if case_flakiness(instances[m.case]).flaky),
         advice=_advice(moves, drop, rule) if open_question and drop is not None else None,
         instances=len(rows),
         adjusted=p_value,
@@ -389,12 +421,8 @@ def _verdict(
     at_most: float | None,
     p_value: float | None,
     rule: GateRule,
-    too_many_errors: str | None,
     of: str = "",
 ) -> tuple[Verdict, str]:
-    # First: any verdict on the agent would be about the infrastructure.
-    if too_many_errors:
-        return "INCONCLUSIVE", too_many_errors
     if drop is None:
         return "NOT COMPARABLE", "no case has judged trials in both runs under the same conditions"
     if at_most is None:

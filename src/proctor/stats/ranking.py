@@ -31,6 +31,15 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted)
 
 
+def adjusted(
+    p_values: Sequence[float | None],
+    method: Callable[[Sequence[float]], tuple[float, ...]] = holm,
+) -> tuple[float | None, ...]:
+    """Return adjusted p-values; a test without one never differed, and still counts as a test."""
+    found = method([1.0 if p is None else p for p in p_values])
+    return tuple(None if p is None else q for p, q in zip(p_values, found, strict=True))
+
+
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return Benjamini and Hochberg's step-up adjusted p-values, in input order."""
     values = _checked_p_values(p_values)
@@ -134,11 +143,8 @@ def rank_sets(
             found = replace(found, p_value=None, reason=STOPPED)
         pairs.append(PairedTest(a, b, found, None))
     valid = [at for at, pair in enumerate(pairs) if pair.test.reason != STOPPED]
-    # A pair without a p-value never differed; it still counts among the tests.
-    p_values = [pairs[at].test.p_value for at in valid]
-    adjusted = holm([1.0 if p is None else p for p in p_values])
-    for at, p, value in zip(valid, p_values, adjusted, strict=True):
-        pairs[at] = replace(pairs[at], adjusted=None if p is None else value)
+    for at, value in zip(valid, adjusted([pairs[at].test.p_value for at in valid]), strict=True):
+        pairs[at] = replace(pairs[at], adjusted=value)
     better = dict.fromkeys(agents, 0)
     worse = dict.fromkeys(agents, 0)
     for pair in pairs:
