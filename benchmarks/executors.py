@@ -22,7 +22,7 @@ from typing import Any
 from _measure import machine
 
 import proctor
-from proctor.trials._ray.cluster import connect, ray_package
+from proctor.trials._ray import connect, ray_package
 
 GOAL_TASK = 1.5
 """A trial on Ray over a bare Ray task, wall time."""

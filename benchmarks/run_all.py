@@ -45,6 +45,7 @@ ALL = {
     "query": Benchmark(6, "queries over runs", ("--quick",)),
     "report": Benchmark(6, "the HTML report", ("--rounds", "3")),
     "diagnosis": Benchmark(7, "diagnosing a trace", ("--rounds", "1")),
+    "growth": Benchmark(3, "CPU time at ten times the size", ("--quick",)),
     "serve": Benchmark(8, "live traces", ("--quick",)),
     "executors": Benchmark(
         9, "workers of Ray", ("--trials", "500", "--busy", "50", "--rounds", "1")

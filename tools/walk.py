@@ -5,7 +5,8 @@
 
 JOB is `trial`, `span`, `diagnosis` or `comparison`:
 
-- trial: `proctor run` of a suite with one case, one trial of a Python function.
+- trial: `proctor run` of a suite with one case, one trial of a Python function, which runs in the
+  process of the command here, as `proctor.run` does it.
 - span: an OTLP request with one span, sent to `proctor serve`, to the page of its trace.
 - diagnosis: `proctor diagnose` of one trace with five spans.
 - comparison: `proctor compare` of two runs with two cases.
@@ -105,12 +106,12 @@ class Walk:
 
 def proctor(*args: str) -> None:
     """Run the command in this process; its output is dropped."""
-    # Not `main`, which runs it in a child: the profiler is in this process.
-    from proctor.cli.main import run
+    # Not `main`, which leaves trials to a worker: the profiler is in this process.
+    from proctor.cli.main import cli
 
     sys.argv = ["proctor", *args]
-    with contextlib.redirect_stdout(io.StringIO()):
-        run(args)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        cli.main(list(args), "proctor")
 
 
 def twice(walk: Walk, command: Callable[[], None]) -> None:
