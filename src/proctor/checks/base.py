@@ -8,7 +8,16 @@ it failed, or it could not be judged.
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+import re
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
@@ -21,7 +30,8 @@ from proctor.checks.metrics.arguments import decoded
 from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.strict import Strict
-from proctor.trace import SpanKind, Trace
+from proctor.trace import Span, SpanKind, Trace
+from proctor.trace.conventions.values import structure
 from proctor.trace.model import Observable
 
 if TYPE_CHECKING:
@@ -671,6 +681,83 @@ def handoffs_of(trace: Trace) -> list[Handoff]:
         )
         for span in spans
     ]
+
+
+# -- what the models were offered ----------------------------------------------------------------
+# None where the trace does not say (most instrumentations record definitions only on request),
+# never an empty guess. Every convention has attributes of its own.
+
+# gen_ai: OpenTelemetry; ai.prompt: Vercel; the last two: pydantic-ai and smolagents.
+_OFFERED = (
+    "gen_ai.tool.definitions",
+    "ai.prompt.tools",
+    "model_request_parameters",
+    "smolagents.tools_names",
+)
+_OFFERED_ONE = re.compile(
+    r"llm\.tools\.\d+\.tool\.json_schema|llm\.request\.functions\.\d+\.name"
+    r"|gen_ai\.request\.tools\.\d+\.name"
+)
+_OFFERED_AGENT = re.compile(r"smolagents\.managed_agents\.\d+\.name|openai\.agent\.handoff\d+")
+_TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_", "delegate_to_")
+
+
+def offered_handoffs(trace: Trace) -> list[str] | None:
+    """Return the agents some model could hand over to; None when nothing is recorded.
+
+    A transfer tool counts as its agent, in the spelling of the tool.
+    """
+    agents = [name for span in trace.index.spans for name in _agents(span)]
+    tools = [name for span in trace.index.spans for name in offered_tools(span)]
+    if not tools and not agents:
+        return None
+    # LangGraph, OpenAI Agents and others hand over by calling a tool named after the agent.
+    for tool in tools:
+        prefix = next((prefix for prefix in _TRANSFERS if tool.startswith(prefix)), None)
+        if prefix is not None:
+            agents.append(tool.removeprefix(prefix))
+    return list(dict.fromkeys(agents))
+
+
+def offered_tools(span: Span) -> Iterator[str]:
+    """Yield the names of the tools a span says a model could call."""
+    attributes = span.attributes
+    for key in _OFFERED:
+        if key in attributes:
+            yield from _names(attributes[key])
+    for key, value in attributes.items():
+        if key.startswith(("llm.", "gen_ai.request.tools")) and _OFFERED_ONE.fullmatch(key):
+            yield from _names(value) if key.endswith("json_schema") else [str(value)]
+
+
+def _agents(span: Span) -> Iterator[str]:
+    for key, value in span.attributes.items():
+        # A plain prefix first: attributes are many, and few are about agents.
+        if key.startswith(("smolagents.", "openai.")) and _OFFERED_AGENT.fullmatch(key):
+            read = structure(value)
+            yield from _names([read]) if isinstance(read, Mapping) else [str(value)]
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield the names in definitions, in any of the shapes that providers use."""
+    # Attributes hold definitions as JSON text or as values.
+    value = structure(value)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        inner = fields.get("function")
+        if isinstance(fields.get("function_tools"), list):
+            yield from _names(fields["function_tools"])
+        elif isinstance(inner, Mapping):
+            yield from _names(inner)
+        elif isinstance(fields.get("name"), str):
+            yield fields["name"]
+    elif isinstance(value, list | tuple):
+        for item in cast("Iterable[Any]", value):
+            read = structure(item)
+            if isinstance(read, str):
+                yield read
+            else:
+                yield from _names(read)
 
 
 def milliseconds(seconds: float | None) -> float | None:

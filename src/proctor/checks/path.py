@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
@@ -33,6 +33,7 @@ from proctor.checks.base import (
     failed,
     handoffs_of,
     not_judged,
+    offered_handoffs,
     parse_bound,
     passed,
     short_for,
@@ -61,8 +62,7 @@ from proctor.errors import hint_among
 from proctor.formatting import and_more, plural
 from proctor.sanitize import printable
 from proctor.strict import Strict
-from proctor.trace import Span, SpanKind, SpanQuery, Trace, TraceQuery, parse_query
-from proctor.trace.conventions.values import structure
+from proctor.trace import SpanKind, SpanQuery, TraceQuery, parse_query
 from proctor.trace.model import Observable
 
 SHOWN = 5
@@ -756,83 +756,7 @@ def _ids(calls: Sequence[CallLike]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(call.span_id for call in calls if call.span_id is not None))
 
 
-# -- what the models were offered ----------------------------------------------------------------
-# None where the trace does not say (most instrumentations record definitions only on request),
-# never an empty guess. Every convention has attributes of its own.
-
-# gen_ai: OpenTelemetry; ai.prompt: Vercel; the last two: pydantic-ai and smolagents.
-_WHOLE = (
-    "gen_ai.tool.definitions",
-    "ai.prompt.tools",
-    "model_request_parameters",
-    "smolagents.tools_names",
-)
-_NUMBERED = re.compile(
-    r"llm\.tools\.\d+\.tool\.json_schema|llm\.request\.functions\.\d+\.name"
-    r"|gen_ai\.request\.tools\.\d+\.name"
-)
-_AGENTS = re.compile(r"smolagents\.managed_agents\.\d+\.name|openai\.agent\.handoff\d+")
-_TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_", "delegate_to_")
-
-
-def offered_handoffs(trace: Trace) -> list[str] | None:
-    """Return the agents some model could hand over to; None when nothing is recorded.
-
-    A transfer tool counts as its agent, in the spelling of the tool.
-    """
-    agents = [name for span in trace.index.spans for name in _agents(span)]
-    tools = [name for span in trace.index.spans for name in _tools(span)]
-    if not tools and not agents:
-        return None
-    # LangGraph, OpenAI Agents and others hand over by calling a tool named after the agent.
-    for tool in tools:
-        prefix = next((prefix for prefix in _TRANSFERS if tool.startswith(prefix)), None)
-        if prefix is not None:
-            agents.append(tool.removeprefix(prefix))
-    return list(dict.fromkeys(agents))
-
-
 def same_agent(one: str, other: str) -> bool:
     """Return whether two spellings name one agent: case, spaces, `-` and `_` do not matter."""
     first, second = (re.sub(r"[\s_-]+", "_", name.strip()).casefold() for name in (one, other))
     return first == second
-
-
-def _tools(span: Span) -> Iterator[str]:
-    attributes = span.attributes
-    for key in _WHOLE:
-        if key in attributes:
-            yield from _names(attributes[key])
-    for key, value in attributes.items():
-        if key.startswith(("llm.", "gen_ai.request.tools")) and _NUMBERED.fullmatch(key):
-            yield from _names(value) if key.endswith("json_schema") else [str(value)]
-
-
-def _agents(span: Span) -> Iterator[str]:
-    for key, value in span.attributes.items():
-        # A plain prefix first: attributes are many, and few are about agents.
-        if key.startswith(("smolagents.", "openai.")) and _AGENTS.fullmatch(key):
-            read = structure(value)
-            yield from _names([read]) if isinstance(read, Mapping) else [str(value)]
-
-
-def _names(value: Any) -> Iterator[str]:
-    """Yield the names in definitions, in any of the shapes that providers use."""
-    # Attributes hold definitions as JSON text or as values.
-    value = structure(value)
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        inner = fields.get("function")
-        if isinstance(fields.get("function_tools"), list):
-            yield from _names(fields["function_tools"])
-        elif isinstance(inner, Mapping):
-            yield from _names(inner)
-        elif isinstance(fields.get("name"), str):
-            yield fields["name"]
-    elif isinstance(value, list | tuple):
-        for item in cast("Iterable[Any]", value):
-            read = structure(item)
-            if isinstance(read, str):
-                yield read
-            else:
-                yield from _names(read)

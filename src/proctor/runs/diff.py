@@ -18,11 +18,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.checks.base import Layer, handoffs_of
+from proctor.checks.base import Layer, handoffs_of, offered_handoffs
 from proctor.checks.metrics import ABSENT, Match, match_calls, sequence_similarity
 from proctor.checks.metrics.alignment import lcs_alignment, positions_of
 from proctor.checks.metrics.matching import shortened
-from proctor.checks.path import offered_handoffs
 from proctor.formatting import and_more, dollars
 from proctor.runs.baselines import Precheck, models_of
 from proctor.sanitize import json_value, line
