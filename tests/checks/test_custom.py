@@ -228,6 +228,11 @@ async def test_has_matching_span():
     assert (found.status, found.span_ids) == (FAIL, ("s2",))
     assert found.reason.startswith("1 of 2 spans match")
     assert (await result({"checks": [HasMatchingSpan({"kind": "tool"})]}, trace)).status == PASS
+    # The word of pydantic-evals for its name in results.
+    named = {"query": {"tool_name": "book"}, "evaluation_name": "booked"}
+    ask = {"check": "has_matching_span", "params": named}
+    assert (await result({"checks": [ask]}, trace)).id == "booked"
+    assert (await result({"checks": [HasMatchingSpan(**named)]}, trace)).id == "booked"
 
 
 # -- found by import path ------------------------------------------------------------------------

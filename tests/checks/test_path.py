@@ -33,6 +33,7 @@ def test_every_field_has_its_check():
         expected_handoff="a",
         expected_handoffs_available="a",
         spans=[{"kind": "tool"}],
+        retrieval={"empty": False},
         quality={"overall": 1},
     )
     built = {check.check for check in whole.checks()}
@@ -270,6 +271,11 @@ async def test_a_trace_that_does_not_tell_its_offers_is_not_judged():
     found = await of(trace_of(llm()), expected_handoffs_available=["a"])
     assert (found.status, found.category) == (CheckStatus.NOT_JUDGED, "unobserved")
     assert "does not record which tools or handoffs" in found.reason
+    # A handoff that happened was available.
+    made = trace_of(llm(), handoff("billing"))
+    assert (await of(made, expected_handoffs_available=["Billing"])).status == PASS
+    some = await of(made, expected_handoffs_available=["billing", "sales"])
+    assert some.status == CheckStatus.NOT_JUDGED
 
 
 # -- spans and quality ---------------------------------------------------------------------------

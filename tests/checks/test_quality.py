@@ -1,4 +1,4 @@
-"""Trace quality: eight dimensions, levels, the overall score, and `proctor trace score`."""
+"""Trace quality: nine dimensions, levels, the overall score, and `proctor trace score`."""
 
 import json
 
@@ -24,8 +24,8 @@ from proctor.cli.trace import score
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.llm.chat_model import ChatReply, ChatRequest
-from proctor.report.quality import averages
-from proctor.trace import Trace
+from proctor.report.quality import averages, quality_lines
+from proctor.trace import Document, Trace
 from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces
 
@@ -79,9 +79,32 @@ def test_expected_tools_are_inferred_from_the_query():
     assert dimension("tool_selection", trace, rules=rules).score == pytest.approx(2 / 3)
     other = dimension("tool_selection", trace_of("x", query="Hello"), rules=rules)
     assert (other.score, other.why) == (None, "no query rule matches the query")
-    assert dimension("tool_selection", trace).why == (
+    assert dimension("tool_selection", trace, rules=[]).why == (
         "no expected tools and no query rules are configured"
     )
+
+
+def test_tool_selection_reports_recall_and_precision():
+    """R-C8: both figures beside the score, also as the command prints them."""
+    found = dimension("tool_selection", trace_of("a", "x", "y"), expected_tools=["a", "b"])
+    assert found.parts == pytest.approx({"recall": 0.5, "precision": 1 / 3})
+    lines = "\n".join(
+        quality_lines(score_trace(trace_of("a"), QualityConfig(expected_tools=("a",))))
+    )
+    assert "recall 1.00, precision 1.00" in lines
+
+
+def test_default_rules_expect_only_tools_the_agent_has():
+    """R-C8: keyword rules ship; offered and not used is an issue, other tools are not needless."""
+    query = "What is the latest news?"
+    used = dimension("tool_selection", trace_of("web_search", "x", query=query))
+    assert (used.score, used.issues, used.parts["precision"]) == (1.0, (), None)
+    assert used.method == "default rules"
+    offered = llm(attributes={"gen_ai.tool.definitions": '[{"name": "WebSearch"}]'})
+    missed = dimension("tool_selection", trace_of(offered, "x", query=query))
+    assert (missed.score, missed.issues) == (0.0, ("*web*search* was expected and not used",))
+    unknown = dimension("tool_selection", trace_of("x", query=query))
+    assert unknown.why == "the agent has no tool that the default rules know"
 
 
 # -- sequence, redundancy, efficiency ------------------------------------------------------------
@@ -206,16 +229,72 @@ def test_grounding():
     """R-C8: the share of the answer's claims that tool or retrieved text supports."""
     steps = [tool("look", {}, "The bridge opened in 1932.")]
     true = trace_of(*steps, response="The bridge opened in 1932.", query="When?")
-    assert dimension("retrieval", true).score == 1.0
+    assert dimension("grounding", true).score == 1.0
+    # Without scores of documents, `retrieval` is the grounding.
+    assert dimension("retrieval", true).name == "grounding"
     steps = [tool("look", {}, "The bridge opened in 1932.")]
     false = trace_of(*steps, response="It opened in 1847.", query="When?")
-    found = dimension("retrieval", false)
+    found = dimension("grounding", false)
     assert found.score is not None
     assert found.score < 0.6
     assert found.method == "grounding (words and numbers)"
     assert any("'1847' is not supported" in issue for issue in found.issues)
-    assert dimension("retrieval", trace_of("a", response="x 7")).score is None
-    assert dimension("retrieval", trace_of("a")).why == "the trace has no answer"
+    assert dimension("grounding", trace_of("a", response="x 7")).score is None
+    assert dimension("grounding", trace_of("a")).why == "the trace has no answer"
+
+
+def scored_retrieval(*scores: float | None, name: str = "retrieve", **fields):
+    documents = tuple(Document(id=f"d{n}", score=score) for n, score in enumerate(scores))
+    return span("retrieval", name, documents=documents, **fields)
+
+
+def test_relevance_is_the_mean_of_the_documents_scores():
+    """R-C8: below 0.7 is an issue of that retrieval; the weight of retrieval goes to relevance."""
+    trace = trace_of(scored_retrieval(0.2, 0.3), scored_retrieval(0.9, 0.8, name="again"))
+    found = dimension("relevance", trace)
+    assert found.score == pytest.approx(0.55)
+    assert found.issues == ("retrieve: low relevance, 0.25 over 2 documents, less than 0.7",)
+    assert (found.span_ids, found.level) == (("s1",), A)
+    quality = score_trace(trace_of(scored_retrieval(0.2, 0.3)))
+    # efficiency 1, latency 1, relevance .25, with .20 each
+    assert quality.overall == pytest.approx((1 + 1 + 0.25) / 3)
+    assert quality.dimension("retrieval").name == "relevance"
+    assert "low relevance" in "".join(quality.issues)
+    assert dimension("relevance", trace, relevance_target=0.2).issues == ()
+
+
+def test_relevance_of_what_is_no_share():
+    """R-C8: no retrieval, no scores, and distances are no score, with the reason."""
+    assert dimension("relevance", trace_of("a")).why == "the trace has no retrieval"
+    assert dimension("relevance", trace_of(scored_retrieval(None))).why == (
+        "no retrieved document has a score"
+    )
+    assert dimension("relevance", trace_of(scored_retrieval(0.5, 12.25))).why == (
+        "the documents' scores are not within 0..1 but 0.5..12.25"
+    )
+
+
+def test_relevance_of_documents_a_tool_returned():
+    """R-C8: a tool that retrieves counts, and so does web search after it."""
+    step = tool("retrieve_relevant_documents", {}, [{"id": "a", "score": 0.4}])
+    quality = score_trace(trace_of(step, "web_search"))
+    assert quality.dimension("relevance").score == pytest.approx(0.4)
+    assert quality.dimension("sequence").score == pytest.approx(0.9)
+    assert quality.retrieval_count == 1
+
+
+def test_counts_of_a_trace():
+    """R-C8: errors, redundant calls, retrievals and the mean time of a tool call in the result."""
+    failing = tool("a", {"q": 1}, failed=True, ms=30)
+    trace = trace_of(failing, tool("a", {"q": 1}, ms=10), scored_retrieval(0.9))
+    found = score_trace(trace)
+    assert (found.error_count, found.redundancy_count, found.retrieval_count) == (1, 1, 1)
+    assert found.tool_latency_ms == pytest.approx(20)
+    assert found.to_dict()["tool_latency_ms"] == pytest.approx(20)
+    assert found.recommendations == tuple(
+        dict.fromkeys(r for each in found.dimensions for r in each.recommendations)
+    )
+    assert score_trace(trace_of()).tool_latency_ms is None
 
 
 # -- reasoning -----------------------------------------------------------------------------------
@@ -262,16 +341,22 @@ async def test_a_judge_that_fails_leaves_the_rest():
 # -- overall -------------------------------------------------------------------------------------
 
 
+def _slot(weights: dict[str, float], name: str) -> dict[str, float]:
+    """The weights with that of `retrieval` under the dimension that it is."""
+    return {name if key == "retrieval" else key: weight for key, weight in weights.items()}
+
+
 def test_overall_is_the_documented_mean():
     """R-C8: .25 selection + .15 sequence + .20 efficiency + .20 latency + .20 retrieval."""
-    scores = dict(zip(DIMENSIONS, (0.9, 0.8, 0.1, 0.7, 0.6, 0.1, 0.5, 0.1), strict=True))
+    scores = dict(zip(DIMENSIONS, (0.9, 0.8, 0.1, 0.7, 0.6, 0.1, 0.5, 0.2, 0.1), strict=True))
     found = tuple(Dimension(name=name, score=value) for name, value in scores.items())
     overall, weights = combined(found, QualityConfig().weights)
     assert overall == pytest.approx(0.25 * 0.9 + 0.15 * 0.8 + 0.2 * (0.7 + 0.6 + 0.5))
-    assert weights == pytest.approx(QualityConfig().weights)
+    wanted = dict(QualityConfig().weights)
+    assert weights == pytest.approx(_slot(wanted, "relevance"))
 
 
-@given(st.lists(st.none() | st.floats(0, 1), min_size=8, max_size=8))
+@given(st.lists(st.none() | st.floats(0, 1), min_size=9, max_size=9))
 def test_overall_leaves_out_what_is_missing_and_keeps_zeros(values):
     """R-C8: weights are renormalised over scored dimensions; 0.0 counts as 0.0."""
     found = tuple(
@@ -279,14 +364,16 @@ def test_overall_leaves_out_what_is_missing_and_keeps_zeros(values):
     )
     config = QualityConfig()
     overall, weights = combined(found, config.weights)
-    scored = {d.name: d.score for d in found if d.score is not None and d.name in config.weights}
+    relevance = next(d.score for d in found if d.name == "relevance")
+    shares = _slot(config.weights, "grounding" if relevance is None else "relevance")
+    scored = {d.name: d.score for d in found if d.score is not None and d.name in shares}
     if not scored:
         assert (overall, weights) == (None, {})
         return
-    total = sum(config.weights[name] for name in scored)
+    total = sum(shares[name] for name in scored)
     assert sum(weights.values()) == pytest.approx(1)
     assert overall == pytest.approx(
-        sum(value * config.weights[name] for name, value in scored.items()) / total
+        sum(value * shares[name] for name, value in scored.items()) / total
     )
 
 
@@ -352,7 +439,7 @@ def test_the_command_shows_everything(tmp_path):
     for part in (
         "tool_selection  0.00  ✗ alert",
         "redundancy      0.50  ✗ alert    50 % of calls repeated, not in overall",
-        "retrieval       –     the trace has no answer",
+        "grounding       –     the trace has no answer",
         "- search was expected and not used",
         "recommendations",
         "- make slow tools faster, or give them a time limit",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         QualityBounds,
         SameArguments,
     )
+    from proctor.checks.retrieval import ExpectRetrieval
 
 __all__ = [
     "ArgumentContains",
@@ -64,6 +65,7 @@ __all__ = [
     "Equals",
     "Excludes",
     "ExpectHandoffs",
+    "ExpectRetrieval",
     "ExpectTools",
     "ExpectedCall",
     "ForbidTools",
@@ -102,6 +104,7 @@ _HOME_OF = {
     **dict.fromkeys(_COST, "proctor.checks._cost"),
     **dict.fromkeys(("JMESPath", "JSONSchema"), "proctor.checks._answer"),
     **dict.fromkeys(("Grounded", "LLMJudge", "Safety"), "proctor.checks.judge_checks"),
+    "ExpectRetrieval": "proctor.checks.retrieval",
     "FunctionCheck": "proctor.checks.custom",
 }
 """Public name → the module that defines it."""

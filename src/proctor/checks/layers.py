@@ -72,6 +72,7 @@ from proctor.checks.path import (
     SameArguments,
     SpanCondition,
 )
+from proctor.checks.retrieval import ExpectRetrieval, RetrievalOptions
 from proctor.strict import Strict
 
 
@@ -217,6 +218,8 @@ class PathChecks(Strict):
     """The most handoffs."""
     spans: Annotated[tuple[SpanCondition, ...], Field(min_length=1)] | None = None
     """Queries over the spans of the trace: any, all, none, count, before, after."""
+    retrieval: RetrievalOptions | None = None
+    """What must be retrieved: sources, k, precision, recall, mrr, ndcg, empty."""
     quality: DimensionBounds | None = None
     """Bounds on quality dimensions, such as `efficiency: '>= 0.8'`; also `overall`."""
     blocking: bool = False
@@ -245,6 +248,7 @@ class PathChecks(Strict):
             (self.expected_handoffs_available, HandoffsAvailable),
             (self.max_handoff_count, lambda n: CountHandoffs(max=n, kind="max_handoff_count")),
             (self.spans, _span_queries),
+            (self.retrieval, lambda options: ExpectRetrieval(**written(options))),
             # The expected tools decide the dimension tool_selection.
             (self.quality, lambda bounds: QualityBounds(bounds, tools=tools)),
         ]

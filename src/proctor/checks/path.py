@@ -57,7 +57,7 @@ from proctor.checks.metrics.tool_usage import (
     tool_precision,
     tool_recall,
 )
-from proctor.checks.quality import DIMENSIONS, OF_TOOLS, score_context
+from proctor.checks.quality import NAMES, OF_TOOLS, score_context
 from proctor.errors import hint_among
 from proctor.formatting import and_more, plural
 from proctor.sanitize import printable
@@ -527,7 +527,9 @@ class ExpectHandoffs(_PathCheck):
 
 
 class HandoffsAvailable(_PathCheck):
-    """Each of the agents was offered to a model as a handoff target; the score is the share.
+    """Each of the agents was offered to a model as a handoff target, or handed over to.
+
+    The score is the share of them.
 
     Example: `HandoffsAvailable(["billing", "sales"])`.
     """
@@ -539,6 +541,10 @@ class HandoffsAvailable(_PathCheck):
         """Judge one trial."""
         wanted = self.agents
         offered = offered_handoffs(ctx.trace)
+        # A handoff that happened was possible, whatever else the trace says.
+        made = [handoff.target for handoff in handoffs_of(ctx.trace) if handoff.target]
+        if offered is None and all(any(same_agent(w, m) for m in made) for w in wanted):
+            return passed(f"handed over to {_listed(wanted)}", expected=list(wanted), actual=made)
         if offered is None:
             return not_judged(
                 "unobserved",
@@ -546,6 +552,7 @@ class HandoffsAvailable(_PathCheck):
                 "have the instrumentation keep tool definitions",
                 expected=list(wanted),
             )
+        offered = list(dict.fromkeys([*offered, *made]))
         details: dict[str, Any] = {"expected": list(wanted), "actual": offered}
         missing = [name for name in wanted if not any(same_agent(name, o) for o in offered)]
         if not missing:
@@ -586,12 +593,21 @@ SpanCondition = Annotated[dict[str, Any], checked_by(parse_trace_query)]
 class HasMatchingSpan(_PathCheck):
     """A query over the spans holds; a bare span query must match at least one span.
 
+    `evaluation_name` is another word for `id`, as in pydantic-evals.
+
     Example: `HasMatchingSpan({"tool_name": "book"})`,
     `HasMatchingSpan({"none": {"has_status": "error"}})`.
     """
 
     name: ClassVar[str] = "span"
     query: SpanCondition = Field(kw_only=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _familiar(cls, given: dict[str, Any]) -> dict[str, Any]:
+        name = given.get("evaluation_name")
+        rest = {key: value for key, value in given.items() if key != "evaluation_name"}
+        return given if name is None else {"id": name, **rest}
 
     @cached_property
     def parsed(self) -> TraceQuery:
@@ -635,10 +651,9 @@ def _query_needs(query: Any) -> Iterator[Observable]:
 
 
 def _known_dimensions(bounds: dict[str, str]) -> dict[str, str]:
-    known = (*DIMENSIONS, "overall")
     for name in bounds:
-        if name not in known:
-            raise ValueError(f"unknown quality dimension {name!r} ({hint_among(name, known)})")
+        if name not in NAMES:
+            raise ValueError(f"unknown quality dimension {name!r} ({hint_among(name, NAMES)})")
     return bounds
 
 

@@ -1,4 +1,4 @@
-"""Quality of a trace: eight dimensions and the overall score.
+"""Quality of a trace: nine dimensions and the overall score.
 
 `score_trace` is pure and needs no model; `score_trace_with` asks a judge as well, for reasoning.
 A dimension is a score in 0..1, or None with the reason when there is nothing to score. None is
@@ -18,11 +18,22 @@ import msgspec
 from pydantic import Field, field_validator, model_validator
 
 from proctor.checks._answer import PatternTimeout, check_patterns, search, shown
-from proctor.checks.base import CheckContext, Limit, Names, Number, Share, Weight, checked_by
+from proctor.checks.base import (
+    CheckContext,
+    Limit,
+    Names,
+    Number,
+    Share,
+    Weight,
+    checked_by,
+    offered_tools,
+)
 from proctor.checks.judge import Judge, JudgeInput
 from proctor.checks.judge_checks import DEFAULT_JUDGE, ground_trace
 from proctor.checks.metrics.tool_usage import loops, redundancy
+from proctor.checks.retrieval import is_retrieval, retrievals
 from proctor.errors import ProctorError, describe_error, did_you_mean, hint_among
+from proctor.formatting import plural
 from proctor.llm.chat_model import ClosingModel
 from proctor.sanitize import json_value, printable
 from proctor.strict import Strict
@@ -35,10 +46,17 @@ DIMENSIONS = (
     "efficiency",
     "latency",
     "error_recovery",
-    "retrieval",
+    "relevance",
+    "grounding",
     "reasoning",
 )
-"""The eight dimensions, in the order they are shown."""
+"""The nine dimensions, in the order they are shown."""
+
+RETRIEVAL = ("relevance", "grounding")
+"""`retrieval` is the first of these that has a score: both say how good the evidence was."""
+
+NAMES = (*DIMENSIONS, "retrieval", "overall")
+"""What bounds and look-ups may name."""
 
 OF_TOOLS = ("tool_selection", "sequence", "redundancy", "efficiency", "overall")
 """Dimensions of the tool calls: a trace that does not show them has no score there."""
@@ -96,7 +114,7 @@ class QueryRule(Strict):
     when: Annotated[str, Field(min_length=1), checked_by(lambda pattern: check_patterns([pattern]))]
     """A regular expression that is found in the question; case is ignored."""
     tools: Names = Field(min_length=1)
-    """The tools such a question needs."""
+    """The tools such a question needs; `*` matches any characters."""
 
 
 class RedundantOrder(Strict):
@@ -126,14 +144,32 @@ class LatencyTargets(Strict):
 
 DEFAULT_ORDERS = (RedundantOrder(first="retrieval", then="*web*search*"),)
 
+DEFAULT_RULES = tuple(
+    QueryRule(when=when, tools=(tool,))
+    for when, tool in (
+        (r"\b(latest|newest|news|today|current|currently|recent)\b", "*web*search*"),
+        (
+            r"\b(documents?|documentation|polic(y|ies)|manual|handbook)\b",
+            "*retriev*",
+        ),
+        (r"\b(calculate|compute|multipl(y|ied)|divided by|square root|percentage)\b", "*calc*"),
+        (r"\b(weather|forecast|temperature)\b", "*weather*"),
+        (r"\btranslat(e|ion)\b", "*translat*"),
+        (r"\bsend\b.*\be-?mail\b", "*mail*"),
+    )
+)
+"""Expected tools by words of the question. They know no agent, so a rule applies only if such a
+tool was offered to a model or used, and other tools are not needless."""
+
 
 class QualityConfig(Strict):
     """How quality is scored; every part has a default."""
 
     expected_tools: Names | None = None
     """The tools the trace should use; when absent, `rules` say so."""
-    rules: tuple[QueryRule, ...] = ()
-    """Which tools a kind of question needs; all rules that match count together."""
+    rules: tuple[QueryRule, ...] | None = None
+    """Which tools a kind of question needs; all rules that match count together. When absent,
+    `DEFAULT_RULES` for the tools that the agent has; an empty list switches them off."""
     redundant_orders: tuple[RedundantOrder, ...] = DEFAULT_ORDERS
     """Steps that are needless after others."""
     repeat_penalty: Share = 0.2
@@ -152,8 +188,11 @@ class QualityConfig(Strict):
     """Pairs (ratio, score): the score of up to that multiple of the target."""
     latency_beyond: Share = 0.4
     """The score of a higher ratio than in the last pair."""
+    relevance_target: Share = 0.7
+    """A retrieval whose documents have a lower mean score is an issue."""
     weights: dict[str, Weight] = Field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
-    """How much each dimension counts in the overall score; others do not count."""
+    """How much each dimension counts in the overall score; others do not count. `retrieval` is
+    relevance where documents have scores, else grounding."""
 
     @field_validator("efficiency_steps", "latency_steps")
     @classmethod
@@ -166,9 +205,11 @@ class QualityConfig(Strict):
     @model_validator(mode="after")
     def _weights(self) -> Self:
         for name in self.weights:
-            if name not in DIMENSIONS:
-                hint = hint_among(name, DIMENSIONS)
+            if name not in NAMES[:-1]:
+                hint = hint_among(name, NAMES[:-1])
                 raise ValueError(f"unknown quality dimension {name!r} in weights ({hint})")
+        if self.weights.get("retrieval") and any(self.weights.get(name) for name in RETRIEVAL):
+            raise ValueError("give a weight to retrieval, or to relevance and grounding, not both")
         if not any(self.weights.values()):
             raise ValueError("at least one dimension needs a weight above 0")
         return self
@@ -178,7 +219,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     """One dimension of one trace.
 
     `score` is None when there is nothing to score: `why` has the reason, and `failed` says whether
-    it is an error. `figure` decides the level where that is not the score.
+    it is an error. `figure` decides the level where that is not the score. `parts` are figures
+    behind the score: recall and precision of the tool selection.
     """
 
     name: str
@@ -186,6 +228,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     level: QualityLevel | None = None
     figure: float | None = None
+    parts: dict[str, float | None] = {}
     issues: tuple[str, ...] = ()
     recommendations: tuple[str, ...] = ()
     span_ids: tuple[str, ...] = ()
@@ -206,17 +249,25 @@ class SpanLatency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The quality of one trace. `weights` are renormalised over the scored dimensions."""
+    """The quality of one trace. `weights` are renormalised over the scored dimensions.
+
+    `error_count` counts errors where they arose, `redundancy_count` calls that repeat an earlier
+    one, `retrieval_count` retrievals; `tool_latency_ms` is the mean time of a tool call.
+    """
 
     trace_id: str
     dimensions: tuple[Dimension, ...]
     overall: float | None
     level: QualityLevel | None
     weights: dict[str, float]
+    error_count: int
+    redundancy_count: int
+    retrieval_count: int
+    tool_latency_ms: float | None
     latency_breakdown: tuple[SpanLatency, ...] = ()
 
     def dimension(self, name: str) -> Dimension:
-        """Return one dimension by name; `overall` is one, too."""
+        """Return one dimension by name; `retrieval` and `overall` are names, too."""
         if name == "overall":
             return Dimension(
                 name=name,
@@ -225,11 +276,11 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
                 level=self.level,
                 issues=self.issues,
             )
+        if name == "retrieval":
+            name = retrieval_of(self.dimensions)
         found = next((each for each in self.dimensions if each.name == name), None)
         if found is None:
-            raise ProctorError(
-                f"no quality dimension {name!r}", hint=did_you_mean(name, (*DIMENSIONS, "overall"))
-            )
+            raise ProctorError(f"no quality dimension {name!r}", hint=did_you_mean(name, NAMES))
         return found
 
     @property
@@ -237,15 +288,29 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
         """The issues of all dimensions."""
         return tuple(issue for each in self.dimensions for issue in each.issues)
 
+    @property
+    def recommendations(self) -> tuple[str, ...]:
+        """The recommendations of all dimensions, each once."""
+        return tuple(dict.fromkeys(r for each in self.dimensions for r in each.recommendations))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the quality as JSON values."""
         return msgspec.to_builtins(self)
+
+
+def retrieval_of(dimensions: Sequence[Dimension]) -> str:
+    """Return which dimension `retrieval` is: relevance where it has a score, else grounding."""
+    scored = {each.name for each in dimensions if each.score is not None}
+    return "relevance" if "relevance" in scored else "grounding"
 
 
 def combined(
     dimensions: Sequence[Dimension], weights: Mapping[str, float]
 ) -> tuple[float | None, dict[str, float]]:
     """Return the overall score and its weights, those of scored dimensions with sum 1."""
+    weights = dict(weights)
+    if share := weights.pop("retrieval", None):
+        weights[retrieval_of(dimensions)] = share
     counted = {
         each.name: weights[each.name]
         for each in dimensions
@@ -263,9 +328,13 @@ NO_CALLS = "the trace has no tool calls"
 
 
 def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
-    """Score 2·|E∩U| / (|E|+|U|) of expected and used tools: 1 for exactly the expected ones."""
+    """Score 2·|E∩U| / (|E|+|U|) of expected and used tools: 1 for exactly the expected ones.
+
+    By the default rules, which do not know every tool of the agent, the score is the recall.
+    """
     # The F1 score of two sets: both a missing and a needless tool cost.
     name = "tool_selection"
+    partial = config.expected_tools is None and config.rules is None
     expected, why = _expected(trace, config)
     if expected is not None and not trace.shows("tool_calls"):
         expected, why = None, "tool calls were not observed"
@@ -274,12 +343,18 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
     used = trace.tools_used
     if not expected and not used:
         return Dimension(name=name, score=1.0, why="no tool expected, none used")
-    missing = [tool for tool in expected if tool not in used]
-    needless = [tool for tool in used if tool not in expected]
-    hits = len(expected) - len(missing)
+    missing = [tool for tool in expected if not _used(tool, used)]
+    needless = [tool for tool in used if not any(_named_by(tool, each) for each in expected)]
+    recall = (len(expected) - len(missing)) / len(expected) if expected else None
+    precision = (len(used) - len(needless)) / len(used) if used else None
+    if partial:
+        precision, needless = None, []
+    hits = (recall or 0.0) * len(expected)
+    score = recall if partial else 2 * hits / (len(expected) + len(used))
     return Dimension(
         name=name,
-        score=2 * hits / (len(expected) + len(used)),
+        score=score,
+        parts={"recall": recall, "precision": precision},
         issues=(
             *(f"{_named(tool)} was expected and not used" for tool in missing),
             *(f"{_named(tool)} was used and not expected" for tool in needless),
@@ -291,25 +366,42 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
         span_ids=_call_ids(
             trace, [n for n, c in enumerate(trace.tool_calls) if c.name in needless]
         ),
+        method="default rules" if partial else None,
     )
+
+
+def _named_by(tool: str, pattern: str) -> bool:
+    return tool == pattern or ("*" in pattern and fnmatchcase(tool.casefold(), pattern.casefold()))
+
+
+def _used(pattern: str, used: Iterable[str]) -> bool:
+    return any(_named_by(tool, pattern) for tool in used)
 
 
 def _expected(trace: Trace, config: QualityConfig) -> tuple[list[str] | None, str]:
     """Return the tools a trace should use, each once, or None and the reason."""
     if config.expected_tools is not None:
         return list(dict.fromkeys(config.expected_tools)), ""
-    if not config.rules:
+    rules = DEFAULT_RULES if config.rules is None else config.rules
+    if not rules:
         return None, "no expected tools and no query rules are configured"
     # A query may be a list of messages; rules search its text.
     query = trace.query if isinstance(trace.query, str) else str(json_value(trace.query) or "")
     found: list[str] = []
-    for rule in config.rules:
+    for rule in rules:
         try:
             if search(rule.when, query) is not None:
                 found.extend(rule.tools)
         except PatternTimeout as error:
             return None, str(error)
-    return (list(dict.fromkeys(found)), "") if found else (None, "no query rule matches the query")
+    if not found:
+        return None, "no query rule matches the query"
+    if config.rules is None:
+        offered = {name for span in trace.index.spans for name in offered_tools(span)}
+        found = [tool for tool in found if _used(tool, offered.union(trace.tools_used))]
+        if not found:
+            return None, "the agent has no tool that the default rules know"
+    return list(dict.fromkeys(found)), ""
 
 
 def sequence(trace: Trace, config: QualityConfig) -> Dimension:
@@ -355,7 +447,7 @@ def _redundant_orders(trace: Trace, config: QualityConfig) -> list[tuple[Span, S
 
 
 def _matches(span: Span, pattern: str) -> bool:
-    if pattern == "retrieval" and span.kind == SpanKind.RETRIEVAL:
+    if pattern == "retrieval" and is_retrieval(span):
         return True
     # Frameworks spell tools in any case: web_search, WebSearch.
     return fnmatchcase(_label(span).casefold(), pattern.casefold())
@@ -459,7 +551,8 @@ _ADVICE = {
     "redundancy": "keep results of earlier calls in the agent's context, or cache the tool",
     "efficiency": "combine calls, or give tools that answer more at once",
     "error_recovery": "let the agent see the error, and say in its instructions what to try then",
-    "retrieval": "have the agent answer only from what it read, or retrieve what it lacks",
+    "relevance": "improve the index, the embedding or the query, or drop documents that score low",
+    "grounding": "have the agent answer only from what it read, or retrieve what it lacks",
     "reasoning": "compare the judge's reason with the steps it names",
 }
 """The recommendation of a dimension that has issues, where it does not depend on them."""
@@ -472,13 +565,18 @@ _FASTER = {
 }
 
 
+def errors_of(trace: Trace) -> list[Span]:
+    """Return the errors of a trace, each where it arose."""
+    return trace.index.innermost([span.failed for span in trace.index.spans])
+
+
 def error_recovery(trace: Trace) -> Dimension:
     """Score the share of errors after which the same kind of step (the same tool) later worked.
 
     An error that propagates through the spans around it is one error, counted where it arose.
     """
     spans = trace.index.spans
-    errors = trace.index.innermost([span.failed for span in spans])
+    errors = errors_of(trace)
     if not errors:
         return Dimension(name="error_recovery", score=None, why="the trace has no errors")
 
@@ -508,17 +606,50 @@ def error_recovery(trace: Trace) -> Dimension:
     )
 
 
-def retrieval(trace: Trace, answer: str | None) -> Dimension:
+def relevance(trace: Trace, config: QualityConfig) -> Dimension:
+    """Score the mean of the retrieved documents' scores; each retrieval below the target counts."""
+    name = "relevance"
+    found = retrievals(trace)
+    scored = [(each, [d.score for d in each.documents if d.score is not None]) for each in found]
+    scores = [score for _, of in scored for score in of]
+    if not scores:
+        why = "no retrieved document has a score" if found else "the trace has no retrieval"
+        return Dimension(name=name, score=None, why=why)
+    # Distances and BM25 weights are no shares: their mean says nothing between 0 and 1.
+    if not all(0 <= score <= 1 for score in scores):
+        low, high = min(scores), max(scores)
+        why = f"the documents' scores are not within 0..1 but {low:g}..{high:g}"
+        return Dimension(name=name, score=None, why=why)
+    low = [
+        (each.span, sum(of) / len(of), len(of))
+        for each, of in scored
+        if of and sum(of) / len(of) < config.relevance_target
+    ]
+    return Dimension(
+        name=name,
+        score=sum(scores) / len(scores),
+        issues=tuple(
+            f"{_named(_label(span))}: low relevance, {mean:.2f} over {plural(number, 'document')}, "
+            f"less than {config.relevance_target:g}"
+            for span, mean, number in low
+        ),
+        span_ids=tuple(span.span_id for span, _, _ in low),
+        method=f"scores of {plural(len(scores), 'document')}",
+    )
+
+
+def grounding(trace: Trace, answer: str | None) -> Dimension:
     """Score the share of the answer's claims that retrieved or tool text supports."""
+    name = "grounding"
     text = answer if answer is not None else trace.response
     if not text:
-        return Dimension(name="retrieval", score=None, why="the trace has no answer")
+        return Dimension(name=name, score=None, why="the trace has no answer")
     found = ground_trace(trace, text, trace.query)
     method = f"grounding ({found.method})"
     if found.score is None:
-        return Dimension(name="retrieval", score=None, why=found.reason, method=method)
+        return Dimension(name=name, score=None, why=found.reason, method=method)
     return Dimension(
-        name="retrieval",
+        name=name,
         score=found.score,
         why=found.reason,
         issues=tuple(
@@ -554,7 +685,8 @@ def score_trace(
         "efficiency": lambda: efficiency(trace, config),
         "latency": lambda: latency(breakdown),
         "error_recovery": lambda: error_recovery(trace),
-        "retrieval": lambda: retrieval(trace, answer),
+        "relevance": lambda: relevance(trace, config),
+        "grounding": lambda: grounding(trace, answer),
         "reasoning": lambda: Dimension(name="reasoning", score=None, why="no judge is configured"),
     }
     found = tuple(
@@ -635,6 +767,8 @@ def _selected(dimensions: Collection[str], config: QualityConfig) -> set[str]:
     selected = set(dimensions)
     if "overall" in selected:
         selected |= {name for name, weight in config.weights.items() if weight}
+    if "retrieval" in selected:
+        selected |= set(RETRIEVAL)
     return selected
 
 
@@ -662,11 +796,20 @@ def _combine(
         overall=overall,
         level=None if overall is None else AVERAGE.of(overall),
         weights=weights,
+        error_count=len(errors_of(trace)),
+        redundancy_count=len(redundancy(trace.tool_calls).repeats),
+        retrieval_count=len(retrievals(trace)),
+        tool_latency_ms=_mean_ms(trace.of_kind(SpanKind.TOOL)),
         latency_breakdown=breakdown,
     )
 
 
 # -- parts ---------------------------------------------------------------------------------------
+
+
+def _mean_ms(spans: Sequence[Span]) -> float | None:
+    times = [span.duration * 1000 for span in spans if span.duration is not None]
+    return round(sum(times) / len(times), 3) if times else None
 
 
 def _stepped(figure: float, steps: Iterable[tuple[float, float]], beyond: float) -> float:

@@ -400,7 +400,7 @@ def score(
 ) -> None:
     """Score the quality of traces.
 
-    In eight dimensions, without a case or a model. The exit code does not depend on the scores; to
+    In nine dimensions, without a case or a model. The exit code does not depend on the scores; to
     gate on them, use `path: {quality: …}` in a suite.
 
     Examples:

@@ -69,10 +69,14 @@ def quality_lines(quality: Quality) -> Iterator[str]:
     yield f"trace {line(quality.trace_id, 80)}  overall {overall}{level}"
     for each in quality.dimensions:
         yield f"  {_row(each, quality.weights.get(each.name))}"
+    latency = "" if (ms := quality.tool_latency_ms) is None else f", {ms:,.0f} ms per tool call"
+    yield (
+        f"  {plural(quality.error_count, 'error')}, "
+        f"{plural(quality.redundancy_count, 'redundant call')}, "
+        f"{plural(quality.retrieval_count, 'retrieval')}{latency}"
+    )
     yield from _listed("issues", quality.issues)
-    # Several dimensions may recommend the same.
-    advice = dict.fromkeys(r for each in quality.dimensions for r in each.recommendations)
-    yield from _listed("recommendations", list(advice))
+    yield from _listed("recommendations", quality.recommendations)
     yield from _times(quality.latency_breakdown)
 
 
@@ -95,7 +99,11 @@ def _row(each: Dimension, weight: float | None) -> str:
     share = f"weight {weight:.2f}" if weight else "not in overall"
     method = f"  by {line(each.method, 80)}" if each.method else ""
     basis = _level_figure(each.name, each.figure)
-    return f"{each.name:<15} {each.score:.2f}  {level:<9}  {basis}{share}{method}"
+    parts = "".join(
+        f"{name} {'n/a' if value is None else f'{value:.2f}'}, "
+        for name, value in each.parts.items()
+    )
+    return f"{each.name:<15} {each.score:.2f}  {level:<9}  {basis}{parts}{share}{method}"
 
 
 def _level_figure(name: str, figure: float | None) -> str:

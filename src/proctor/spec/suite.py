@@ -259,6 +259,8 @@ class CustomCheck(Strict):
         if isinstance(self.check, Check):
             return self.check.id or self.check.check
         if isinstance(self.check, str):
+            if self.check == "has_matching_span" and "evaluation_name" in self.params:
+                return str(self.params["evaluation_name"])
             return self.check.rpartition(":")[2]
         return str(getattr(self.check, "__name__", type(self.check).__name__))
 

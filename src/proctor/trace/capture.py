@@ -16,13 +16,15 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from random import Random
 from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
 
 from proctor.trace import otel
 from proctor.trace.conventions import finish, normalise
@@ -244,6 +246,7 @@ class Capture:
         *,
         name: str = "agent",
         trace_id: str | None = None,
+        request_id: str | None = None,
         session_id: str | None = None,
         user_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -257,6 +260,7 @@ class Capture:
         trace = Trace(
             trace_id=trace_id or new_trace_id(),
             query=query,
+            request_id=request_id,
             session_id=session_id,
             user_id=user_id,
             metadata=dict(metadata) if metadata else {},
@@ -277,11 +281,26 @@ class Capture:
         """Record a model call; set `output_messages`, `input_tokens`, `output_tokens` on it."""
         return span(name, kind=SpanKind.LLM, model=model, **fields)
 
+    @contextmanager
     def retrieval(
-        self, query: Any = None, *, name: str = "retrieve"
-    ) -> AbstractContextManager[Span]:
-        """Record a search for documents; set `documents` on the span it yields."""
-        return span(name, kind=SpanKind.RETRIEVAL, input=query)
+        self,
+        query: Any = None,
+        *,
+        name: str = "retrieve",
+        documents: Iterable[str | Mapping[str, Any] | Document] | None = None,
+        scores: Sequence[float] | None = None,
+    ) -> Generator[Span]:
+        """Record a search for documents: give them here, or set `documents` on the span it yields.
+
+        `scores` are their relevances, in the same order; they may be given without documents. A
+        block that ends without documents found nothing.
+        """
+        found = _documents(documents, scores)
+        with span(name, kind=SpanKind.RETRIEVAL, input=query, documents=found) as step:
+            yield step
+            # An empty list, which differs from "not recorded".
+            if not step.documents and step.output is None:
+                step.output = []
 
     def handoff(self, to: str, *, from_agent: str | None = None) -> None:
         """Record a handoff from this agent to another."""
@@ -295,6 +314,19 @@ class Capture:
 
 
 capture = Capture()
+
+
+def _documents(
+    given: Iterable[str | Mapping[str, Any] | Document] | None, scores: Sequence[float] | None
+) -> tuple[Document, ...]:
+    found = documents(given or ())
+    if scores is None:
+        return found
+    if given is None:
+        return tuple(Document(score=score) for score in scores)
+    if len(found) != len(scores):
+        raise ValueError(f"{len(scores)} scores for {len(found)} documents")
+    return tuple(msgspec.structs.replace(d, score=s) for d, s in zip(found, scores, strict=True))
 
 
 def documents(texts: Iterable[str | Mapping[str, Any] | Document]) -> tuple[Document, ...]:

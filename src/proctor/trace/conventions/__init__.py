@@ -20,12 +20,13 @@ from proctor.trace.conventions import (
     pydantic_ai,
     vercel,
 )
+from proctor.trace.conventions._unwrap import documents_from
 from proctor.trace.conventions._whole_trace import finish, summarise
 from proctor.trace.conventions.proctor import from_attributes
 from proctor.trace.conventions.values import MAX_CACHED_KEYS, read_error
 from proctor.trace.model import Span, SpanKind
 
-__all__ = ["DIALECTS", "finish", "normalise", "summarise"]
+__all__ = ["DIALECTS", "documents_from", "finish", "normalise", "summarise"]
 
 
 class Dialect(Protocol):
