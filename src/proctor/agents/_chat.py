@@ -167,13 +167,21 @@ class ChatAgentConfig(AgentConfig):
         model = await threads.run(self.chat_model, options["model"])
         limited = rate_limited(model, self.provider_for(options["model"]))
         seed = request.seed if self.use_seed else None
-        tools = ToolBox(self.loaded_tools)
-        messages = opening(options["system"], request.input)
+        session = request.session
+        tools, messages = ToolBox(self.loaded_tools, session), opening(None, request.input)
+        if session is not None:
+            # Later turns go on with the same messages, tool calls and results included.
+            tools, earlier = session.memory.setdefault("chat", (tools, opening(options["system"])))
+            earlier += messages
+            messages = earlier
+        else:
+            messages = [*opening(options["system"]), *messages]
         text = ""
         for _ in range(self.max_turns):
             reply = await self._call_model(limited, options, seed, messages)
             text = reply.text or text
             if not reply.tool_calls:
+                messages.append(Message("assistant", reply.text))
                 return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
             messages.append(Message("assistant", reply.text or None, reply.tool_calls))
             # One after the other, in the model's order: tools may depend on each other.
@@ -251,11 +259,13 @@ async def _call_tool(tools: ToolBox, call: ToolCall) -> Message:
     return Message("tool", content, tool_call_id=call.id, name=call.name)
 
 
-def opening(system: str | None, value: Any) -> list[Message]:
+def opening(system: str | None, value: Any = None) -> list[Message]:
     """Return the initial messages: the system prompt, and the input as text or as a
     conversation.
     """
     first = [Message("system", system)] if system else []
+    if value is None:
+        return first
     turns: Any = value.get("messages", value) if isinstance(value, Mapping) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns):  # pyright: ignore[reportUnknownVariableType]
         return first + [_turn(turn, i) for i, turn in enumerate(cast("list[Any]", turns))]

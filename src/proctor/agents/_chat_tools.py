@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ArgsKwargs
@@ -23,7 +23,13 @@ from proctor.llm.chat_model import ToolSpec
 from proctor.sanitize import json_bytes, json_value
 from proctor.strict import Strict
 
+if TYPE_CHECKING:
+    from proctor.agents.session import Session
+
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+
+STATE = "state"
+"""Parameter of a tool that gets the data of its trial (`state:` of the case)."""
 
 _ANSWERS = ("reply", "replies", "when", "error", "python")
 
@@ -72,6 +78,8 @@ class ToolConfig(Strict):
     """Replies by arguments; the first match wins, before any other reply."""
     error: str | None = None
     """Error of a mock."""
+    approval: bool = False
+    """Whether each call needs the approval of the case's approver (`approvals:`)."""
 
     @model_validator(mode="after")
     def _check_options(self) -> ToolConfig:
@@ -124,6 +132,9 @@ def _schema_of(function: Any, path: str) -> dict[str, Any]:
         )
     # Some providers reject an object schema without it.
     schema.setdefault("properties", {})
+    # The trial's data is Proctor's to give, not the model's.
+    if schema["properties"].pop(STATE, None) is not None and STATE in schema.get("required", ()):
+        schema["required"].remove(STATE)
     return schema
 
 
@@ -145,6 +156,11 @@ class LoadedTool:
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.function)
 
+    @cached_property
+    def takes_state(self) -> bool:
+        """Return whether the function has a parameter for the data of its trial."""
+        return self.function is not None and STATE in inspect.signature(self.function).parameters
+
     def accept(self, arguments: Any) -> dict[str, Any]:
         """Return the validated arguments of a call; raise `ToolError` if they are invalid."""
         if arguments is None:
@@ -157,10 +173,16 @@ class LoadedTool:
             raise ToolError(f"invalid arguments: {at + ': ' if at else ''}{first.message}")
         return cast("dict[str, Any]", arguments)
 
-    async def call(self, arguments: dict[str, Any], earlier: int) -> Any:
+    async def call(self, arguments: dict[str, Any], earlier: int, session: Session | None) -> Any:
         """Return the result of the tool after `earlier` calls in this trial."""
+        if self.config.approval:
+            asked = (False, "the case has no approver")
+            if session is not None:
+                asked = await session.approve(self.spec.name, arguments)
+            if not asked[0]:
+                raise ToolError(f"not approved: {asked[1]}" if asked[1] else "not approved")
         if self.function is not None:
-            return await self._call_function(arguments)
+            return await self._call_function(arguments, session)
         config = self.config
         for case in config.when:
             if case.matches(arguments):
@@ -172,14 +194,30 @@ class LoadedTool:
             raise ToolError("no reply is defined for these arguments")
         return _reply_or_error(config.reply, config.error)
 
-    async def _call_function(self, arguments: dict[str, Any]) -> Any:
-        call = ArgsKwargs((), arguments)
+    async def _call_function(self, arguments: dict[str, Any], session: Session | None) -> Any:
+        validate = self._adapter.validate_python
         try:
+            if self.takes_state:
+                if session is None or session.state is None:
+                    raise ToolError("the tool needs `state`, and the case has none")
+                held = session.state
+
+                def call_with_state() -> Any:
+                    with held.opened() as state:
+                        return validate(ArgsKwargs((), {**arguments, STATE: state}))
+
+                if not inspect.iscoroutinefunction(self.function):
+                    return await threads.run(call_with_state)
+                with held.opened() as state:
+                    return await validate(ArgsKwargs((), {**arguments, STATE: state}))
+            call = ArgsKwargs((), arguments)
             # Async tools run on this loop, plain ones in a thread, where they may block.
             if inspect.iscoroutinefunction(self.function):
-                return await self._adapter.validate_python(call)
-            result = await threads.run(self._adapter.validate_python, call)
+                return await validate(call)
+            result = await threads.run(validate, call)
             return await result if inspect.isawaitable(result) else result
+        except ToolError:
+            raise
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             at = ".".join(str(step) for step in first["loc"])
@@ -204,7 +242,8 @@ def _reply_or_error(reply: Any, error: str | None) -> Any:
 class ToolBox:
     """Tools of one trial, with the call count of each."""
 
-    def __init__(self, tools: Sequence[LoadedTool]) -> None:
+    def __init__(self, tools: Sequence[LoadedTool], session: Session | None = None) -> None:
+        self._session = session
         self._tools = {tool.spec.name: tool for tool in tools}
         self._calls: dict[str, int] = {}
 
@@ -218,7 +257,7 @@ class ToolBox:
         # Counted before the arguments are validated: a rejected call is a call too.
         earlier = self._calls.get(name, 0)
         self._calls[name] = earlier + 1
-        return await tool.call(tool.accept(arguments), earlier)
+        return await tool.call(tool.accept(arguments), earlier, self._session)
 
 
 def as_text(value: Any) -> str:

@@ -9,8 +9,10 @@ json` both are one JSON object:
 
 Only `answer` (or `error`) is required. The last line of standard output that is a JSON object is
 the reply, so a program may print other text before it. A line `{"checkpoint": …}` at any time saves
-state; a resumed trial gets it back as `checkpoint` next to `input`. With `protocol: text` both are
-plain text. Spans sent to OTEL_EXPORTER_OTLP_ENDPOINT under TRACEPARENT join the trial's trace.
+state; a resumed trial gets it back as `checkpoint` next to `input`. In a conversation the process
+lives until its end: each turn is a line in (with `session` and `history`) and a line out; a program
+that exits after a reply is started again. With `protocol: text` both are plain text. Spans sent to
+OTEL_EXPORTER_OTLP_ENDPOINT under TRACEPARENT join the trial's trace.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from pydantic import BeforeValidator, Field
@@ -43,6 +45,9 @@ from proctor.agents.base import (
 from proctor.agents.checkpoint import Checkpoint
 from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
+
+if TYPE_CHECKING:
+    from proctor.agents.session import Session
 
 # Maximum bytes of standard output; a program that writes more is out of control.
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -115,6 +120,8 @@ class CommandAgentConfig(AgentConfig):
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the process, send the input and wait; the process never outlives the trial."""
+        if request.session is not None and self.protocol == "json":
+            return await self._turn(request, request.session)
         mark = secrets.token_hex(16)
         child = await self._start(request, mark)
         try:
@@ -124,19 +131,44 @@ class CommandAgentConfig(AgentConfig):
             await end_processes(child, mark)
             raise
         if child.returncode:
-            last = stderr.strip().splitlines()[-1:] or [""]
-            end = f"the command exited with code {child.returncode}"
-            if child.returncode in (-signal.SIGKILL, KILLED_IN_SHELL):
-                end += " (SIGKILL, as the system sends it when memory runs out)"
-            # Anything may send the signal; only this says that a limit was reached.
-            exhausted = last[0].startswith("MemoryError")
-            raise AgentError(
-                f"{end}: {last[0]}".rstrip(": "),
-                category=RESOURCE_LIMIT if exhausted else AGENT_ERROR,
-            )
+            raise _died(child.returncode, stderr)
         if self.protocol == "text":
             return as_reply(out.decode(errors="replace").strip())
         return _parse_reply(out)
+
+    async def _turn(self, request: AgentRequest, session: Session) -> AgentReply:
+        """Send one turn to the process of the conversation, started if it is not running."""
+        program: _Program | None = session.memory.get("command")
+        replied = program is not None
+        while True:
+            if program is None or program.child.returncode is not None:
+                mark = secrets.token_hex(16)
+                child = await self._start(request, mark)
+                assert child.stderr is not None
+                program = _Program(child, mark, asyncio.ensure_future(read_tail(child.stderr)))
+                session.memory["command"] = program
+                session.on_close(program.end)
+            child = program.child
+            assert child.stdin is not None
+            assert child.stdout is not None
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                child.stdin.write(self._input_bytes(request))
+                await child.stdin.drain()
+            read = 0
+            while line := await child.stdout.readline():
+                read += len(line)
+                if read > MAX_OUTPUT:
+                    raise AgentError(f"the command wrote more than {MAX_OUTPUT // 2**20} MB")
+                if line.lstrip().startswith(b"{"):
+                    with contextlib.suppress(msgspec.DecodeError):
+                        found = msgspec.json.decode(line, type=dict[str, Any])
+                        if found.keys() & {"answer", "output", "error"}:
+                            return _parse_reply(line)
+            code = await child.wait()
+            # A program for single questions exits after its reply, perhaps only now.
+            if code or not replied:
+                raise _died(code, await program.stderr)
+            replied = False
 
     def _input_bytes(self, request: AgentRequest) -> bytes:
         if self.protocol == "text":
@@ -150,6 +182,8 @@ class CommandAgentConfig(AgentConfig):
             "params": request.params,
             "workdir": str(request.workdir),
         }
+        if request.session is not None:
+            job |= {"session": request.session.id, "history": request.history}
         if (state := request.checkpoint.load()) is not None:
             job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
@@ -191,6 +225,32 @@ class CommandAgentConfig(AgentConfig):
                 hint = f"chmod +x {program}"
             message = f"cannot run {program}: {error.strerror}"
             raise AgentError(message, category="", hint=hint) from None
+
+
+class _Program(NamedTuple):
+    """The process of a conversation."""
+
+    child: asyncio.subprocess.Process
+    mark: str
+    stderr: asyncio.Future[str]
+
+    async def end(self) -> None:
+        """End the process with everything it started."""
+        self.stderr.cancel()
+        await end_processes(self.child, self.mark)
+
+
+def _died(code: int, stderr: str) -> AgentError:
+    """Return the error for a command that exited without a reply."""
+    last = stderr.strip().splitlines()[-1:] or [""]
+    end = f"the command exited with code {code}"
+    if code in (-signal.SIGKILL, KILLED_IN_SHELL):
+        end += " (SIGKILL, as the system sends it when memory runs out)"
+    # Anything may send the signal; only this says that a limit was reached.
+    exhausted = last[0].startswith("MemoryError")
+    return AgentError(
+        f"{end}: {last[0]}".rstrip(": "), category=RESOURCE_LIMIT if exhausted else AGENT_ERROR
+    )
 
 
 async def _converse(

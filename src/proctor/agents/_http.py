@@ -1,17 +1,20 @@
-"""Call an HTTP endpoint: one POST per trial, or one for each step of a long trial.
+"""Call an HTTP endpoint: one POST per trial or turn, or one for each step of a long trial.
 
 The body is the input under `input_key` with the trial's metadata next to it (or exactly `body`,
-with `{input}` filled in); a JMESPath expression extracts the answer from the reply. A reply of just
-`{"checkpoint": …}` means that the trial is unfinished: the state is saved and sent with the next
-request as `checkpoint` next to the input, also when a trial is resumed. The header `traceparent`
-carries the trial's trace: spans that the service exports to the receiver at `otlp_port` join it.
+with `{input}`, `{session}` and `{messages}` filled in); a JMESPath expression extracts the answer
+from the reply. In a conversation `session` is the same in every turn, and `messages` holds all
+turns so far, for services without a memory. A reply of just `{"checkpoint": …}` means that the
+trial is unfinished: the state is saved and sent with the next request as `checkpoint` next to the
+input, also when a trial is resumed. The header `traceparent` carries the trial's trace: spans that
+the service exports to the receiver at `otlp_port` join it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache
 from ssl import SSLContext
@@ -64,7 +67,7 @@ class HttpAgentConfig(AgentConfig):
     input_key: str = "input"
     """Key of the input in the body."""
     body: dict[str, Any] | None = None
-    """Custom body; the text `{input}` in it is replaced by the input."""
+    """Custom body; the texts `{input}`, `{session}` and `{messages}` in it are replaced."""
     answer: str | None = None
     """JMESPath of the answer in a JSON reply; default: the common places."""
     request_timeout: Annotated[float, Field(gt=0)] = 120.0
@@ -190,11 +193,13 @@ class HttpAgentConfig(AgentConfig):
 
     def _body(self, request: AgentRequest, state: Any) -> Any:
         if self.body is not None:
-            return _fill(self.body, request.input)
+            return _fill(self.body, _placeholders(request))
+        session = request.session
         return {
             self.input_key: request.input,
             "case": request.case,
             "seed": request.seed,
+            **({} if session is None else {"session": session.id, "messages": _messages(request)}),
             **({"params": request.params} if request.params else {}),
             **({CHECKPOINT: state} if state is not None else {}),
         }
@@ -254,14 +259,27 @@ def _first_value(document: Any, paths: Sequence[str]) -> Any:
     )
 
 
-def _fill(template: Any, value: Any) -> Any:
+def _messages(request: AgentRequest) -> list[Mapping[str, Any]]:
+    """Return the conversation up to and with this input."""
+    return [*request.history, {"role": "user", "content": request.input}]
+
+
+def _placeholders(request: AgentRequest) -> dict[str, Any]:
+    session = request.trace_id if request.session is None else request.session.id
+    return {"{input}": request.input, "{session}": session, "{messages}": _messages(request)}
+
+
+def _fill(template: Any, values: Mapping[str, Any]) -> Any:
+    """Return the template with its placeholders replaced; one alone keeps the value's type."""
     if isinstance(template, dict):
         entries = cast("dict[str, Any]", template)
-        return {key: _fill(item, value) for key, item in entries.items()}
+        return {key: _fill(item, values) for key, item in entries.items()}
     if isinstance(template, list):
-        return [_fill(item, value) for item in cast("list[Any]", template)]
-    if template == "{input}":
-        return value
-    if isinstance(template, str) and "{input}" in template:
-        return template.replace("{input}", as_reply(value).answer)
-    return template
+        return [_fill(item, values) for item in cast("list[Any]", template)]
+    if not isinstance(template, str):
+        return template
+    if template in values:
+        return values[template]
+    # In one pass: the input may contain the text of another placeholder.
+    found = re.split("(" + "|".join(map(re.escape, values)) + ")", template)
+    return "".join(as_reply(values[part]).answer if part in values else part for part in found)

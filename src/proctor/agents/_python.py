@@ -1,8 +1,10 @@
 """Run a Python callable: `module:function`, a class, or the object itself.
 
 The callable takes only the input or, by name, any of input, seed, workdir, params, checkpoint,
-request; a first argument of any other name is the input. It may be plain (run in a thread) or
-async. `isolation: process` gives every trial its own process.
+request, history, state, session; a first argument of any other name is the input. It may be plain
+(run in a thread) or async. In a conversation it is called for each turn: a function takes
+`history`, a class keeps its own state, since one instance has the whole conversation. `isolation:
+process` gives every trial its own process.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from proctor.trace.model import Observable
 # Hex digits of a file's digest: enough to make a collision by chance practically impossible.
 DIGEST = 16
 
-_BY_NAME = ("input", "seed", "workdir", "params", "checkpoint", "request")
+_BY_NAME = (
+    "input", "seed", "workdir", "params", "checkpoint", "request", "history", "state", "session",
+)  # fmt: skip
 
 
 class PythonAgentConfig(AgentConfig):

@@ -417,7 +417,7 @@ class ActionTurn(AgentRequest):
     """Request to an agent at one step of an episode."""
 
     __slots__ = (
-        "_trial", "actions", "history", "last", "max_steps", "observation", "picture", "step",
+        "_trial", "actions", "last", "max_steps", "observation", "picture", "step",
         "task",
     )  # fmt: skip
 

@@ -9,8 +9,9 @@ directory.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import msgspec
 from pydantic import Field
@@ -23,6 +24,9 @@ from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, Trace
 from proctor.trace.model import Observable
+
+if TYPE_CHECKING:
+    from proctor.agents.session import Session
 
 AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
 """Categories of trials that failed by the agent's own fault, before any check."""
@@ -89,11 +93,14 @@ class AgentRequest:
     __slots__ = (
         "_checkpoint",
         "_states",
+        "_whole",
         "case",
+        "history",
         "index",
         "input",
         "params",
         "seed",
+        "session",
         "startup",
         "timeout",
         "trace_id",
@@ -113,6 +120,8 @@ class AgentRequest:
         trace_id: str | None = None,
         timeout: float | None = None,
         states: tuple[CheckpointStore, str] | None = None,
+        session: Session | None = None,
+        whole: AgentRequest | None = None,
     ) -> None:
         self.input = input
         self.case = case
@@ -126,8 +135,25 @@ class AgentRequest:
         """Where an agent adds up what its own start takes: that is not part of its latency."""
         self.used_workdir: Path | None = None
         """The private directory, if the agent used it."""
+        self.session = session
+        """The conversation this is a turn of; None for a single question."""
+        self.history: Sequence[Mapping[str, Any]] = ()
+        """The earlier messages of the conversation: `role` (user, assistant) and `content`."""
         self._checkpoint: Checkpoint | None = None
         self._states = states
+        self._whole = whole
+
+    def turn(self, message: str, session: Session, timeout: float | None) -> AgentRequest:
+        """Return the request of one turn; its working directory is that of the whole trial."""
+        turn = AgentRequest(message, **self.trial_fields(), session=session, whole=self)
+        turn.timeout, turn.startup, turn.history = timeout, self.startup, [*session.history]
+        return turn
+
+    @property
+    def state(self) -> Any:
+        """The data that the trial's tools share (`state:` of the case), if any."""
+        held = None if self.session is None else self.session.state
+        return None if held is None else held.value
 
     def trial_fields(self) -> dict[str, Any]:
         """Return the fields that identify the trial, for a request that is part of it."""
@@ -151,6 +177,8 @@ class AgentRequest:
         """Return a private directory for this trial, created on first use and removed
         afterwards.
         """
+        if self._whole is not None:
+            return self._whole.workdir
         if self.used_workdir is None:
             self.used_workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
         return self.used_workdir

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from proctor.spec.load import load_suite, restore_suite
     from proctor.spec.located import SourceLocation, SpecError, SpecProblem
     from proctor.spec.select import Filter, parse_filter, select_cases
-    from proctor.spec.suite import AgentRef, Case, CustomCheck, JudgeConfig, Suite
+    from proctor.spec.suite import AgentRef, Case, CustomCheck, JudgeConfig, Suite, Turn
 
 __all__ = [
     "AgentRef",
@@ -28,6 +28,7 @@ __all__ = [
     "SpecError",
     "SpecProblem",
     "Suite",
+    "Turn",
     "checks_of",
     "load_configuration",
     "load_suite",

@@ -30,7 +30,7 @@ from proctor.spec.validation import Fault
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge
-    from proctor.spec.suite import Case, CustomCheck
+    from proctor.spec.suite import Case, CustomCheck, Turn
     from proctor.trace import Trace
 
 # 1 is for the judges of correctness: they run after the checks that need no model.
@@ -42,13 +42,8 @@ def checks_of(case: Case) -> tuple[Check, ...]:
 
     Custom checks are imported here: `ProctorError` says which cannot be used, before a trial runs.
     """
-    checks = [
-        *(check for layer in (case.correctness, case.path, case.cost) for check in layer.checks()),
-        *(_custom(case, written) for written in cast("Sequence[CustomCheck]", case.checks)),
-        *(assertion_check(written) for written in case.assertions),
-    ]
     settled: list[Check] = []
-    for check, check_id in zip(checks, check_ids(case), strict=True):
+    for check, check_id in zip(_checks(case), check_ids(case), strict=True):
         blocking, weight = check.blocking, check.counted
         if check_id in case.required:
             # A check that blocks also counts, even one of weight 0 such as path and cost.
@@ -60,19 +55,47 @@ def checks_of(case: Case) -> tuple[Check, ...]:
     return tuple(settled)
 
 
+def _checks(case: Case) -> list[Check]:
+    """Return the checks of a case as they are declared; those of a conversation come last."""
+    checks = _written(case, case)
+    if case.turns or case.user or case.state or case.approvals:
+        from proctor.conversations.checks import UserFidelity, turn_check
+
+        for number, turn in enumerate(cast("Sequence[Turn]", case.turns), 1):
+            checks += [turn_check(number, check) for check in _written(turn, case)]
+        expected = [each and each.expect for each in (case.state, case.approvals)]
+        checks += [check for check in expected if check is not None]
+        if case.user is not None and case.user.model is not None:
+            checks.append(UserFidelity())
+    return checks
+
+
+def _written(part: Case | Turn, case: Case) -> list[Check]:
+    return [
+        *(check for layer in (part.correctness, part.path, part.cost) for check in layer.checks()),
+        *(_custom(case, written) for written in cast("Sequence[CustomCheck]", part.checks)),
+        *(assertion_check(written) for written in part.assertions),
+    ]
+
+
 def check_ids(case: Case) -> list[str]:
-    """Return the ids of a case's checks, as written: layers, custom, assertions."""
-    return unique(
-        [
-            *(
-                c.check
-                for layer in (case.correctness, case.path, case.cost)
-                for c in layer.checks()
-            ),
-            *(written.name for written in cast("Sequence[CustomCheck]", case.checks)),
-            *(str(assertion_check(written).id) for written in case.assertions),
-        ]
-    )
+    """Return the ids of a case's checks, as written: layers, custom, assertions, turns, state."""
+    ids = _ids(case)
+    for number, turn in enumerate(cast("Sequence[Turn]", case.turns), 1):
+        ids += [f"turn{number}.{name}" for name in unique(_ids(turn))]
+    expected = [each and each.expect for each in (case.state, case.approvals)]
+    ids += [check.id or check.check for check in expected if check is not None]
+    if case.user is not None and case.user.model is not None:
+        ids.append("user_fidelity")
+    return unique(ids)
+
+
+def _ids(part: Case | Turn) -> list[str]:
+    return [
+        *(c.check for layer in (part.correctness, part.path, part.cost) for c in layer.checks()),
+        *(written.name for written in cast("Sequence[CustomCheck]", part.checks)),
+        *(str(assertion_check(written).id) for written in part.assertions),
+    ]
 
 
 def unknown_names(case: Case) -> list[Fault]:

@@ -31,7 +31,15 @@ from proctor.spec.located import (
     renamed,
     tree_of,
 )
-from proctor.spec.suite import CASE_SPELLINGS, SUITE_SPELLINGS, Suite, repeated_ids, same_id, slug
+from proctor.spec.suite import (
+    CASE_SPELLINGS,
+    SUITE_SPELLINGS,
+    Suite,
+    first_message,
+    repeated_ids,
+    same_id,
+    slug,
+)
 from proctor.spec.validation import first_fault, validated
 from proctor.spec.yaml_reader import collector_paused, read
 
@@ -111,7 +119,7 @@ def prepared(tree: Tree) -> Tree:
         case = renamed(written, CASE_SPELLINGS)
         if base is not None and isinstance(case.value, dict):
             case = merged(base, case)
-        own, given = case.child("id"), case.child("input")
+        own, given = case.child("id"), case.child("input") or _first_message(case)
         lacks_id = own is None or own.value is None
         # A broken input has its own problem; two of them would also repeat an id.
         usable = given and given.value is not None and not any(p.broken for p in given.walk())
@@ -121,6 +129,14 @@ def prepared(tree: Tree) -> Tree:
             case = replace(case, value={**case.value, "id": made})
         items.append(case)
     return replace(tree, value={**tree.value, "cases": replace(cases, value=items)})
+
+
+def _first_message(case: Tree) -> Tree | None:
+    """Return the first message of a conversation, which names its case."""
+    if case.child("turns") is None and case.child("user") is None:
+        return None
+    message = first_message(plain(case, as_written=True))
+    return None if message is None else Tree(case.place, message)
 
 
 def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
@@ -181,6 +197,9 @@ MANY = "experiments"
 """The key of a file, or the name in a module, that holds several experiments."""
 
 _OF_EXPERIMENTS = {"seeds", "params", "sample", "exclude", "set", "output", "limits", "filter"}
+CASE_KEYS = {"input", "query", "turns", "user"}
+"""Keys of which every case of a suite has one."""
+
 _OF_SUITES = {"queries", "defaults", "baselines", "agent"}
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py")
@@ -199,7 +218,7 @@ def is_experiment(tree: Tree) -> bool:
     if cases is not None and isinstance(cases.value, list) and cases.value:
         return all(
             isinstance(item.value, str)
-            or (isinstance(item.value, dict) and not {"input", "query"} & set(item.value))
+            or (isinstance(item.value, dict) and not CASE_KEYS & set(item.value))
             for item in cases.value
         ) and any(isinstance(i.value, str) or i.child("suite") is not None for i in cases.value)
     # Without usable cases, the keys decide: most are allowed in one kind of file only.

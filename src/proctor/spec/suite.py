@@ -29,6 +29,8 @@ from pydantic import (
 from proctor.checks.base import Check, Share, Weight, short_for
 from proctor.checks.custom import written_check
 from proctor.checks.layers import Assertion, Correctness, CostChecks, PathChecks
+from proctor.conversations.checks import ApprovalOptions, StateOptions
+from proctor.conversations.user import SimulatedUser
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.trial import OnAgentError
@@ -286,13 +288,62 @@ else:
     Tags = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
+class Turn(Strict):
+    """One message of the user in a conversation, with the checks of the answer to it."""
+
+    user: Annotated[str, Field(min_length=1)]
+    """The message; `{name}` is replaced by a value that an earlier turn saved."""
+    save: dict[str, str] = Field(default_factory=dict[str, str])
+    """Name → regular expression: its first group (or its match) in the answer is saved. If the
+    answer has none, the conversation ends."""
+    correctness: Correctness = Correctness()
+    """Checks of the answer of this turn. A failure blocks."""
+    path: PathChecks = PathChecks()
+    """Checks of the path of this turn."""
+    cost: CostChecks = CostChecks()
+    """Checks of cost and time of this turn."""
+    checks: Checks = ()
+    """Custom checks of this turn."""
+    assertions: tuple[Assertion, ...] = ()
+    """The same checks as a flat list."""
+
+    @field_validator("save")
+    @classmethod
+    def _are_patterns(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, pattern in value.items():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{name}: not a regular expression: {error}") from None
+        return value
+
+
+def _turn(value: Any) -> Any:
+    return {"user": value} if isinstance(value, str) else value
+
+
+if TYPE_CHECKING:
+    Turns = Sequence[Turn | str]
+else:
+    Turns = tuple[Annotated[Turn, BeforeValidator(_turn, json_schema_input_type=str | Turn)], ...]
+
+
 class Case(Strict):
     """One input for an agent, with the checks its answer must pass."""
 
     id: Annotated[str, AfterValidator(valid_id)] = ""
     """Stable and unique in its suite; derived from the input by default."""
     input: Any
-    """Input of the agent: text, or anything structured. Also written `query`."""
+    """Input of the agent: text, or anything structured. Also written `query`. A conversation has
+    `turns` or a `user` instead."""
+    turns: Turns = ()
+    """Messages of the user, one after the other, each with its own checks."""
+    user: SimulatedUser | None = None
+    """A simulated user who talks to the agent."""
+    state: StateOptions | None = None
+    """Data that the tools of a trial read and write, and what it must be at the end."""
+    approvals: ApprovalOptions | None = None
+    """Who approves tool calls that need it."""
     description: str | None = None
     """Description, for people."""
     tags: Tags = ()
@@ -332,6 +383,8 @@ class Case(Strict):
         if not isinstance(data, dict):
             return data
         raw = cast("dict[str, Any]", data)
+        if raw.get("input") is None and (first := first_message(raw)) is not None:
+            raw = {**raw, "input": first}
         if raw.get("id") is None and raw.get("input") is not None:
             return {**raw, "id": slug(raw["input"])}
         return raw
@@ -342,6 +395,12 @@ class Case(Strict):
         if value is None or (isinstance(value, str) and not value.strip()) or value in ({}, []):
             raise ValueError("the input is empty: write the agent's task")
         return value
+
+    @model_validator(mode="after")
+    def _one_conversation(self) -> Case:
+        if self.turns and self.user is not None:
+            raise ValueError("write `turns` or `user`, not both")
+        return self
 
     @model_validator(mode="after")
     def _names_are_checks(self) -> Case:
@@ -371,6 +430,24 @@ class Case(Strict):
     def put(self, place: SourceLocation, folder: Path) -> None:
         """Record the position of the case and the folder of its suite."""
         self._place, self._folder = place, folder
+
+
+def first_message(case: Mapping[str, Any]) -> str | None:
+    """Return the first message of a conversation as written: it names the case."""
+
+    def value(part: Any, key: str) -> Any:
+        fields: Any = part if isinstance(part, Mapping) else getattr(part, "__dict__", {})  # pyright: ignore[reportUnknownVariableType]
+        return fields.get(key)
+
+    if turns := case.get("turns"):
+        first = next(iter(turns), None) if isinstance(turns, list | tuple) else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        found = first if isinstance(first, str) else value(first, "user")
+    else:
+        user = case.get("user")
+        script: Any = value(user, "script")
+        start = next(iter(script.values()), None) if isinstance(script, Mapping) else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType, reportUnknownMemberType]
+        found = value(start, "say") or value(user, "opening") or value(user, "goal")
+    return found if isinstance(found, str) else None
 
 
 def spelled(data: Any, spellings: Mapping[str, str]) -> Any:

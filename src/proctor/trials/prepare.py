@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Map
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -420,6 +421,10 @@ def _prepared_cases(
                 logging.getLogger("proctor").warning("%s; skipped", problem)
         checks = () if case.checks and not code else checks_of(case)
         prepared[case.id] = PreparedCase(case, checks, case.threshold, saved)
+        if case.turns or case.user or case.state or case.approvals:
+            from proctor.conversations import converse
+
+            prepared[case.id].play = partial(converse, case)
     # A new case has no baseline yet, but a version that no case has is a typing error.
     used = {each.baseline.version for one in prepared.values() for each in one.baselines.values()}
     for version, why in missing.items():

@@ -61,7 +61,14 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
         }
         if self.recursion_limit is not None:
             options["recursion_limit"] = self.recursion_limit
-        state = await graph.ainvoke(self._state(request.input), options)
+        given, session = self._state(request.input), request.session
+        # A graph with a checkpointer remembers the thread by its id; others get all messages.
+        remembers = getattr(graph, "checkpointer", None) is not None
+        if session is not None and not remembers and self.input_key == "messages":
+            given = {"messages": [*session.memory.get(self.kind, ()), *given["messages"]]}
+        state = await graph.ainvoke(given, options)
+        if session is not None:
+            session.memory[self.kind] = as_mapping(state).get("messages", ())
         return self._reply(state)
 
     def _state(self, value: Any) -> Any:

@@ -65,12 +65,17 @@ class OpenAIAgentsConfig(FrameworkAgentConfig):
         value = request.input
         if not isinstance(value, str):
             value = [{"role": m.role, "content": m.content} for m in opening(None, value)]
+        session = request.session
+        if session is not None and (earlier := session.memory.get(self.kind)) is not None:
+            value = [*earlier, {"role": "user", "content": request.input}]
         # A context variable: trials that run in parallel have a book each.
         token = _book.set(SpanBook())
         try:
             result = await sdk.Runner.run(agent, value, **options)
         finally:
             _book.reset(token)
+        if session is not None:
+            session.memory[self.kind] = result.to_input_list()
         return reply_of(result.final_output)
 
 

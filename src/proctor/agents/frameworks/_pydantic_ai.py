@@ -51,7 +51,12 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
         deps = self.dependencies()
         if deps is not None:
             options["deps"] = deps
+        session = request.session
+        if session is not None:
+            options["message_history"] = session.memory.get(self.kind)
         result = await agent.run(prompt, **options)
+        if session is not None:
+            session.memory[self.kind] = result.all_messages()
         return reply_of(result.output)
 
 
