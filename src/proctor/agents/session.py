@@ -151,8 +151,11 @@ class ToolState:
         if isinstance(self.value, sqlite3.Connection):
             with self._lock:
                 return _rows(self.value)
+        value: Any = self.value
+        # An object of the user: its fields.
+        value = getattr(value, "__dict__", value)
         # A copy: the document goes on changing.
-        return msgspec.json.decode(msgspec.json.encode(json_value(self.value)))
+        return msgspec.json.decode(msgspec.json.encode(json_value(value)))
 
     def close(self) -> None:
         """Release a database."""

@@ -159,7 +159,6 @@ class _Watched:
         faults: list[UserFault] = []
         for _ in range(ATTEMPTS):
             message = await self._played.next(history, remark)
-            about["user_messages"] += 1
             about["user_tokens"] += message.tokens
             said = [{"role": "user", "content": message.text}] if message.text is not None else []
             earlier = len(history) // 2
@@ -167,6 +166,7 @@ class _Watched:
             faults = [fault for fault in found if fault.turn > earlier]
             if message.text == "":
                 faults = [UserFault("stopped_early", earlier + 1, "says nothing")]
+            about["user_messages"] += message.text is not None or bool(faults)
             if not faults:
                 return message
             about["rejected_messages"] += 1
