@@ -20,9 +20,11 @@ class GoldAgent:
         self.turns = 0
 
     def calls(self, case: str) -> list[dict]:
+        """Return the calls to make."""
         return TASKS[case]
 
     def __call__(self, request: proctor.agents.AgentRequest) -> str:
+        """Answer one turn."""
         self.turns += 1
         if self.turns > 1:
             return "That is all I can do; a shipped or delivered order cannot be changed."
@@ -36,4 +38,5 @@ class CarelessAgent(GoldAgent):
     """Leaves out the last call."""
 
     def calls(self, case: str) -> list[dict]:
+        """Return all calls but the last."""
         return super().calls(case)[:-1]

@@ -1,6 +1,6 @@
-"""The tools of a retail support desk. Each takes the trial's data as `state` and changes it in place.
+"""The tools of a retail support desk: each takes the trial's data as `state` and changes it.
 
-The rules of the shop (policies.md) are enforced where a real shop would enforce them: an order that
+The rules of the shop are enforced where a real shop would enforce them: an order that
 has been delivered cannot be cancelled, a refund goes to a payment method of the customer.
 """
 
@@ -37,19 +37,20 @@ def get_policy(state: Data, topic: str) -> str:
 
 def find_product(state: Data, name: str) -> list[Data]:
     """Return the products whose name contains a text, with price and stock."""
-    found = [
+    return [
         {"sku": sku, **product}
         for sku, product in state["products"].items()
         if name.lower() in product["name"].lower()
     ]
-    return found
 
 
 def cancel_order(state: Data, order_id: str, reason: str) -> str:
     """Cancel a pending order; reason: no longer needed, or ordered by mistake."""
     order = _order(state, order_id)
     if order["status"] != "pending":
-        raise ValueError(f"order {order_id} is {order['status']}; only pending orders are cancelled")
+        raise ValueError(
+            f"order {order_id} is {order['status']}; only pending orders are cancelled"
+        )
     if reason not in ("no longer needed", "ordered by mistake"):
         raise ValueError("reason is 'no longer needed' or 'ordered by mistake'")
     order["status"], order["reason"] = "cancelled", reason
@@ -69,7 +70,9 @@ def return_items(state: Data, order_id: str, skus: list[str], refund_to: str) ->
     """Take items of a delivered order back; refund_to is a payment method of the customer."""
     order = _order(state, order_id)
     if order["status"] != "delivered":
-        raise ValueError(f"order {order_id} is {order['status']}; only delivered items are returned")
+        raise ValueError(
+            f"order {order_id} is {order['status']}; only delivered items are returned"
+        )
     if refund_to not in state["customers"][order["customer"]]["payments"]:
         raise ValueError(f"the customer has no payment method {refund_to}")
     if missing := [sku for sku in skus if sku not in order["items"]]:

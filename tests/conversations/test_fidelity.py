@@ -1,8 +1,8 @@
 """Faults of simulated users: planted ones are found, honest conversations are left alone.
 
 The conversations are made from sentences written for this test, in five domains: an honest user
-asks, is asked for facts, gives them one at a time, and leaves when the matter is settled or refused.
-A planted fault replaces one message, at a seeded place.
+asks, is asked for facts, gives them one at a time, and leaves when the matter is settled or
+refused. A planted fault replaces one message, at a seeded place.
 """
 
 from random import Random
@@ -201,8 +201,8 @@ def honest(domain: str, random: Random) -> tuple[SimulatedUser, list[dict[str, s
 
 
 def faulty(kind: str, index: int) -> tuple[SimulatedUser, list[dict[str, str]], bool]:
-    random = Random(f"{kind}/{index}")  # noqa: S311 (repeatable)
-    user, said, stopped = honest(list(DOMAINS)[index % 5], random)
+    random = Random(f"{kind}/{index}")
+    user, said, _ = honest(list(DOMAINS)[index % 5], random)
     messages = [place for place, each in enumerate(said) if each["role"] == "user"]
     if kind == "stopped_early":
         # After the first question and before the matter is settled.
@@ -233,7 +233,7 @@ def test_planted_faults_are_found_and_honest_users_are_left_alone() -> None:
         for kind, (user, said, stopped) in planted
         if not user_faults(user, said, stopped=stopped)
     ]
-    random = Random(20)  # noqa: S311 (repeatable)
+    random = Random(20)
     alarms = []
     for index in range(200):
         user, said, stopped = honest(list(DOMAINS)[index % 5], random)

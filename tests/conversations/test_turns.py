@@ -12,7 +12,7 @@ import pytest
 import proctor
 from proctor.agents.base import AgentRequest
 from proctor.agents.registry import agent_config
-from proctor.agents.session import Session
+from proctor.agents.session import AgentSession
 from proctor.conversations import turn_of
 from proctor.llm import MockLLM
 from proctor.spec import SpecError, load_suite
@@ -207,7 +207,7 @@ def test_a_program_gets_a_line_for_each_turn(tmp_path: Path, program: str) -> No
 async def framework_turns(kind: str, target: Any) -> str:
     config = agent_config({"kind": kind, "target": "x:y"})
     config._object = target
-    session = Session("s")
+    session = AgentSession("s")
     whole = AgentRequest("x", trace_id="t")
     reply = await config.create().run(whole.turn("my name is Ada", session, None))
     session.history += [

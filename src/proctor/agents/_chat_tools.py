@@ -24,7 +24,7 @@ from proctor.sanitize import json_bytes, json_value
 from proctor.strict import Strict
 
 if TYPE_CHECKING:
-    from proctor.agents.session import Session
+    from proctor.agents.session import AgentSession
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -173,7 +173,9 @@ class LoadedTool:
             raise ToolError(f"invalid arguments: {at + ': ' if at else ''}{first.message}")
         return cast("dict[str, Any]", arguments)
 
-    async def call(self, arguments: dict[str, Any], earlier: int, session: Session | None) -> Any:
+    async def call(
+        self, arguments: dict[str, Any], earlier: int, session: AgentSession | None
+    ) -> Any:
         """Return the result of the tool after `earlier` calls in this trial."""
         if self.config.approval:
             asked = (False, "the case has no approver")
@@ -194,7 +196,7 @@ class LoadedTool:
             raise ToolError("no reply is defined for these arguments")
         return _reply_or_error(config.reply, config.error)
 
-    async def _call_function(self, arguments: dict[str, Any], session: Session | None) -> Any:
+    async def _call_function(self, arguments: dict[str, Any], session: AgentSession | None) -> Any:
         validate = self._adapter.validate_python
         try:
             if self.takes_state:
@@ -242,7 +244,7 @@ def _reply_or_error(reply: Any, error: str | None) -> Any:
 class ToolBox:
     """Tools of one trial, with the call count of each."""
 
-    def __init__(self, tools: Sequence[LoadedTool], session: Session | None = None) -> None:
+    def __init__(self, tools: Sequence[LoadedTool], session: AgentSession | None = None) -> None:
         self._session = session
         self._tools = {tool.spec.name: tool for tool in tools}
         self._calls: dict[str, int] = {}

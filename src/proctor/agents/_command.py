@@ -47,7 +47,7 @@ from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
 
 if TYPE_CHECKING:
-    from proctor.agents.session import Session
+    from proctor.agents.session import AgentSession
 
 # Maximum bytes of standard output; a program that writes more is out of control.
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -136,7 +136,7 @@ class CommandAgentConfig(AgentConfig):
             return as_reply(out.decode(errors="replace").strip())
         return _parse_reply(out)
 
-    async def _turn(self, request: AgentRequest, session: Session) -> AgentReply:
+    async def _turn(self, request: AgentRequest, session: AgentSession) -> AgentReply:
         """Send one turn to the process of the conversation, started if it is not running."""
         program: _Program | None = session.memory.get("command")
         replied = program is not None

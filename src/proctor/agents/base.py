@@ -26,7 +26,7 @@ from proctor.trace import Span, Trace
 from proctor.trace.model import Observable
 
 if TYPE_CHECKING:
-    from proctor.agents.session import Session
+    from proctor.agents.session import AgentSession
 
 AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
 """Categories of trials that failed by the agent's own fault, before any check."""
@@ -120,7 +120,7 @@ class AgentRequest:
         trace_id: str | None = None,
         timeout: float | None = None,
         states: tuple[CheckpointStore, str] | None = None,
-        session: Session | None = None,
+        session: AgentSession | None = None,
         whole: AgentRequest | None = None,
     ) -> None:
         self.input = input
@@ -143,7 +143,7 @@ class AgentRequest:
         self._states = states
         self._whole = whole
 
-    def turn(self, message: str, session: Session, timeout: float | None) -> AgentRequest:
+    def turn(self, message: str, session: AgentSession, timeout: float | None) -> AgentRequest:
         """Return the request of one turn; its working directory is that of the whole trial."""
         turn = AgentRequest(message, **self.trial_fields(), session=session, whole=self)
         turn.timeout, turn.startup, turn.history = timeout, self.startup, [*session.history]

@@ -223,7 +223,7 @@ class ApprovalRule(Strict):
 Approver = Callable[[str, Any], Awaitable[tuple[bool, str]]]
 
 
-class Session:
+class AgentSession:
     """One conversation of an agent."""
 
     def __init__(

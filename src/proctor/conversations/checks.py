@@ -122,7 +122,7 @@ class UserFidelity(Check):
 # -- the final data of the tools ------------------------------------------------------------------
 
 
-class SqlCondition(Strict):
+class StateQuery(Strict):
     """A query over the final database, and the rows it must give."""
 
     query: str = Field(min_length=1)
@@ -143,7 +143,7 @@ class StateCheck(Check):
     """Every change by dotted path, and no other; null is a removal."""
     jmespath: dict[str, Any] = Field(default_factory=dict[str, Any])
     """JMESPath over the final state → the value it must have."""
-    sql: tuple[SqlCondition, ...] = ()
+    sql: tuple[StateQuery, ...] = ()
     """Queries over a final database."""
     gold: tuple[GoldCall, ...] | None = None
     """Calls that solve the task: the final state must be the one they lead to."""
@@ -202,7 +202,7 @@ def _same_writes(expected: dict[str, Any], made: dict[str, Any]) -> CheckResult:
     return failed(found, expected=expected, actual=made)
 
 
-def _queried(condition: SqlCondition, final: Any) -> CheckResult:
+def _queried(condition: StateQuery, final: Any) -> CheckResult:
     """Run a query over the tables of a recorded state."""
     database = sqlite3.connect(":memory:")
     try:

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from proctor.agents.base import Agent, AgentReply, AgentRequest
-from proctor.agents.session import Session, by_rules, writes
+from proctor.agents.session import AgentSession, by_rules, writes
 from proctor.conversations.fidelity import UserFault, user_faults
 from proctor.conversations.user import (
     ModelUser,
@@ -56,7 +56,7 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
     state = None if case.state is None else case.state.create(case.folder)
     before = None if state is None else state.snapshot()
     approver = by_rules(case.approvals.rules) if case.approvals is not None else None
-    session = Session(request.trace_id or request.trial or case.id, state, approver)
+    session = AgentSession(request.trace_id or request.trial or case.id, state, approver)
     about: dict[str, Any] = {"turns": 0, "ended": ""}
     user: _User
     if case.user is None:
