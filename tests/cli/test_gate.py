@@ -228,10 +228,11 @@ def test_impossible_wishes_are_usage_errors(tmp_path, capsys, args, said):
 
 
 def test_a_run_that_is_its_own_baseline_is_told(tmp_path, capsys):
-    """R-Q2: tagging the candidate before it is judged makes a gate that never fails."""
-    run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="only")
-    command(["gate", str(run), "--against", str(run)])
-    assert "note: candidate and reference are the same run" in capsys.readouterr().out
+    """R-Q2: tagging the candidate before it is judged would make a gate that never fails: it is
+    refused, also where the run is large enough for NO REGRESSION."""
+    run = made_run(tmp_path, {"x": suite([(18, 20)] * 40)}, name="only")
+    assert command(["gate", str(run), "--against", str(run)]) == 2
+    assert "candidate and reference are the same run" in capsys.readouterr().err
 
 
 def test_runs_of_one_commit_with_different_changes_differ(work):

@@ -1,14 +1,17 @@
 """Seeds are instances: `compare`, `gate` and `leaderboard` pair them, and say what they claim."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from result_parts import trial, write_run
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
 from proctor.cli.main import run as command
 from proctor.results import query
@@ -252,6 +255,80 @@ def test_pass_at_k_is_per_instance(tmp_path, capsys):
         0.5,
         0.5,
     )
+
+
+def test_every_surface_counts_instances(tmp_path, capsys):
+    """R-Q1: rates and intervals of `results`, `leaderboard` and Python are over instances. One case
+    × 20 seeds × 10 equal trials are 20 observations (the t interval of their mean, turned into
+    Wilson's, is far from that of 200 trials), and a seed with fewer judged trials weighs the same.
+    """
+    half = grid(1, 20, lambda case, seed: seed % 2, trials=10)
+    uneven = {("t0", 0): [1.0], ("t0", 1): [0.0] * 3, ("t1", 0): [1.0] * 2, ("t1", 1): [0.0] * 5}
+    runs = [made(tmp_path, "half", {"x": half}), made(tmp_path, "uneven", {"x": uneven})]
+    # By hand: n_eff = p(1 − p) / SE², scaled by the quantiles of t.
+    spread = 0.5 * (20 / 19) ** 0.5 / 20**0.5
+    scale = (stats.t.ppf(0.975, 199) / stats.t.ppf(0.975, 19)) ** 2
+    bounds = proportion_confint(0.5 * (n_eff := 0.25 / spread**2 * scale), n_eff, method="wilson")
+    for run in runs:
+        (row,) = facts(capsys, tmp_path, "results", run)["groups"]
+        (place,) = facts(capsys, tmp_path, "leaderboard", run)["rows"]
+        python = query(run, results=tmp_path)
+        rate = python.pass_rate()
+        found = [row["pass_rate"], place["pass_rate"], asdict(rate)]
+        assert [each["value"] for each in found] == [0.5] * 3
+        assert len({(each["low"], each["high"], each["cases"]) for each in found}) == 1
+        # Scores that are passes have the same mean.
+        scores = (row["score"]["value"], place["score"]["value"], python.mean("score").value)
+        assert scores == (0.5,) * 3
+        if run == runs[0]:
+            assert (rate.low, rate.high) == pytest.approx(bounds)
+            assert (rate.cases, rate.n) == (1, 200)
+    text = told(capsys, tmp_path, "results", runs[0])
+    assert "of a single case: intervals are for instances (seeds) like these" in text
+    assert "(of each seed of a case)" in told(capsys, tmp_path, "results", runs[1])
+    # Exactly these instances: their repeats leave little open.
+    suite = query(runs[0], results=tmp_path).pass_rate(estimand="suite")
+    assert (suite.estimand, suite.value) == ("suite", 0.5)
+    assert suite.high - suite.low < (bounds[1] - bounds[0]) / 3
+
+
+def test_a_run_is_ranked_once(tmp_path, capsys):
+    """R-Q3: the same run twice is no second entrant."""
+    run = made(tmp_path, "one", {"x": grid(1, 5, lambda *_: 1)})
+    assert command(["leaderboard", run, "latest", "--results", str(tmp_path)]) == 2
+    assert "the same trials are no second observation" in capsys.readouterr().err
+
+
+def test_a_population_is_settled_by_more_cases(tmp_path, capsys):
+    """R-Q2: 2 cases × 30 equal seeds show nothing about other cases, however many trials: the gate
+    names no drop it could find and asks for cases (59 equal ones rule out 5 points); with one case,
+    for seeds. Where the score is open, the advice is about the score."""
+    for cases, unit, more in ((2, "case", 57), (1, "seed", 29)):
+        scores = grid(cases, 30, lambda case, seed: seed % 2)
+        runs = [made(tmp_path, f"{name}{cases}", {"x": scores}) for name in "ab"]
+        gate = ("gate", runs[1], "--against", runs[0], "--estimand", "population")
+        text = told(capsys, tmp_path, *gate)
+        assert f"advice: {more} more {unit}s in both runs would settle it" in text
+        assert ("2 cases: below 5 no drop is significant" in text) == (cases == 2)
+        found = facts(capsys, tmp_path, *gate)["arms"][0]["gate"]
+        assert found["advice"]["more_trials"] is None
+        assert found["detectable"]["effect"] is None
+
+    def noisy(drop: float) -> dict:
+        return {
+            (f"c{at:02}", None): [0.9 - drop + 0.1 * (n % 2) * (-1) ** at for n in range(2)]
+            for at in range(30)
+        }
+
+    runs = [made(tmp_path, name, {"x": noisy(drop)}) for name, drop in (("c", 0), ("d", 0.03))]
+    found = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
+    assert found["reason"].startswith("the score: the drop seen is 3 points, but")
+    score = found["arms"][0]["gate"]["score"]
+    # The bound falls with the root of the trials: 2 of them now, 2 points to tell, power 0.8.
+    z = stats.norm.ppf([0.95, 0.8])
+    half = score["drop_at_most"] - score["drop"]
+    needed = 2 * (half / z[0] * z.sum() / 0.02) ** 2
+    assert found["arms"][0]["gate"]["advice"]["more_trials"] == math.ceil(needed) - 2
 
 
 def test_a_changed_case_is_not_ranked_on(tmp_path, capsys):

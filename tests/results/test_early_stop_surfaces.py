@@ -150,6 +150,7 @@ def test_the_gate_gives_no_bound(stopped: Path, tmp_path: Path) -> None:
     gates = {arm["name"]: arm["gate"] for arm in json.loads(done.stdout)["arms"]}
     for figures in (gates["a"], gates["a"]["score"]):
         assert [figures[name] for name in ("p_value", "adjusted", "drop_at_most")] == [None] * 3
+    assert (gates["a"]["detectable"]["effect"], gates["a"]["advice"]) == (None, None)
     assert gates["b"]["drop_at_most"] is not None
     shown = proctor("gate", *runs).stdout
     assert "a: NOT COMPARABLE\n  drop −52.1 points, at most – (one-sided 95 %), p –" in shown

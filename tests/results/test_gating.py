@@ -104,11 +104,11 @@ def test_looks_on_record_count_for_every_later_judgement(tmp_path):
     extended = {"extensions": [{"at": "x", "trials": 5, "looks": 3}]}
     runs = [
         Run(made_run(tmp_path, {"x": GOOD}, name=name, spec=spec))
-        for name, spec in (("one", extended), ("two", {}))
+        for name, spec in (("one", extended), ("two", {}), ("three", {}))
     ]
-    assert judge_runs(*runs).alpha_each == pytest.approx(0.05 / 3)
-    assert "3 looks" in judge_runs(*runs).error_rate
-    assert judge_runs(runs[1], runs[1]).alpha_each == 0.05
+    assert judge_runs(*runs[:2]).alpha_each == pytest.approx(0.05 / 3)
+    assert "3 looks" in judge_runs(*runs[:2]).error_rate
+    assert judge_runs(*runs[1:]).alpha_each == 0.05
 
 
 def test_changed_conditions_are_not_a_regression(tmp_path):

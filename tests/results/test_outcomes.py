@@ -130,11 +130,12 @@ def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:
     ]
     folder = write_run(tmp_path, trials, cases=cases)
     (outcomes,) = outcomes_of(Run(folder.path))
-    assert outcomes.clusters == ("one", "one", "two")
+    assert outcomes.clustering.keys == ("one", "one", "two")
+    assert outcomes.clustering.unit == "cluster"
     from proctor.stats.intervals import population_rate
 
     asked = query(results=tmp_path).pass_rate()
-    expected = population_rate(outcomes.counts, clusters=outcomes.clusters)
+    expected = population_rate(outcomes.counts, clusters=outcomes.clustering.keys)
     assert (asked.low, asked.high) == pytest.approx((expected.low, expected.high))
     assert asked.low != population_rate(outcomes.counts).low
 

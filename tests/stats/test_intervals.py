@@ -122,7 +122,7 @@ def test_one_case_has_a_rate_and_no_interval():
     """R-Q1: one case cannot say how cases differ."""
     found = population_rate([(4, 5), (0, 0)])
     assert (found.value, found.low, found.high, found.left_out) == (0.8, None, None, 1)
-    assert "one cluster" in found.reason
+    assert "one case gives no information" in found.reason
 
 
 def test_a_coarser_cluster_widens_the_interval():

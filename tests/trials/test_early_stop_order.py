@@ -70,3 +70,5 @@ def test_failures_are_counted_over_the_trials_that_count(tmp_path: Path) -> None
     shown = proctor("report", only_run(tmp_path / "r")).stdout
     assert "0 of 1 judged trial" in shown
     assert "expected_in_answer: 1 of 1 trial" in shown
+    status = proctor("runs", "status", only_run(tmp_path / "r")).stdout
+    assert f"{len(ran)}/{len(ran)} done · 0/1 passed · {len(ran) - 1} after an early stop" in status

@@ -115,13 +115,17 @@ def status(ctx: click.Context, run: str | None, root: Path, as_json: bool) -> No
 
 
 def _recounted(path: Path, sign: Sign) -> Sign:
-    """Count the trials of a dead run from its journal: its last beat was seconds too early."""
+    """Count the trials of a run that is over as every other command does.
+
+    The last beat of a dead run was seconds too early, and a running session cannot know yet which
+    trials ended after an early stop.
+    """
     from msgspec.structs import replace
 
     from proctor.runs.heartbeat import Life
     from proctor.runs.run import Run
 
-    if sign.life != Life.DEAD or sign.beat is None:
+    if sign.life in (Life.ALIVE, Life.STALLED) or sign.beat is None:
         return sign
     try:
         run = Run(path)
@@ -132,8 +136,8 @@ def _recounted(path: Path, sign: Sign) -> Sign:
     beat = replace(
         sign.beat,
         **{name: getattr(totals, name) for name in same},
-        planned=planned,
-        done=totals.trials,
+        planned=planned + totals.after_stop,
+        done=totals.trials + totals.after_stop,
         not_needed=0,
         running=0,
         failed=totals.failed + totals.hard_fail,
@@ -185,6 +189,8 @@ def _counts(beat: Beat) -> list[str]:
     judged = beat.passed + beat.failed
     parts += [f"{beat.passed}/{judged} passed"] if judged else []
     parts += [f"{beat.errors} could not be judged"] if beat.errors else []
+    after = beat.done - judged - beat.errors - beat.cancelled
+    parts += [f"{after} after an early stop, not counted"] if after else []
     cost, judges = money(beat.cost_usd, beat.unpriced_calls), money(beat.judge_cost_usd)
     parts += [cost] if cost else []
     parts += [f"judges {judges}"] if judges else []

@@ -439,7 +439,7 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
             f" score p {p_text(score.adjusted)}"
         )
     yield f"  {line(arm.about, 300)}"
-    yield f"  {gate.n} judged trials of both runs; {gate.method}"
+    yield f"  {plural(gate.n, 'judged trial')} of both runs; {gate.method}"
     power = gate.detectable
     smallest = f"{in_points(power.effect)} with power {power.power:g}"
     yield f"  smallest drop these runs would find: {smallest if power.effect else power.reason}"

@@ -117,18 +117,27 @@ ESTIMANDS = {
 
 
 def estimand_note(intervals: Sequence[Interval]) -> Iterator[str]:
-    """Yield what the intervals of rates over several cases are about."""
-    for estimand in dict.fromkeys(each.estimand for each in intervals if each.cases > 1):
+    """Yield what the intervals of rates are about.
+
+    Of a case with one instance, both estimands are its own rate.
+    """
+    over = [each for each in intervals if each.n_eff is not None]
+    for estimand in dict.fromkeys(each.estimand for each in over):
         yield ESTIMANDS[estimand]
+    if any(each.estimand == "population" and each.cases == 1 for each in over):
+        yield "of a single case: intervals are for instances (seeds) like these"
 
 
 def weight_note(rates: Iterable[tuple[float | None, int, int]]) -> Iterator[str]:
-    """Yield why a rate differs from passed of judged trials: every case has the same weight."""
+    """Yield why a rate differs from passed of judged trials: instances have the same weight."""
     if any(
         rate is not None and judged and percent(rate) != percent(passed / judged)
         for rate, passed, judged in rates
     ):
-        yield "a rate is the mean of the rates of its cases, whatever their number of trials"
+        yield (
+            "a rate is the mean of the rates of its cases (of each seed of a case),"
+            " whatever their number of trials"
+        )
 
 
 def board_note(board: Leaderboard) -> Iterator[str]:

@@ -1,21 +1,21 @@
 """Aggregate a selection of trials; each figure states its denominator and its exclusions.
 
-A figure that is not defined is None with a reason. The unit of a mean is the cell (one case, agent
-and set of parameters): trials of one case are not independent, so a case with more trials does not
-weigh more.
+A figure that is not defined is None with a reason. The unit of a mean is the instance (one case,
+agent and set of parameters under one seed): its trials are not independent, so one with more trials
+does not weigh more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
 from proctor.formatting import plural
-from proctor.results.outcomes import CaseOutcome, Excluded
+from proctor.results.outcomes import CaseOutcome, Clustering, Excluded, clustering_of
 from proctor.runs.trial import CellKey, params_key
 from proctor.stats.intervals import (
     bootstrap_over_cases,
@@ -27,7 +27,7 @@ from proctor.stats.intervals import (
 from proctor.stats.types import LEVEL, STOPPED, CaseCounts, Estimand, Interval
 
 Over = Literal["cases", "trials"]
-"""Unit of a figure: one value per cell (its mean), or one value per trial."""
+"""Unit of a figure: one value per instance of a case (its mean), or one value per trial."""
 
 OF_JUDGED = frozenset({"score", "passed", "latency_ms"})
 """Columns aggregated over judged trials; others (cost, tokens, …) use all counted trials."""
@@ -141,6 +141,13 @@ def cell_of(agent: str, params: str | None, case: str) -> CellKey:
     return CellKey(case, agent, params_key(decoded))
 
 
+class Instance(NamedTuple):
+    """A cell under one seed; `label` sets it apart from other instances of its case."""
+
+    cell: CellKey
+    label: str
+
+
 class Spread(msgspec.Struct, frozen=True):
     """How much the counted, judged trials of a group differ; None where undefined."""
 
@@ -214,7 +221,7 @@ FLAT = (
 
 def group_row(
     key: dict[str, Any],
-    cells: Mapping[CellKey, TrialTally],
+    instances: Mapping[Instance, TrialTally],
     clusters: Mapping[str, str],
     level: float = LEVEL,
     *,
@@ -222,13 +229,18 @@ def group_row(
     estimand: Estimand = "population",
     selected_by: str | None = None,
 ) -> GroupRow:
-    """Build the row of a group from its cells; `selected_by` is an outcome that selected them."""
+    """Build the row of a group from its instances; `selected_by` is an outcome that selected them.
+
+    A cost per pass is of draws, as the rate is: instances of one case are not independent.
+    """
     total = TrialTally()
-    for one in cells.values():
+    by_draw: dict[str, TrialTally] = defaultdict(TrialTally)
+    for draw, one in zip(_clustering(instances, clusters).keys, instances.values(), strict=True):
         total.add(one)
+        by_draw[draw].add(one)
     return GroupRow(
         key=key,
-        cases=len({cell.case for cell in cells}),
+        cases=len({each.cell.case for each in instances}),
         trials=total.trials,
         judged=total.judged,
         passed=total.passed,
@@ -236,13 +248,13 @@ def group_row(
         cancelled=total.cancelled,
         after_stop=total.after_stop,
         stopped=total.stopped,
-        pass_rate=rate_of(cells, level, clusters, estimand=estimand, selected_by=selected_by),
-        score=mean_score(cells, total),
+        pass_rate=rate_of(instances, level, clusters, estimand=estimand, selected_by=selected_by),
+        score=mean_score(instances.values(), total),
         spread=spread,
         cost_usd=total.known_cost_usd,
         cost_of=total.costed,
         unpriced_calls=total.unpriced_calls,
-        cost_per_pass_usd=cost_per_pass(cells.values(), level, selected_by),
+        cost_per_pass_usd=cost_per_pass(by_draw.values(), level, selected_by),
     )
 
 
@@ -280,65 +292,65 @@ def by_outcome(column: str | None) -> str:
     return f"selected by {column}, an outcome of the trials: their rate says nothing of the agent"
 
 
+def _clustering(instances: Iterable[Instance], clusters: Mapping[str, str] | None) -> Clustering:
+    cases = ((each.cell.case, each.label) for each in instances)
+    return clustering_of((case, (clusters or {}).get(case), label) for case, label in cases)
+
+
 def rate_of(
-    cells: Mapping[CellKey, TrialTally],
+    instances: Mapping[Instance, TrialTally],
     level: float = LEVEL,
     clusters: Mapping[str, str] | None = None,
     *,
     estimand: Estimand = "population",
     selected_by: str | None = None,
 ) -> Interval:
-    """Return the mean of the cells' pass rates, with an interval clustered by case.
+    """Return the mean of the instances' pass rates, with an interval clustered by case.
 
     Of trials selected by an outcome (`selected_by`) there is none: the selection made it.
 
     `clusters` maps a case to the cluster it shares with other cases, where it has one.
     """
-    counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in cells.values()]
-    stopped = any(t.stopped for t in cells.values())
-    cases = [cell.case for cell in cells]
+    counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in instances.values()]
+    stopped = any(t.stopped for t in instances.values())
+    clustering = _clustering(instances, clusters)
+    found = rate_over(counts, clustering, level=level, stopped=stopped, estimand=estimand)
     if selected_by is not None:
-        found = suite_rate(counts, level=level)
         return replace(without_bounds(found, by_outcome(selected_by)), value=None)
-    if estimand == "suite":
-        return rate_over(counts, level=level, stopped=stopped, estimand="suite")
-    if not clusters and len(set(cases)) == len(cases):
-        return rate_over(counts, level=level, stopped=stopped)
-    # The prefix keeps a lone case from sharing a cluster of the same name.
-    groups = [(clusters or {}).get(case, f"case {case}") for case in cases]
-    return rate_over(counts, clusters=groups, level=level, stopped=stopped)
+    return found
 
 
 def rate_over(
     counts: Sequence[CaseCounts],
+    clustering: Clustering,
     *,
-    clusters: Sequence[Hashable] | None = None,
     level: float = LEVEL,
     stopped: bool = False,
     estimand: Estimand = "population",
 ) -> Interval:
-    """Return the pass rate over cells; a single cell has its own rate and Wilson interval.
+    """Return the pass rate over instances; a single one has its own rate and Wilson interval.
 
-    After an early stop (`stopped`) a single cell has a confidence sequence and several have no
+    After an early stop (`stopped`) a single instance has a confidence sequence and several have no
     interval: the stopping has used up the guarantee of one at a fixed number of trials.
     """
-    # A clustered interval needs two cells: one says nothing about the variance between cases.
+    # A clustered interval needs two draws: one says nothing about the variance between them.
     judged = [row for row in counts if row.trials]
+    seen = {case for case, row in zip(clustering.cases, counts, strict=True) if row.trials}
+    of = {"cases": len(seen), "left_out": len(set(clustering.cases)) - len(seen)}
     if len(judged) == 1 or len(counts) == 1:
         of_cell = stopped_rate if stopped else case_rate
-        found = of_cell(*(judged or counts)[0][:2], level=level)
-        return replace(found, left_out=len(counts) - len(judged))
+        return replace(of_cell(*(judged or counts)[0][:2], level=level), **of)
     if estimand == "suite":
         rate = suite_rate(counts, level=level)
     else:
-        rate = population_rate(counts, clusters=clusters, level=level)
-    return without_bounds(rate, STOPPED) if stopped else rate
+        rate = population_rate(counts, clusters=clustering.keys, unit=clustering.unit, level=level)
+    return replace(without_bounds(rate, STOPPED) if stopped else rate, **of)
 
 
-def mean_score(cells: Mapping[CellKey, TrialTally], total: TrialTally) -> Figure:
-    """Return the mean of the cells' mean scores."""
-    # Mean of means: a case with more trials does not weigh more.
-    means = [t.score_sum / t.scored for t in cells.values() if t.scored]
+def mean_score(instances: Iterable[TrialTally], total: TrialTally) -> Figure:
+    """Return the mean of the instances' mean scores."""
+    # Mean of means: an instance with more trials does not weigh more.
+    means = [t.score_sum / t.scored for t in instances if t.scored]
     unscored = Excluded("trials", total.judged - total.scored, "judged without a score")
     return Figure(
         value=sum(means) / len(means) if means else None,
@@ -346,20 +358,24 @@ def mean_score(cells: Mapping[CellKey, TrialTally], total: TrialTally) -> Figure
         trials=total.scored,
         selected=total.trials,
         left_out=total.left_out + ((unscored,) if unscored.count else ()),
-        method="mean of the cells' means",
+        method="mean of the instances' means",
         reason=None if means else "no scored trial",
     )
 
 
 def tallies_by_group(
-    rows: Iterable[tuple[Any, ...]], keys: int
-) -> dict[tuple[Any, ...], dict[CellKey, TrialTally]]:
-    """Return tallies by group and cell; a row is group values, agent, params, case, `TALLY`."""
-    groups: dict[tuple[Any, ...], dict[CellKey, TrialTally]] = defaultdict(dict)
+    rows: Iterable[tuple[Any, ...]], keys: int, scenarios: Collection[str]
+) -> dict[tuple[Any, ...], dict[Instance, TrialTally]]:
+    """Return tallies by group and instance; a row is group values, agent, params, case, seed,
+    `TALLY`. Parameters of `scenarios` make other instances of a case, those of others do not.
+    """
+    groups: dict[tuple[Any, ...], dict[Instance, TrialTally]] = defaultdict(dict)
     for row in rows:
-        key, (agent, params, case) = row[:keys], row[keys : keys + 3]
+        key, (agent, params, case, seed) = row[:keys], row[keys : keys + 4]
         # SQL groups by the text of params; the same params in another order are one cell.
-        groups[key].setdefault(cell_of(agent, params, case), TrialTally()).add(
-            TrialTally(*row[keys + 3 :])
+        cell = cell_of(agent, params, case)
+        label = f"{cell.params if case in scenarios else ''} {seed}"
+        groups[key].setdefault(Instance(cell, label), TrialTally()).add(
+            TrialTally(*row[keys + 4 :])
         )
     return groups

@@ -299,6 +299,18 @@ class View:
             if CLUSTER in case.properties
         }
 
+    @cached_property
+    def scenarios(self) -> frozenset[str]:
+        """The cases, as `CASE_KEY` writes them, whose parameters make other instances of them."""
+        return frozenset(
+            f"{run.facts.name}/{case.id}"
+            for run in self.runs
+            # As above: most runs have none.
+            if b'"scenario"' in bytes(run.facts.cases)
+            for case in run.facts.case_list()
+            if case.scenario
+        )
+
     # -- connections ----------------------------------------------------------------------------
 
     @property

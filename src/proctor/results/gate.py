@@ -40,6 +40,7 @@ from proctor.stats.gate import (
     judge_flakiness,
     judge_gate,
 )
+from proctor.stats.types import STOPPED
 
 # Flakiness of each case by source: the agent, the judge and the infrastructure. Three rates with
 # their own denominators, never one label. A judge is only known to be flaky where it voted more
@@ -266,6 +267,12 @@ def judge_runs(
                 f"no case of the run matches {pattern!r}",
                 hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
             )
+    # Tagging the candidate as baseline before the gate is an easy mistake, and it would never fail.
+    if baseline.run_id == candidate.run_id:
+        raise ProctorError(
+            "candidate and reference are the same run: the same trials are no second observation",
+            hint="tag the reference before the candidate runs, or name another run",
+        )
     incomparable = changed_cases(baseline.spec, candidate.spec)
     # Bonferroni: a single false alarm, of any agent at any look, fails the whole gate.
     # NO REGRESSION must hold for every agent at once, so its bounds need no share of agents.
@@ -287,12 +294,6 @@ def judge_runs(
         verdict=verdict,
         trials=sum(arm.gate.n for arm in judged),
         reason=reason,
-    )
-    # Tagging the candidate as baseline before the gate is an easy mistake, and it never fails.
-    same_run = (
-        ("candidate and reference are the same run, so the gate cannot fail",)
-        if baseline.run_id == candidate.run_id
-        else ()
     )
     votes = judge_votes(candidate)
     missing = (
@@ -316,7 +317,6 @@ def judge_runs(
         ),
         history=(*history, look),
         notes=(
-            *same_run,
             *arms.notes,
             *remarks(baseline.spec, candidate.spec),
             *missing,
@@ -379,9 +379,14 @@ def judge_arm(
             " are biased and no test at a fixed number of trials is valid; run without --early-stop"
         )
         none = {"drop_at_most": None, "p_value": None, "adjusted": None}
-        score = None if gate.score is None else replace(gate.score, **none)
         gate = replace(
-            gate, verdict="NOT COMPARABLE", reason=reason, advice=None, score=score, **none
+            gate,
+            verdict="NOT COMPARABLE",
+            reason=reason,
+            advice=None,
+            score=None if gate.score is None else replace(gate.score, **none),
+            detectable=replace(gate.detectable, effect=None, reason=STOPPED),
+            **none,
         )
     # Last, because it overrides: one failure of a must-pass case needs no statistics.
     broken = tuple(

@@ -8,7 +8,7 @@ stopping no fixed-n test is valid, so none is made, as in a comparison.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +26,7 @@ from proctor.results.outcomes import (
     by_case,
     estimand_line,
     outcomes_of,
+    same_instance,
     unless_stopped,
 )
 from proctor.runs.folder import place_of, run_name
@@ -145,6 +146,13 @@ def entrants_of(runs: Sequence[Run], *, by_params: bool = False) -> tuple[Entran
 
     With `by_params` an agent under other parameters of a scenario is another one.
     """
+    ids = Counter(run.run_id for run in runs)
+    for run in runs:
+        if ids[run.run_id] > 1:
+            raise ProctorError(
+                f"{run_name(run.path)} is named twice: the same trials are no second observation",
+                hint="name each run once",
+            )
     seen = [(run, arm) for run in runs for arm in outcomes_of(run, by_params=by_params)]
     names = Counter(arm.name for _, arm in seen)
     hashes = {run.path: case_hashes(run.spec) if len(runs) > 1 else {} for run in runs}
@@ -289,29 +297,37 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
 def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardRow:
     seen = entrant.outcomes
     intervals: dict[str, Interval] = {}
-    for name in ("score", "cost_usd", "latency_ms"):
+    by_draw: dict[str, list[CaseOutcome]] = defaultdict(list)
+    for each, draw in zip(seen.instances, seen.clustering.keys, strict=True):
+        by_draw[draw].append(each)
+    scored = [
+        (value, draw, len(each.scores))
+        for each, draw in zip(seen.instances, seen.clustering.keys, strict=True)
+        if (value := each.mean_score) is not None
+    ]
+    score = bounded_mean(
+        [value for value, *_ in scored],
+        n=sum(count for *_, count in scored),
+        clusters=[draw for _, draw, _ in scored],
+        unit=seen.clustering.unit,
+        level=level,
+    )
+    of = len({case.case for case in seen.cases if case.scores})
+    intervals["score"] = replace(score, cases=of, left_out=len(seen.cases) - of)
+    for name in ("cost_usd", "latency_ms"):
         # With a single case its instances are the draws, as for the pass rate.
         draws = seen.cases if len(seen.cases) > 1 else seen.instances
-        rows = [(draw, value) for draw in draws if (value := METRICS[name](draw)) is not None]
-        values = [value for _, value in rows]
-        if name == "score":
-            scored = sum(len(draw.scores) for draw, _ in rows)
-            groups = [draw.cluster or f"draw {at}" for at, (draw, _) in enumerate(rows)]
-            clusters = groups if any(draw.cluster for draw, _ in rows) else None
-            interval = bounded_mean(values, n=scored, clusters=clusters, level=level)
-        else:
-            interval = bootstrap_over_cases(values, level=level, seed=seed)
+        values = [value for draw in draws if (value := METRICS[name](draw)) is not None]
+        interval = bootstrap_over_cases(values, level=level, seed=seed)
         intervals[name] = replace(interval, left_out=len(draws) - len(values))
     if seen.unpriced_calls:
         why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
         # The mean of what is known is no bound: the trials without a price may cost less.
         intervals["cost_usd"] = replace(without_bounds(intervals["cost_usd"], why), value=None)
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
-    rate = rate_over(seen.counts, clusters=seen.clusters, level=level, stopped=seen.stopped)
-    if len(seen.instances) > 1 and not seen.stopped and not any(c.cluster for c in seen.cases):
-        unit = "case" if len(seen.cases) > 1 else "instance of one case"
-        rate = replace(rate, method=f"wilson at effective n, clustered by {unit}")
-    intervals["pass_rate"] = rate
+    intervals["pass_rate"] = rate_over(
+        seen.counts, seen.clustering, level=level, stopped=seen.stopped
+    )
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     # The largest k that every judged instance can estimate: mixed seeds would look like luck.
     k = min((row.trials for row in seen.counts if row.trials), default=1)
@@ -328,7 +344,7 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         score=intervals["score"],
         score_std=describe(v for case in seen.cases for v in case.scores).deviation,
         cost_mean_usd=intervals["cost_usd"],
-        cost_per_pass_usd=cost_per_pass(seen.cases, level),
+        cost_per_pass_usd=cost_per_pass(map(same_instance, by_draw.values()), level),
         cost_usd=seen.known_cost_usd,
         unpriced_calls=seen.unpriced_calls,
         latency_p50_ms=percentile(latencies, 50),

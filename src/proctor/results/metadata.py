@@ -72,6 +72,8 @@ class CaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     properties: dict[str, Any] = {}
     threshold: float | None = None
     asked: int | None = None
+    scenario: bool = False
+    """Whether parameters make other instances of the case; those of other cases are the agent's."""
 
 
 class StoppedRows(NamedTuple):
@@ -124,6 +126,12 @@ def read_facts(run: Path) -> RunFacts | None:
     return facts if facts.version == VERSION else None
 
 
+def scenario_cases(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the cases of a run that are scenarios, by id."""
+    experiment = as_mapping(spec.get("experiment"))
+    return as_mapping(as_mapping(experiment.get("scenarios")).get("cases"))
+
+
 def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
     """Read the facts from the spec."""
     suite = as_mapping(spec.get("suite"))
@@ -131,6 +139,7 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
         str(case.get("id")): case
         for case in map(as_mapping, cast("list[Any]", suite.get("cases") or ()))
     }
+    scenarios = scenario_cases(spec)
     cases: dict[str, CaseMetadata] = {}
     for cell in map(as_mapping, cast("list[Any]", spec.get("cells") or ())):
         name = str(cell.get("case"))
@@ -145,6 +154,7 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
                 properties=dict(as_mapping(about.get("properties"))),
                 threshold=cell.get("threshold"),
                 asked=cell.get("trials"),
+                scenario=name in scenarios,
             )
     provenance = as_mapping(spec.get("provenance"))
     git = as_mapping(provenance.get("git"))

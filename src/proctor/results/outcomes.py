@@ -21,7 +21,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
-from proctor.results.metadata import CLUSTER, as_mapping, as_text
+from proctor.results.metadata import CLUSTER, as_mapping, as_text, scenario_cases
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
 from proctor.runs.journal import CountedLine
 from proctor.runs.run import Run
@@ -170,17 +170,9 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(instance.counts for instance in self.instances)
 
     @property
-    def clusters(self) -> tuple[str, ...] | None:
-        """Cluster of each instance, in the order of `instances`; None when all are independent.
-
-        Instances of one case are a cluster, unless it is the only case.
-        """
-        instances = self.instances
-        if not any(case.cluster for case in self.cases) and (
-            len(self.cases) < 2 or len(instances) == len(self.cases)
-        ):
-            return None
-        return tuple(cluster_of(instance) for instance in instances)
+    def clustering(self) -> Clustering:
+        """The draw of each instance, in the order of `instances`."""
+        return clustering_of((each.case, each.cluster, each.label) for each in self.instances)
 
     @property
     def trials(self) -> int:
@@ -239,6 +231,31 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 def cluster_of(case: CaseOutcome) -> str:
     """Return the cluster of a case; the prefix keeps a lone case out of a cluster of its name."""
     return case.cluster or f"case {case.case}"
+
+
+class Clustering(NamedTuple):
+    """The case of each instance of a figure, the draw it belongs to, and what a draw is."""
+
+    cases: tuple[str, ...]
+    keys: tuple[str, ...]
+    unit: str
+
+
+def clustering_of(instances: Iterable[tuple[str, str | None, str]]) -> Clustering:
+    """Return the draws of instances, each with its case, its cluster and its own label.
+
+    Instances of one case are one draw, and so are cases of one cluster. With a single case the
+    draws are its instances, and a claim is about instances of that case.
+    """
+    rows = list(instances)
+    cases = tuple(case for case, *_ in rows)
+    if any(cluster for _, cluster, _ in rows):
+        # The prefix keeps a lone case out of a cluster of its name.
+        keys = tuple(cluster or f"case {case}" for case, cluster, _ in rows)
+        return Clustering(cases, keys, "cluster")
+    if len(set(cases)) > 1 or len(rows) == 1:
+        return Clustering(cases, cases, "case")
+    return Clustering(cases, tuple(label for *_, label in rows), "instance of one case")
 
 
 JudgedTrial = TypeVar("JudgedTrial", Trial, CountedLine)
@@ -301,8 +318,7 @@ def outcomes_of(run: Run, *, by_params: bool = False) -> tuple[AgentOutcomes, ..
     Parameters of a scenario make other instances of it, which all agents share; those of other
     cases are the agent's. With `by_params` all of them are.
     """
-    experiment = as_mapping(run.spec.get("experiment"))
-    scenarios = as_mapping(as_mapping(experiment.get("scenarios")).get("cases"))
+    scenarios = scenario_cases(run.spec)
     plan, cases = planned_cells(run.spec), case_properties(run.spec)
     seen: dict[CellKey, dict[int | None, list[ObservedTrial[Trial]]]] = {
         key: defaultdict(list) for key in plan

@@ -24,6 +24,7 @@ from proctor.results.aggregate import (
     TALLY_COLUMNS,
     Figure,
     GroupRow,
+    Instance,
     Over,
     Percentiles,
     Spread,
@@ -45,7 +46,6 @@ from proctor.results.database import (
 )
 from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
-from proctor.runs.trial import CellKey
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Estimand, Interval
 
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from proctor.results.sql import SqlResult
     from proctor.stats.describe import Correlation
     from proctor.stats.intervals import PassK
+
+INSTANCE_COLUMNS = frozenset({"agent", "params", "case", "experiment", "axis_seed"})
+"""Columns that identify an instance."""
 
 JSON_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == "JSON")
 
@@ -94,27 +97,27 @@ class ResultSet:
     # -- figures ----------------------------------------------------------------------------------
 
     def mean(self, column: str = "score", *, over: Over = "cases") -> Figure:
-        """Return the mean of a column: over the cells' means, or over trials."""
+        """Return the mean of a column: over the instances' means, or over trials."""
         return self._figure(column, "avg", over)
 
     def std(self, column: str = "score", *, over: Over = "trials") -> Figure:
-        """Return the standard deviation (n − 1) over trials, or over the cells' means."""
+        """Return the standard deviation (n − 1) over trials, or over the instances' means."""
         return self._figure(column, "stddev_samp", over)
 
     def _figure(self, column: str, function: str, over: Over) -> Figure:
         value = self.number(column)
-        per_cell = "SELECT avg(x) AS x, count(x) AS k FROM v GROUP BY agent, params, key"
-        inner = per_cell if over == "cases" else "SELECT x, (x IS NOT NULL)::INT AS k FROM v"
+        each = "SELECT avg(x) AS x, count(x) AS k FROM v GROUP BY agent, params, key, axis_seed"
+        inner = each if over == "cases" else "SELECT x, (x IS NOT NULL)::INT AS k FROM v"
         sql = f"""
-            , v AS (SELECT {value.sql} AS x, agent, params::VARCHAR AS params, {CASE_KEY} AS key
-                    FROM trials WHERE {among(column)}),
+            , v AS (SELECT {value.sql} AS x, agent, params::VARCHAR AS params, {CASE_KEY} AS key,
+                           axis_seed FROM trials WHERE {among(column)}),
             u AS ({inner})
             SELECT {function}(x), count(x), coalesce(sum(k), 0)::BIGINT FROM u
         """  # noqa: S608 (from the table of columns)
-        needed = {value.base, "agent", "params", "case", "experiment", "counted", "judged"}
+        needed = {value.base, "counted", "judged"} | INSTANCE_COLUMNS
         statistic, n, trials = self.fetch(sql, needed)[0]
         total = self.tally()
-        unit = "the cells' means" if over == "cases" else "trials"
+        unit = "the instances' means" if over == "cases" else "trials"
         return Figure(
             value=None if statistic is None else float(statistic),
             n=n,
@@ -149,12 +152,13 @@ class ResultSet:
     def pass_rate(self, *, level: float = LEVEL, estimand: Estimand = "population") -> Interval:
         """Return the share of judged trials that passed, with its interval.
 
-        The mean of the cells' rates, clustered by case, or by the `cluster` property of the cases
-        (Wilson at the effective n); a single cell has Wilson's interval. With estimand "suite" the
-        interval is for exactly these cases. Trials selected by an outcome have no rate.
+        The mean of the instances' rates (a case under one seed), clustered by case, or by the
+        `cluster` property of the cases (Wilson at the effective n); with one case, by instance. A
+        single instance has Wilson's interval. With estimand "suite" the interval is for exactly
+        these cases. Trials selected by an outcome have no rate.
         """
         return rate_of(
-            self._cells(),
+            self._grouped(()).get((), {}),
             level,
             self._view.clusters,
             estimand=estimand,
@@ -193,21 +197,17 @@ class ResultSet:
         """Return passes, judged trials and errors of each instance (a cell under one seed), and
         whether a cell stopped early.
         """
-        cells = [
-            cell for by_cell in self._grouped(["axis_seed"]).values() for cell in by_cell.values()
-        ]
-        counts = [(cell.passed, cell.judged, cell.infra_error) for cell in cells]
-        return counts, any(cell.stopped for cell in cells)
+        found = self._grouped(()).get((), {}).values()
+        counts = [(each.passed, each.judged, each.infra_error) for each in found]
+        return counts, any(each.stopped for each in found)
 
-    def _cells(self) -> dict[CellKey, TrialTally]:
-        return self._grouped(()).get((), {})
-
-    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[CellKey, TrialTally]]:
+    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Instance, TrialTally]]:
         columns = [named(name) for name in names]
         keys = "".join(f"{column.sql}, " for column in columns)
-        sql = f"SELECT {keys}agent, params::VARCHAR, {CASE_KEY}, {TALLY} FROM trials GROUP BY ALL"  # noqa: S608 (from the table of columns)
-        needed = {"agent", "params", "case", "experiment"} | TALLY_COLUMNS
-        return tallies_by_group(self._keyed(sql, columns, needed), len(columns))
+        each = f"agent, params::VARCHAR, {CASE_KEY}, axis_seed"
+        sql = f"SELECT {keys}{each}, {TALLY} FROM trials GROUP BY ALL"  # noqa: S608 (from the table of columns)
+        rows = self._keyed(sql, columns, INSTANCE_COLUMNS | TALLY_COLUMNS)
+        return tallies_by_group(rows, len(columns), self._view.scenarios)
 
     def _keyed(
         self, sql: str, columns: Sequence[Named], needed: set[str] | frozenset[str]

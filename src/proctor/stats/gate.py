@@ -18,8 +18,23 @@ from typing import Literal, NamedTuple
 from proctor.errors import ProctorError
 from proctor.formatting import in_points, level_of, p_text, plural
 from proctor.stats._distributions import beta_cdf, normal_quantile
-from proctor.stats.compare import Compared, on_population, on_suite, scores_on_suite
-from proctor.stats.power import SampleSize, detectable_between, plan_suite, within_variance
+from proctor.stats.compare import (
+    Compared,
+    Draws,
+    draws_of,
+    gaps_of,
+    on_population,
+    on_suite,
+    scores_on_suite,
+)
+from proctor.stats.power import (
+    SampleSize,
+    detectable_between,
+    detectable_over,
+    more_draws,
+    plan_suite,
+    within_variance,
+)
 from proctor.stats.ranking import adjusted
 from proctor.stats.types import CaseCounts, Estimand, checked, mean, share
 
@@ -168,8 +183,9 @@ class GateRule:
 class Advice:
     """Trials to add to each case in each arm that would decide it if the observed drop persists.
 
-    `cases` dropped most. Extra trials on them alone are tested on the fresh trials only: they were
-    selected for looking bad.
+    For a population more trials of the same cases decide nothing: then `text` has the cases to add,
+    and `more_trials` is None. `cases` dropped most. Extra trials on them alone are tested on the
+    fresh trials only: they were selected for looking bad.
     """
 
     more_trials: int | None
@@ -260,11 +276,16 @@ def judge_gate(
     first, second = [before[name] for name in rows], [after[name] for name in rows]
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
     level = 2 * rule.bound_level - 1
+    n, rates = sum(row.trials for row in first + second), {"alpha": rule.alpha, "power": rule.power}
     if rule.estimand == "suite":
         found = on_suite(first, second, cases=keys, alternative="less", level=level)
+        draws, smallest = None, detectable_between(first, second, **rates)
     else:
-        rates = ([row.rate for row in first], [row.rate for row in second])
-        found = on_population(*rates, cases=keys, clusters=groups, alternative="less", level=level)
+        means = ([row.rate for row in first], [row.rate for row in second])
+        draws = draws_of(*means, cases=keys, clusters=groups)
+        found = on_population(*means, cases=keys, clusters=groups, alternative="less", level=level)
+        gaps = gaps_of(draws.first, draws.second)
+        smallest = detectable_over(gaps, n=n, unit=_drawn(draws), **rates)
     drop, at_most = _drop(found)
     score = None if scores is None else _score_drop(rows, keys, groups, scores, rule)
     # Both may fail the gate, so both share its error rate.
@@ -292,11 +313,14 @@ def judge_gate(
             verdict = "REGRESSION"
             reason = f"{kindest.reason}, errors counted in the candidate's favour; {too_many}"
     elif score is not None:
-        on_score = _verdict(score.drop, score.drop_at_most, score.adjusted, rule, "the score: ")
+        on_score = _verdict(score.drop, score.drop_at_most, score.adjusted, rule, _OF_SCORES)
         # The worse of the two: a regression of either, and no regression only of both.
         if _ORDER.index(on_score[0]) < _ORDER.index(verdict):
             verdict, reason = on_score
-    open_question = verdict == "INCONCLUSIVE" and not too_many and drop is not None
+    advice = None
+    if verdict == "INCONCLUSIVE" and not too_many and drop is not None:
+        on_scores = score if reason.startswith(_OF_SCORES) else None
+        advice = _advice(moves, drop, rule, draws, on_scores)
     return Gate(
         verdict=verdict,
         reason=reason,
@@ -304,15 +328,15 @@ def judge_gate(
         drop_at_most=at_most,
         p_value=found.test.p_value,
         rule=rule,
-        detectable=detectable_between(first, second, alpha=rule.alpha, power=rule.power),
-        n=sum(row.trials for row in first + second),
+        detectable=smallest,
+        n=n,
         cases=len(set(keys)),
         errors=errors,
         errored_of=errored_of,
         left_out=left_out,
         moves=moves,
         flaky=tuple(m.case for m in moves if case_flakiness(instances[m.case]).flaky),
-        advice=_advice(moves, drop, rule) if open_question and drop is not None else None,
+        advice=advice,
         instances=len(rows),
         adjusted=p_value,
         score=score,
@@ -320,6 +344,9 @@ def judge_gate(
         estimand=rule.estimand,
     )
 
+
+# How reasons begin that are about scores.
+_OF_SCORES = "the score: "
 
 # The worst verdict first: NOT COMPARABLE of scores means that there are none, and decides nothing.
 _ORDER: tuple[Verdict, ...] = ("REGRESSION", "INCONCLUSIVE", "NO REGRESSION", "NOT COMPARABLE")
@@ -438,10 +465,9 @@ def _verdict(
         )
     # Also where the drop is significant: below the margin it is too small to matter.
     if at_most < rule.margin:
-        return (
-            "NO REGRESSION",
-            f"{of}the drop is at most {in_points(at_most)}, below {in_points(rule.margin)}",
-        )
+        most, margin = in_points(at_most), in_points(rule.margin)
+        bound = f"below {margin}" if most == margin else f"at most {most}, below {margin}"
+        return "NO REGRESSION", f"{of}the drop is {bound}"
     if large:
         return "INCONCLUSIVE", f"{of}a drop of {in_points(drop)} may be noise ({shown})"
     most = in_points(at_most)
@@ -451,21 +477,48 @@ def _verdict(
     )
 
 
-def _advice(moves: Sequence[CaseChange], drop: float, rule: GateRule) -> Advice:
+def _advice(
+    moves: Sequence[CaseChange],
+    drop: float,
+    rule: GateRule,
+    draws: Draws | None,
+    score: ScoreDrop | None,
+) -> Advice:
+    """Return what would settle the pass rate, or the `score` if that is open.
+
+    `draws` are those of a population.
+    """
     worst = tuple(move.case for move in moves if move.drop > 0)[:_ADVISED]
     look = f" Look first at {', '.join(worst)}." if worst else ""
+    half = None
+    if score is not None and score.drop is not None and score.drop_at_most is not None:
+        drop, half = score.drop, score.drop_at_most - score.drop
     # The required resolution: a large drop from none, a small one from the margin.
     distance = drop if drop >= rule.margin - _SLACK else min(1.0, rule.margin - drop)
     if distance < rule.margin / 10:
         text = "The drop lies on the margin: no sensible number of trials settles that."
         return Advice(None, worst, text + look)
     fewest = min(min(move.baseline.trials, move.candidate.trials) for move in moves)
-    more = max(1, _trials_to_tell(moves, distance, rule) - fewest)
-    text = (
-        f"{plural(more, 'more trial')} a case in both runs would settle it"
-        " if the drop stays as seen."
-    )
-    return Advice(more, worst, text + look)
+    size = fewest if draws is None else len(draws.first)
+    if half is not None:
+        # The half-width of a bound falls with the root of the size.
+        z = normal_quantile(rule.bound_level)
+        reach = (normal_quantile(1 - rule.alpha) + normal_quantile(rule.power)) / z
+        more = math.ceil(size * (reach * half / distance) ** 2) - size
+    elif draws is None:
+        more = _trials_to_tell(moves, distance, rule) - fewest
+    else:
+        gaps = gaps_of(draws.first, draws.second)
+        more = more_draws(gaps, distance, alpha=rule.alpha, power=rule.power)
+    more, rest = max(1, more), "in both runs would settle it if the drop stays as seen."
+    if draws is None:
+        return Advice(more, worst, f"{plural(more, 'more trial')} a case {rest}{look}")
+    return Advice(None, worst, f"{plural(more, f'more {_drawn(draws)}')} {rest}{look}")
+
+
+def _drawn(draws: Draws) -> str:
+    """Return what users add to have more draws."""
+    return draws.unit if draws.unit in ("case", "cluster") else "seed"
 
 
 def _trials_to_tell(moves: Sequence[CaseChange], distance: float, rule: GateRule) -> int:

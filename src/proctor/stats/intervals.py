@@ -148,12 +148,13 @@ def population_rate(
     counts: Sequence[tuple[int, ...]],
     *,
     clusters: Sequence[Hashable] | None = None,
+    unit: str | None = None,
     level: float = LEVEL,
 ) -> Interval:
     """Return the pass rate in the population the cases were drawn from: Wilson at the effective n.
 
     The rate is the mean of the cases' rates. `clusters` names, case by case, what cases share (a
-    fixture, a document) when they were not drawn independently.
+    fixture, a document) when they were not drawn independently, and `unit` what a cluster is.
     """
     share(level, "level")
     if clusters is not None and len(clusters) != len(counts):
@@ -164,7 +165,8 @@ def population_rate(
     keys = clusters if clusters is not None else range(len(counts))
     groups = [key for key, row in zip(keys, counts, strict=True) if row[1]]
     n, cases, left_out = sum(row.trials for row in rows), len(rows), len(counts) - len(rows)
-    method = "wilson at effective n, clustered by " + ("case" if clusters is None else "cluster")
+    unit = unit or ("case" if clusters is None else "cluster")
+    method = f"wilson at effective n, clustered by {unit}"
 
     def undefined(value: float | None, reason: str) -> Interval:
         return Interval(
@@ -175,7 +177,7 @@ def population_rate(
         return undefined(None, "no judged trial")
     rates = [row.rate for row in rows]
     if len(set(groups)) < 2:
-        return undefined(math.fsum(rates) / cases, ONE_CLUSTER.format("cluster"))
+        return undefined(math.fsum(rates) / cases, ONE_CLUSTER.format(unit.partition(" ")[0]))
     rate, low, high, n_eff = _wilson_at_effective_n(rates, groups, n, level, float(n))
     return Interval(rate, low, high, level, method, "population", n, cases, left_out, n_eff)
 
@@ -214,6 +216,7 @@ def bounded_mean(
     n: int | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     clusters: Sequence[Hashable] | None = None,
+    unit: str | None = None,
     level: float = LEVEL,
 ) -> Interval:
     """Return the mean of one bounded value per case (its mean score): Wilson at the effective n.
@@ -231,11 +234,12 @@ def bounded_mean(
             f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
         )
     cases, trials = len(sample), max(len(sample), n or 0)
-    method = "wilson at effective n, clustered by " + ("case" if clusters is None else "cluster")
+    unit = unit or ("case" if clusters is None or len(sample) == 1 else "cluster")
+    method = f"wilson at effective n, clustered by {unit}"
     groups = range(cases) if clusters is None else clusters
     if len(set(groups)) < 2:
         mean = math.fsum(sample) / cases if cases else None
-        why = ONE_CLUSTER.format("case" if cases == 1 else "cluster") if cases else "no value"
+        why = ONE_CLUSTER.format(unit.partition(" ")[0]) if cases else "no value"
         return Interval(mean, None, None, level, method, "population", trials, cases, reason=why)
     span = most - least
     shares = [(value - least) / span for value in sample]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.stats._distributions import normal_quantile
-from proctor.stats.compare import arm_variance
+from proctor.stats.compare import arm_variance, mean_and_deviation
 from proctor.stats.types import Estimand, judged, paired, share
 
 
@@ -156,6 +157,46 @@ def detectable_between(
     error = math.sqrt(arm_variance(arms.first) + arm_variance(arms.second))
     before, after = (sum(row.trials for row in arm) / cases for arm in (arms.first, arms.second))
     return _found(error, cases, (before, after), arms.n, (alpha, power))
+
+
+def detectable_over(
+    gaps: Sequence[float],
+    *,
+    n: int,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    unit: str = "case",
+) -> SampleSize:
+    """Return the smallest drop that one difference per draw of a population could have shown.
+
+    Trials of the same draws do not make it smaller. `unit` is what a draw is.
+    """
+    draws, fewest = len(gaps), fewest_draws(alpha)
+    deviation = mean_and_deviation(gaps)[1] if draws > 1 else 0.0
+    trials = n / 2 / max(1, draws)
+    error = deviation / math.sqrt(max(1, draws))
+    found = _found(error, draws, (trials, trials), n, (alpha, power))
+    found = replace(found, estimand="population", method=f"between draws, one-sided alpha {alpha}")
+    if draws >= fewest:
+        return found
+    why = f"{plural(draws, unit)}: below {fewest} no drop is significant at alpha {alpha:g}"
+    return replace(found, effect=None, reason=why)
+
+
+def fewest_draws(alpha: float) -> int:
+    """Return the fewest draws that can be significant: signs that all agree have p = 2^−draws."""
+    return _ceil(-math.log2(alpha))
+
+
+def more_draws(
+    gaps: Sequence[float], distance: float, *, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Return how many more draws distinguish drops that are `distance` apart."""
+    deviation = mean_and_deviation(gaps)[1] if len(gaps) > 1 else 0.0
+    # Draws that all agree leave open that another kind has a share as large as the distance.
+    agreed = _ceil(math.log(alpha) / math.log1p(-min(distance, 0.999)))
+    varied = _ceil((_quantiles(alpha, power) * deviation / distance) ** 2)
+    return max(1, max(varied or agreed, fewest_draws(alpha)) - len(gaps))
 
 
 def _found(

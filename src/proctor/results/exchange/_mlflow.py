@@ -165,8 +165,8 @@ def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
-    rate = rate_over(outcomes.counts, clusters=outcomes.clusters, stopped=outcomes.stopped)
-    means = [case.mean_score for case in outcomes.cases if case.mean_score is not None]
+    rate = rate_over(outcomes.counts, outcomes.clustering, stopped=outcomes.stopped)
+    means = [each.mean_score for each in outcomes.instances if each.mean_score is not None]
     metrics: dict[str, float | None] = {
         "pass_rate": rate.value,
         "pass_rate_low": rate.low,
