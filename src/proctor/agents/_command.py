@@ -13,6 +13,11 @@ state; a resumed trial gets it back as `checkpoint` next to `input`. In a conver
 lives until its end: each turn is a line in (with `session` and `history`) and a line out; a program
 that exits after a reply is started again. With `protocol: text` both are plain text. Spans sent to
 OTEL_EXPORTER_OTLP_ENDPOINT under TRACEPARENT join the trial's trace.
+
+In the command and its variables, `{input}` is the input, `{input_file}` a file that holds it,
+`{workspace}` the folder to work in and `{gateway}` the trial's address at the model gateway. A
+command that names its input gets nothing on standard input. With `gateway: true` the program's
+model calls go through the gateway (`proctor.gateway`), which makes them spans.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -43,6 +49,8 @@ from proctor.agents.base import (
     as_reply,
 )
 from proctor.agents.checkpoint import Checkpoint
+from proctor.background import threads
+from proctor.gateway.options import GatewayOptions
 from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
 
@@ -103,6 +111,8 @@ class CommandAgentConfig(AgentConfig):
     """Format of input and answer."""
     env: dict[str, str] = Field(default_factory=dict)
     """Additional environment variables."""
+    gateway: GatewayOptions | bool = False
+    """Whether, and how, its model calls go through the model gateway."""
     base_dir: Path | None = Field(default=None, exclude=True)
     """Base folder of relative program paths: the suite's folder."""
 
@@ -120,30 +130,102 @@ class CommandAgentConfig(AgentConfig):
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the process, send the input and wait; the process never outlives the trial."""
+        places = self.places(request)
+        if self.gateway is False:
+            return await self._reply(request, places, {})
+        from proctor.gateway.calls import GatewaySession, SpanSink
+        from proctor.gateway.server import shared_gateway
+
+        # In a thread: the first trial loads the server.
+        gateway = await threads.run(shared_gateway)
+        conversation = request.session
+        async with contextlib.AsyncExitStack() as stack:
+            sink = SpanSink.of_capture()
+            calls = None if conversation is None else conversation.memory.get("gateway")
+            if calls is None:
+                options = GatewayOptions() if self.gateway is True else self.gateway
+                folders = (str(request.workdir), request.workdir.name, places["{workspace}"])
+                calls = GatewaySession(sink, options, request.seed, request.prices, folders)
+                await stack.enter_async_context(gateway.session(calls))
+                if conversation is not None:
+                    # The process keeps the address of its first turn.
+                    conversation.memory["gateway"] = calls
+                    conversation.on_close(stack.pop_all().aclose)
+            calls.sink = sink
+            places["{gateway}"] = gateway.address(calls)
+            try:
+                reply = await self._reply(request, places, gateway.environment(calls))
+            except AgentError as error:
+                if calls.refused is not None:
+                    message = f"{calls.refused}; {error.message}"
+                    raise AgentError(message, category=RESOURCE_LIMIT) from error
+                if calls.failure is not None:
+                    # The agent failed because its model did: that says nothing about the agent.
+                    status, reason = calls.failure
+                    message = f"{error.message}; the last model call failed: {reason}"
+                    raise AgentError(message, transient=True, status_code=status or None) from error
+                raise
+        if calls.calls and (trace := current_trace()) is not None:
+            trace.observe("model_calls", "tool_calls", "arguments")
+        return reply
+
+    def places(self, request: AgentRequest) -> dict[str, str]:
+        """Return what the placeholders of the command stand for."""
+        value = request.input
+        text = (
+            value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+        )
+        workspace = getattr(request, "workspace", None) or request.workdir
+        places = {"{input}": text, "{workspace}": str(workspace)}
+        if self._names("{input_file}"):
+            file = request.workdir / ".proctor-input"
+            file.write_text(text, encoding="utf-8")
+            places["{input_file}"] = str(file)
+        return places
+
+    def _names(self, *placeholders: str) -> bool:
+        written = (*self.command, *self.env.values())
+        return any(each in text for text in written for each in placeholders)
+
+    async def _reply(
+        self, request: AgentRequest, places: dict[str, str], variables: dict[str, str]
+    ) -> AgentReply:
         if request.session is not None and self.protocol == "json":
-            return await self._turn(request, request.session)
+            return await self._turn(request, request.session, places, variables)
         mark = secrets.token_hex(16)
-        child = await self._start(request, mark)
+        child = await self._start(request, mark, places, variables)
+        named = self._names("{input}", "{input_file}")
+        question = b"" if named else self._input_bytes(request)
         try:
             checkpoint = request.checkpoint if self.protocol == "json" else None
-            out, stderr = await _converse(child, self._input_bytes(request), checkpoint, mark)
+            out, stderr = await _converse(child, question, checkpoint, mark)
         except BaseException:
             await end_processes(child, mark)
             raise
-        if child.returncode:
-            raise _died(child.returncode, stderr)
+        return self.reply(out, stderr, child.returncode or 0, places)
+
+    def reply(self, out: bytes, stderr: str, code: int, places: dict[str, str]) -> AgentReply:
+        """Return the reply that a finished process wrote, or raise what its end means."""
+        if code:
+            raise _died(code, stderr)
         if self.protocol == "text":
             return as_reply(out.decode(errors="replace").strip())
         return _parse_reply(out)
 
-    async def _turn(self, request: AgentRequest, session: AgentSession) -> AgentReply:
+    async def _turn(
+        self,
+        request: AgentRequest,
+        session: AgentSession,
+        places: dict[str, str],
+        variables: dict[str, str],
+    ) -> AgentReply:
         """Send one turn to the process of the conversation, started if it is not running."""
         program: _Program | None = session.memory.get("command")
         replied = program is not None
         while True:
             if program is None or program.child.returncode is not None:
                 mark = secrets.token_hex(16)
-                child = await self._start(request, mark)
+                child = await self._start(request, mark, places, variables)
                 assert child.stderr is not None
                 program = _Program(child, mark, asyncio.ensure_future(read_tail(child.stderr)))
                 session.memory["command"] = program
@@ -188,7 +270,9 @@ class CommandAgentConfig(AgentConfig):
             job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
-    async def _start(self, request: AgentRequest, mark: str) -> asyncio.subprocess.Process:
+    async def _start(
+        self, request: AgentRequest, mark: str, places: dict[str, str], variables: dict[str, str]
+    ) -> asyncio.subprocess.Process:
         from proctor.agents._otlp_receiver import shared_receiver
 
         # One receiver per process: the trace id assigns spans to trials.
@@ -205,6 +289,8 @@ class CommandAgentConfig(AgentConfig):
                 else argument
                 for argument in arguments
             ]
+        arguments = [_expanded(argument, places) for argument in arguments]
+        own = {name: _expanded(value, places) for name, value in self.env.items()}
         try:
             return await asyncio.create_subprocess_exec(
                 program,
@@ -212,8 +298,8 @@ class CommandAgentConfig(AgentConfig):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **receiver.environment(), **self.env, MARK: mark},
-                cwd=request.workdir,
+                env={**os.environ, **receiver.environment(), **variables, **own, MARK: mark},
+                cwd=places["{workspace}"],
                 start_new_session=True,
                 limit=MAX_OUTPUT,  # of a line
             )
@@ -251,6 +337,14 @@ def _died(code: int, stderr: str) -> AgentError:
     return AgentError(
         f"{end}: {last[0]}".rstrip(": "), category=RESOURCE_LIMIT if exhausted else AGENT_ERROR
     )
+
+
+def _expanded(text: str, places: dict[str, str]) -> str:
+    """Return a text with its placeholders replaced; other braces are left alone."""
+    if "{" not in text:
+        return text
+    expanded = re.sub(r"\{[a-z_]+\}", lambda found: places.get(found[0], found[0]), text)
+    return expanded.replace("\0", "")  # no argument of a program can hold it
 
 
 async def _converse(

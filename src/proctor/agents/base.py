@@ -27,6 +27,7 @@ from proctor.trace.model import Observable
 
 if TYPE_CHECKING:
     from proctor.agents.session import AgentSession
+    from proctor.llm.prices import PriceTable
 
 AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
 """Categories of trials that failed by the agent's own fault, before any check."""
@@ -99,6 +100,7 @@ class AgentRequest:
         "index",
         "input",
         "params",
+        "prices",
         "seed",
         "session",
         "startup",
@@ -122,6 +124,7 @@ class AgentRequest:
         states: tuple[CheckpointStore, str] | None = None,
         session: AgentSession | None = None,
         whole: AgentRequest | None = None,
+        prices: PriceTable | None = None,
     ) -> None:
         self.input = input
         self.case = case
@@ -131,6 +134,8 @@ class AgentRequest:
         self.params = params or {}
         self.trace_id = trace_id
         self.timeout = timeout
+        self.prices = prices
+        """Prices of the user, for agents whose spending is limited."""
         self.startup: Waits | None = None
         """Where an agent adds up what its own start takes: that is not part of its latency."""
         self.used_workdir: Path | None = None

@@ -92,9 +92,14 @@ SECTIONS = {
         "trail": Entry(".trail", "trail", "Measure diagnosis against TRAIL's annotations."),
     },
     "Models": {
+        "gateway": Entry(
+            ".gateway", "gateway", "Trace, limit, record and replay model calls of any program."
+        ),
         "judge": Entry(".judge", "judge", "Check how reliable an LLM judge is."),
         "mock-llm": Entry(
-            ".mock_llm", "mock_llm", "Serve a scripted model (OpenAI and Anthropic protocols)."
+            ".mock_llm",
+            "mock_llm",
+            "Serve a scripted model (OpenAI, Anthropic and Gemini protocols).",
         ),
     },
 }

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=FILE,
 )
 def mock_llm(script: Path, port: int, record: Path | None) -> None:
-    """Serve a scripted model (OpenAI and Anthropic protocols).
+    """Serve a scripted model (OpenAI, Anthropic and Gemini protocols).
 
     Prints the environment variables to export, answers from the script, and stops at Ctrl-C.
 

@@ -138,9 +138,12 @@ def _plain_url(url: str) -> str:
 
 
 def recorded_response(
-    status: int, content_type: str, content: bytes, redactor: Redactor
+    status: int, content_type: str, content: bytes, redactor: Redactor, *, exact: bool = False
 ) -> RecordedResponse:
-    """Return a response in its stored form."""
+    """Return a response in its stored form.
+
+    JSON is stored as JSON, for people to read. With `exact`, only if that gives the same bytes.
+    """
     kind = content_type.partition(";")[0].strip().lower()
     try:
         text = content.decode()
@@ -155,7 +158,9 @@ def recorded_response(
         except ValueError:
             pass  # stored as text
         else:
-            return RecordedResponse(status, content_type, json=redactor.value(document))
+            stored = RecordedResponse(status, content_type, json=redactor.value(document))
+            if not exact or stored.content == content:
+                return stored
     return RecordedResponse(status, content_type, text=redactor.text(text))
 
 
@@ -365,7 +370,7 @@ class Cassette:
         self.path = Path(path)
         self.mode: Mode = mode
         self._append = append
-        self._redactor = redactor or default_redactor()
+        self.redactor = redactor or default_redactor()
         self._lock = threading.Lock()
         self._writer: Writer | None = None
         self._placeholders: list[str] = []
@@ -449,16 +454,20 @@ class Cassette:
 
     def _intercept(self, method: str, url: str) -> Callable[[bytes], _CassetteExchange]:
         return lambda body: _CassetteExchange(
-            self, recorded_request(method, url, body, self._redactor)
+            self, recorded_request(method, url, body, self.redactor)
         )
 
-    def play(self, request: RecordedRequest) -> RecordedResponse:
+    def has(self, key: str) -> bool:
+        """Return whether any trial recorded a response under this key."""
+        return self._shelf.has(key)
+
+    def play(self, request: RecordedRequest, key: str = "") -> RecordedResponse:
         """Return the recorded response; on a miss, note it and return one that makes the client
-        fail.
+        fail. A `key` replaces that of the request.
         """
         scope = _scope.get() or self._outside
         with self._lock:
-            response = self._shelf.take(request.key, scope)
+            response = self._shelf.take(key or request.key, scope)
             if isinstance(response, RecordedResponse):
                 return response
             miss = CassetteMiss(request, response, self.path)
@@ -469,16 +478,21 @@ class Cassette:
         error = {"type": "cassette_miss", "code": "cassette_miss", "message": str(miss)}
         return RecordedResponse(MISS_STATUS, "application/json", json={"error": error})
 
-    def listener(self, request: RecordedRequest) -> Callable[[int, str, bytes], None]:
-        """Return a callback that records the status, content type and content of a response."""
+    def listener(
+        self, request: RecordedRequest, key: str = "", *, exact: bool = False
+    ) -> Callable[[int, str, bytes], None]:
+        """Return a callback that records the status, content type and content of a response.
+
+        A `key` replaces that of the request; `exact` is that of `recorded_response`.
+        """
         scope = _scope.get() or self._outside
 
         def record(status: int, content_type: str, content: bytes) -> None:
             # Not recorded: the client retries these, and a replay would repeat the failure.
             if is_transient_status(status) or status == _CONFLICT:
                 return
-            stored = recorded_response(status, content_type, content, self._redactor)
-            entry = RecordedCall(request.key, request, stored, scope.trial, scope.attempt)
+            stored = recorded_response(status, content_type, content, self.redactor, exact=exact)
+            entry = RecordedCall(key or request.key, request, stored, scope.trial, scope.attempt)
             with self._lock:
                 if self._writer is not None:
                     self._writer.add(entry)
@@ -509,6 +523,11 @@ class _CassetteExchange:
 def replaying() -> bool:
     """Return whether requests are replayed from a cassette."""
     return _active is not None and _active.mode == "replay"
+
+
+def active_cassette() -> Cassette | None:
+    """Return the cassette in use in this process."""
+    return _active
 
 
 def cassette_trial(key: str, part: str = "") -> AbstractContextManager[None]:
@@ -574,6 +593,9 @@ class _Shelf:
                 continue
             self._by_trial[entry.trial, entry.key].append(entry.response)
             self._by_content[entry.key].append(entry.response)
+
+    def has(self, key: str) -> bool:
+        return key in self._by_content
 
     def take(self, key: str, scope: _Scope) -> RecordedResponse | str:
         """Return the next response to a request, or the reason why there is none."""

@@ -205,6 +205,7 @@ async def _call_agent(
             trace_id=new_trace_id(),
             timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
             states=None if context.checkpoints is None else (context.checkpoints, key),
+            prices=context.prices,
         )
         began = time.perf_counter()
         queue, request.startup = Waits(), Waits()

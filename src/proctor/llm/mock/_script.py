@@ -77,7 +77,7 @@ class When(ScriptModel):
     model: str | None = None
     tool_result: bool | str | None = None
     tool: str | None = None
-    protocol: Literal["openai-chat", "openai-responses", "anthropic"] | None = None
+    protocol: Literal["openai-chat", "openai-responses", "anthropic", "gemini"] | None = None
 
     @model_validator(mode="before")
     @classmethod

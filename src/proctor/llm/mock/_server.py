@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import socket
 import struct
 import threading
@@ -16,10 +17,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 from proctor.errors import ProctorError
 from proctor.llm.mock import _shared
 from proctor.llm.mock._anthropic import Messages
+from proctor.llm.mock._gemini import GenerateContent
 from proctor.llm.mock._openai_chat import ChatCompletions, openai_error
 from proctor.llm.mock._openai_responses import Responses
 from proctor.llm.mock._script import Failure, Reply, ScriptRequest, load_script
@@ -43,6 +46,10 @@ WIRES: dict[str, Wire] = {
     "/responses": Responses(),
     "/messages": Messages(),
 }
+
+# The model is part of Gemini's path, and so is whether the answer is streamed.
+_GEMINI_PATH = re.compile(r"/models/([^/:]+):(generateContent|streamGenerateContent|countTokens)")
+_GEMINI = GenerateContent()
 
 
 class MockLLM:
@@ -128,6 +135,8 @@ class MockLLM:
             "OPENAI_API_KEY": "mock",
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": "mock",
+            "GOOGLE_GEMINI_BASE_URL": self.url,
+            "GEMINI_API_KEY": "mock",
         }
 
     @property
@@ -236,11 +245,21 @@ class _Handler(BaseHTTPRequestHandler):
             request = _shared.read(WIRES["/messages"], self.path, body, {})
             self._json(200, {"input_tokens": _shared.estimate_tokens(request.text)})
         elif path in WIRES:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            wire = WIRES[path]
-            self._answer(wire, self.server.mock.exchange(wire, self.path, body, headers))
+            self._exchange(WIRES[path], body)
+        elif (gemini := _GEMINI_PATH.search(path)) is not None:
+            model, method = unquote(gemini[1]), gemini[2]
+            if method == "countTokens":
+                request = _shared.read(_GEMINI, self.path, body, {})
+                self._json(200, {"totalTokens": _shared.estimate_tokens(request.text)})
+            else:
+                stream = method == "streamGenerateContent"
+                self._exchange(_GEMINI, {**body, "model": model, "stream": stream})
         else:
             self._not_found()
+
+    def _exchange(self, wire: Wire, body: Mapping[str, Any]) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self._answer(wire, self.server.mock.exchange(wire, self.path, body, headers))
 
     # -- request --------------------------------------------------------------------------
 

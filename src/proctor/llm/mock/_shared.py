@@ -1,4 +1,4 @@
-"""Shared code of the three protocols: messages, token counts, stream chunks.
+"""Shared code of the four protocols: messages, token counts, stream chunks.
 
 A protocol is a `Wire`: it parses a conversation and writes a reply, plain or as server-sent events.
 """
@@ -97,13 +97,17 @@ def read(
 ) -> ScriptRequest:
     """A request in a common form."""
     # OpenAI chat completions nest a tool under its type, the other protocols do not.
+    # Gemini lists several declarations in one.
     tools = [tool.get("function", tool) for tool in mappings(body.get("tools"))]
+    declared = [
+        each for tool in mappings(tools) for each in mappings(tool.get("functionDeclarations"))
+    ]
     return ScriptRequest(
         protocol=protocol.name,
         path=path,
         model=str(body.get("model", "")),
         messages=tuple(protocol.messages(body)),
-        tools=tuple(str(tool.get("name", "")) for tool in mappings(tools)),
+        tools=tuple(str(tool.get("name", "")) for tool in declared or mappings(tools)),
         stream=bool(body.get("stream")),
         body=body,
         headers=headers,
