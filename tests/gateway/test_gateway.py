@@ -408,5 +408,5 @@ def test_the_command_keeps_the_spans_of_a_killed_gateway(tmp_path: Path) -> None
         assert keys == [None, None, "Bearer sk-other", "Bearer sk-other", "Bearer x", "Bearer x"]
     found = proctor.load_traces(traces)
     assert sorted(len(trace.spans) for trace in found) == [3, 3, 3]
-    assert sum(trace.input_tokens or 0 for trace in found) == 18
+    assert sum(span.input_tokens or 0 for trace in found for span in trace.spans) == 18
     assert "sk-other" not in traces.read_text()

@@ -141,7 +141,7 @@ def _appending(path: Path) -> Generator[Callable[[Any], None]]:
 
     def append(span: Any) -> None:
         trace = Trace(trace_id=span.trace_id, spans=[redactor.span(span)])
-        file.write(encode_json_spans(trace, GENAI) + b"\n")
+        file.write(b'{"resourceSpans":[%s]}\n' % encode_json_spans(trace, GENAI))
         file.flush()
 
     with file:
