@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from proctor.errors import ProctorError
     from proctor.runs.run import Run
     from proctor.runs.trial import Trial
+    from proctor.server.ingest import store_traces
     from proctor.spec import Case, Suite, load_suite
     from proctor.spec.experiment import Experiment
     from proctor.trace import Span, SpanQuery, Trace
@@ -54,6 +55,7 @@ __all__ = [
     "run",
     "scenarios",
     "span",
+    "store_traces",
     "tool",
     "trail",
 ]
@@ -65,6 +67,7 @@ _NAMES_IN = {
     "proctor.errors": "ProctorError",
     "proctor.runs.run": "Run",
     "proctor.runs.trial": "Trial",
+    "proctor.server.ingest": "store_traces",
     "proctor.spec": "Case Suite load_suite",
     "proctor.spec.experiment": "Experiment",
     "proctor.trace": "Span SpanQuery Trace",

@@ -100,6 +100,34 @@ def test_filters(store) -> None:
         store.traces(page=PageRequest(sort="slow"))
 
 
+def test_error_rate_and_percentiles_over_time(store) -> None:
+    """R-D7: by hour or day, each with its own figures; the last periods only."""
+    hour = 3600 * SECOND
+    spans = []
+    for number in range(12):
+        start = (number // 4) * hour + number * SECOND
+        spans.append(
+            {"trace": f"{number + 1:032x}", "id": 1, "start": start}
+            | {"end": start + (number + 1) * SECOND, "status": 2 if number in (4, 5) else 0}
+        )
+    write(store, *spans)
+    found = store.over_time()
+    assert [(p.start_ns, p.traces, p.failed) for p in found] == [
+        (0, 4, 0),
+        (hour, 4, 2),
+        (2 * hour, 4, 0),
+    ]
+    assert [(p.p50_ms, p.p95_ms, p.p99_ms) for p in found][1] == (7000, 8000, 8000)
+    assert found[1].error_rate == 0.5
+    (day,) = store.over_time(by="day")
+    assert (day.traces, day.failed, day.p99_ms) == (12, 2, 12000)
+    assert [p.start_ns for p in store.over_time(limit=2)] == [hour, 2 * hour]
+    assert [p.traces for p in store.over_time(TraceFilter(status="error"))] == [2]
+    assert store.over_time(TraceFilter(service="nobody")) == []
+    with pytest.raises(ProctorError, match="no period 'week'"):
+        store.over_time(by="week")
+
+
 def some_traces(store) -> None:
     """Sixty traces that begin at a few moments and use some of three tools and two models."""
     rng = random.Random(3)
@@ -139,8 +167,10 @@ def test_counts_and_figures_of_a_filter_are_those_of_its_traces(store, chosen) -
     costs = [row.cost_usd for row in rows if row.cost_usd is not None]
     assert figures.cost_usd == (pytest.approx(sum(costs)) if costs else None)
     durations = sorted(row.duration_ms for row in rows)
-    ranks = [durations[len(rows) * percent // 100] if rows else None for percent in (50, 95)]
-    assert [figures.p50_ms, figures.p95_ms] == ranks
+    ranks = [durations[len(rows) * percent // 100] if rows else None for percent in (50, 95, 99)]
+    assert [figures.p50_ms, figures.p95_ms, figures.p99_ms] == ranks
+    failed = sum(row.status == "error" for row in rows)
+    assert (figures.failed, figures.error_rate) == (failed, failed / len(rows) if rows else None)
     called = Counter(
         call.tool_name for row in rows for call in store.skeleton(row.trace_id).of_kind("tool")
     )

@@ -7,10 +7,12 @@ import pytest
 from click.testing import CliRunner, Result
 from server_parts import LLM, TOOL, TRACE, write
 
+import proctor
 from proctor.cli.serve import view
 from proctor.cli.store import store as command
 from proctor.errors import ProctorError
 from proctor.server.store import open_store
+from proctor.server.store.store import TraceFilter
 from proctor.trace.load import load_traces
 
 
@@ -39,6 +41,30 @@ def test_stats_for_people_and_programs(url: str) -> None:
     document = json.loads(run("stats", "--store", url, "--json").output)
     assert (document["traces"], document["first"]) == (2, "1970-01-01T00:00:01+00:00")
     assert document["cost_usd"] > 0
+    assert (document["failed"], document["error_rate"]) == (1, 0.5)
+    over_time = run("stats", "--store", url, "--by", "day").output.splitlines()[-1]
+    assert over_time.startswith("1970-01-01T00:00:00+00:00        2 traces    50 % failed  p50 ")
+    (day,) = json.loads(run("stats", "--store", url, "--by", "day", "--json").output)["over_time"]
+    assert (day["traces"], day["error_rate"], day["start"][:10]) == (2, 0.5, "1970-01-01")
+
+
+def test_a_captured_trace_is_stored_from_python(tmp_path: Path) -> None:
+    """R-D7, R-T6: one call; found by its request; secrets are removed; stored once."""
+    address = f"sqlite:////{tmp_path}/t.db".replace("/////", "////")
+    with (
+        proctor.capture(query="q", request_id="req-7", session_id="s") as trace,
+        proctor.capture.retrieval("q", scores=[0.2]),
+    ):
+        trace.response = "the key is sk-proj-" + "a1B2" * 12
+    assert proctor.store_traces(trace, address) == 2
+    assert proctor.store_traces([trace], address) == 2
+    opened = open_store(address)
+    (row,) = opened.traces(TraceFilter(request_id="req-7"))
+    assert (row.spans, row.session_id) == (2, "s")
+    stored = opened.trace(row.trace_id)
+    assert [d.score for d in stored.of_kind("retrieval")[0].documents] == [0.2]
+    assert "a1B2a1B2" not in (stored.response or "")
+    opened.close()
 
 
 def test_export_of_a_filter_is_read_again(url: str, tmp_path: Path) -> None:

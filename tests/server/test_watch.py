@@ -83,6 +83,9 @@ def test_quiet_traces_are_scored_and_diagnosed(store) -> None:
     said = {row.name: row for row in store.evaluations(TRACE)}
     assert {"quality", "quality.efficiency", "quality.latency", "diagnosis"} <= set(said)
     assert store.row(TRACE).score == said["quality"].score < 0.8
+    assert json.loads(said["quality"].detail)["error_count"] == 10
+    advice = json.loads(said["quality.redundancy"].detail)["recommendations"]
+    assert advice == ["keep results of earlier calls in the agent's context, or cache the tool"]
     assert store.row(TRACE).findings == len(json.loads(said["diagnosis"].detail)["errors"])
     assert watcher.look() == 0
     write(store, {"id": 99, "parent": 1})
@@ -148,6 +151,20 @@ def test_scores_are_pushed_to_langfuse(store) -> None:
     names = {each["name"] for _, _, each in first}
     assert {"proctor.quality", "proctor.findings"} <= names
     assert {each["id"] for _, _, each in first} == {each["id"] for _, _, each in again}
+    by_name = {each["name"]: each for _, _, each in first}
+    assert all(each["comment"] for each in by_name.values()), "every score says why"
+    redundancy = by_name["proctor.quality.redundancy"]
+    assert "called again with the same input" in redundancy["comment"]
+    assert redundancy["metadata"]["level"] == "alert"
+    assert redundancy["metadata"]["recommendations"]
+    assert by_name["proctor.quality"]["metadata"]["error_count"] == 10
+    assert not any(path.endswith("/otel/v1/traces") for path, _, _ in sink.received)
+    forwarding = Langfuse(sink.url, "pk", "sk", forward=True).push
+    write(store, {"id": 100, "parent": 1})
+    Watcher(store, WatchOptions(quiet_seconds=0), push=forwarding, clock=far_future).look()
+    (sent,) = [body for path, _, body in sink.received if path == "/api/public/otel/v1/traces"]
+    spans = [s for r in sent["resourceSpans"] for sc in r["scopeSpans"] for s in sc["spans"]]
+    assert {span["traceId"] for span in spans} == {TRACE}
     sink.shutdown()
 
 

@@ -46,6 +46,7 @@ DEFAULT_PORT = 4318
 @option("--judge-share", "The share of traces to judge.", type=click.FloatRange(0, 1), default=0.1)
 @option("--alert", "webhook", "A URL to post alerts to, as JSON.")
 @option("--langfuse", "A Langfuse server to push scores to.")
+@option("--langfuse-traces", "Forward the traces to Langfuse as well.", is_flag=True)
 @option("--results", "A results folder to show as well.", type=_options.FOLDER)
 @option(
     "--readers",
@@ -83,6 +84,8 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
         raise ProctorError(
             f"{' and '.join(unused)} without --evaluate would have no effect", hint="add --evaluate"
         )
+    if options["langfuse_traces"] and not options["langfuse"]:
+        raise ProctorError("--langfuse-traces needs --langfuse URL")
     with started(options["readers"]) as readers:
         # These imports take a moment; the reader processes import the same in parallel.
         from proctor.server.app import Service, make_app, run_server
@@ -120,7 +123,9 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
         checks=checks,
         case=case,
     )
-    push = Langfuse.from_environment(options["langfuse"]).push if options["langfuse"] else None
+    push, forward = None, options["langfuse_traces"]
+    if options["langfuse"]:
+        push = Langfuse.from_environment(options["langfuse"], forward=forward).push
     alert = Webhook(options["webhook"]) if options["webhook"] else log_alert
     return Watcher(store, how, alert=alert, push=push)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from proctor.cli._options import DURATION, FILE, json_option, option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
 from proctor.errors import EXIT_CANNOT_JUDGE
-from proctor.formatting import byte_size, dollars, plural
+from proctor.formatting import byte_size, dollars, percent, plural
 from proctor.sanitize import line
 
 
@@ -46,11 +45,14 @@ store_option = option("--store", "url", "The trace store.", default=DEFAULT_STOR
 
 @store.command()
 @store_option
+@option("--by", "Add error rate and percentiles over time.", choices=("hour", "day"))
 @json_option
-def stats(url: str, *, as_json: bool) -> None:
+def stats(url: str, *, by: str | None, as_json: bool) -> None:
     """Show how many traces a store holds, and their totals.
 
     Examples:
+      # error rate, p50, p95 and p99 of the last days
+      proctor store stats --by day
       # the store in this folder
       proctor store stats
       # another
@@ -69,18 +71,34 @@ def stats(url: str, *, as_json: bool) -> None:
     ends = [opened.traces(page=PageRequest(1, 0, sort)) for sort in ("started", "newest")]
     first, last = (moment(rows[0].started_ns) if rows else None for rows in ends)
     record = {**figures._asdict(), "bytes": opened.size(), "first": first, "last": last}
+    record["error_rate"] = figures.error_rate
+    periods = opened.over_time(by=by) if by else []
     opened.close()
     if as_json:
+        if by:
+            record["over_time"] = [
+                {**each._asdict(), "start": moment(each.start_ns), "error_rate": each.error_rate}
+                for each in periods
+            ]
         click.echo(json.dumps(record))
         return
     for name, value in record.items():
         click.echo(f"{name:<10} {_text(name, value)}")
+    for each in periods:
+        times = [_text("ms", value) for value in (each.p50_ms, each.p95_ms, each.p99_ms)]
+        click.echo(
+            f"{moment(each.start_ns)}  {plural(each.traces, 'trace'):>14}  "
+            f"{percent(each.error_rate):>6} failed  "
+            f"p50 {times[0]} ms  p95 {times[1]} ms  p99 {times[2]} ms"
+        )
 
 
 def _text(name: str, value: Any) -> str:
     """Format a figure for people; --json has all digits."""
     if value is None:
         return "unknown" if name == "cost_usd" else "–"
+    if name == "error_rate":
+        return percent(value)
     if name == "bytes":
         return byte_size(value)
     if name == "cost_usd":
@@ -106,11 +124,8 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
       # another store
       proctor store add run.json --store sqlite:///old.db
     """
-    from proctor.server.decoder_process import PROTOBUF, SPANS, make
-    from proctor.server.ingest import MAX_TOGETHER
+    from proctor.server.ingest import add_traces
     from proctor.server.store import open_store
-    from proctor.server.store.rows import Batch
-    from proctor.trace.export import write_traces
 
     loaded = TraceFiles(files)
     # Nothing readable: no empty store is created.
@@ -119,34 +134,14 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     settings = api.settings().settings
     redactor = None if no_redact else settings.redactor()
     store = open_store(url, prices=settings.price_table())
-    spans, touched, refused = 0, set[str](), 0
-    batch, size = Batch(), 0
-
-    def flush() -> None:
-        nonlocal batch, size, spans, touched
-        store.write(batch)
-        spans += len(batch.spans)
-        touched |= batch.touched
-        batch, size = Batch(), 0
-
     try:
-        for trace in loaded:
-            # Through OTLP, the form in which the server receives spans: one path for both.
-            body = BytesIO()
-            write_traces([trace], body, "otlp-proto", redact=redactor or False)
-            made = make(body.getvalue(), PROTOBUF, SPANS, None, store.prices)
-            if made.message:
-                level = "error" if made.refused else "warning"
-                click.echo(f"{level}: trace {line(trace.trace_id, 80)}: {made.message}", err=True)
-            batch.extend(made)
-            refused += bool(made.refused)
-            size += sum(len(chunk) for _, chunk, _ in made.chunks)
-            if size >= MAX_TOGETHER:  # one transaction, as large as one of the server
-                flush()
-        flush()
+        added = add_traces(loaded, store, redactor)
     finally:
         store.close()
-    click.echo(f"{plural(spans, 'span')} of {plural(len(touched), 'trace')} added to {url}")
+    for level, trace_id, message in added.problems:
+        click.echo(f"{level}: trace {line(trace_id, 80)}: {message}", err=True)
+    click.echo(f"{plural(added.spans, 'span')} of {plural(added.traces, 'trace')} added to {url}")
+    refused = any(level == "error" for level, _, _ in added.problems)
     loaded.exit(EXIT_CANNOT_JUDGE if refused else 0)
 
 

@@ -4,7 +4,8 @@ GET /api/traces?text=&session_id=&user_id=&request_id=&service=&status=&tool=&mo
     &min_ms=&max_ms=&min_score=&max_score=&sort=&limit=&offset=
 GET /api/traces/{trace_id}                 the whole trace, as OTLP JSON with ?format=otlp
 GET /api/traces/{trace_id}/evaluations
-GET /api/figures                           counts, cost, percentiles, tools; takes the same filter
+GET /api/figures?by=hour                   counts, cost, percentiles, tools, and the same over time
+                                           by hour or day; takes the same filter
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.server.store.store import PageRequest, TraceFilter
+from proctor.server.store.store import PERIODS, PageRequest, TraceFilter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,7 +32,7 @@ MAX_LIMIT = 1000
 _TEXTS = ("text", "request_id", "session_id", "user_id", "service", "tool", "model")
 _NUMBERS = ("min_ms", "max_ms", "min_score", "max_score")
 _TIMES = {"since": "since_ns", "until": "until_ns"}
-_KNOWN = (*_TEXTS, *_NUMBERS, *_TIMES, "status", "sort", "limit", "offset", "format", "token")
+_KNOWN = (*_TEXTS, *_NUMBERS, *_TIMES, "status", "sort", "limit", "offset", "format", "token", "by")
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -65,7 +66,19 @@ def routes(store: SqlStore) -> list[Route]:
     def figures(request: Request) -> Any:
         chosen = filter_of(request.query_params)
         tools = [share._asdict() for share in store.tools(chosen)]
-        return {**store.figures(chosen)._asdict(), "tools": tools}
+        figures = store.figures(chosen)
+        by = request.query_params.get("by") or "hour"
+        if by not in PERIODS:
+            raise BadQuery(f"no period {by[:40]!r}", hint="hour or day")
+        return {
+            **figures._asdict(),
+            "error_rate": figures.error_rate,
+            "tools": tools,
+            "over_time": [
+                {**each._asdict(), "error_rate": each.error_rate}
+                for each in store.over_time(chosen, by)
+            ],
+        }
 
     return [
         Route("/api/traces", answering(found)),

@@ -11,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
+from io import BytesIO
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.llm.prices import warm_up
-from proctor.server.decoder_process import SPANS, Child, DecodedRows, Refused, make
+from proctor.server.decoder_process import PROTOBUF, SPANS, Child, DecodedRows, Refused, make
 from proctor.server.store.rows import Batch
 from proctor.server.store.store import BadRows, SqlStore
+from proctor.trace import Trace
+from proctor.trace.export import write_traces
 from proctor.trace.redact import Redactor
 
 # Bytes of requests that may be read or wait: a few seconds of work, and a bound on memory.
@@ -32,6 +35,72 @@ MAX_TOGETHER = 8 * 1024 * 1024
 
 # Seconds after which a refused client may retry.
 RETRY_AFTER = 2
+
+
+class AddedTraces(NamedTuple):
+    """What was added to a store; a problem is (error or warning, trace id, message)."""
+
+    spans: int
+    traces: int
+    problems: list[tuple[str, str, str]]
+
+
+def add_traces(
+    traces: Iterable[Trace], store: SqlStore, redactor: Redactor | None = None
+) -> AddedTraces:
+    """Add traces to an open store; a span counts once, however often it is added."""
+    spans, touched = 0, set[str]()
+    problems: list[tuple[str, str, str]] = []
+    batch, size = Batch(), 0
+
+    def flush() -> None:
+        nonlocal batch, size, spans, touched
+        store.write(batch)
+        spans += len(batch.spans)
+        touched |= batch.touched
+        batch, size = Batch(), 0
+
+    for trace in traces:
+        # Through OTLP, the form in which the server receives spans: one path for both.
+        body = BytesIO()
+        write_traces([trace], body, "otlp-proto", redact=redactor or False)
+        made = make(body.getvalue(), PROTOBUF, SPANS, None, store.prices)
+        if made.message:
+            level = "error" if made.refused else "warning"
+            problems.append((level, trace.trace_id, made.message))
+        batch.extend(made)
+        size += sum(len(chunk) for _, chunk, _ in made.chunks)
+        if size >= MAX_TOGETHER:  # one transaction, as large as one of the server
+            flush()
+    flush()
+    return AddedTraces(spans, len(touched), problems)
+
+
+def store_traces(
+    traces: Trace | Iterable[Trace], store: str = "sqlite:///proctor-traces.db"
+) -> int:
+    """Store captured or loaded traces where `proctor serve` shows and evaluates them.
+
+    Returns the number of spans. Secrets are removed by the settings of the project.
+
+        with proctor.capture(query="…", request_id="req-7") as trace:
+            trace.response = agent("…")
+        proctor.store_traces(trace)
+    """
+    from proctor.api import settings
+    from proctor.server.store import open_store
+
+    chosen = settings().settings
+    opened = open_store(store, prices=chosen.price_table())
+    try:
+        each = [traces] if isinstance(traces, Trace) else traces
+        added = add_traces(each, opened, chosen.redactor())
+    finally:
+        opened.close()
+    for level, trace_id, message in added.problems:
+        if level == "error":
+            raise ProctorError(f"trace {trace_id} was not stored: {message}")
+    return added.spans
 
 
 class IngestResult(NamedTuple):

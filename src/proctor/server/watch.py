@@ -86,7 +86,7 @@ class Watcher:
         options: WatchOptions | None = None,
         *,
         alert: Callable[[Alert], None] | None = None,
-        push: Callable[[str, Quality, Diagnosis], object] | None = None,
+        push: Callable[[Trace, Quality, Diagnosis], object] | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._store = store
@@ -156,7 +156,7 @@ class Watcher:
                     why = dimension.why or "; ".join(dict.fromkeys(dimension.issues[:3]))
                     self._alert(Alert(trace_id, dimension.name, dimension.score, why[:500]))
         if self._push is not None:
-            self._push(trace_id, quality, found)
+            self._push(trace, quality, found)
 
     def _evaluated(self, trace: Trace) -> tuple[list[StoredEvaluation], Quality, Diagnosis]:
         options = self._options
@@ -166,12 +166,21 @@ class Watcher:
             quality = score_trace(trace, options.quality)
         found = diagnose(trace)
         now = self._clock()
-        rows = [StoredEvaluation(trace.trace_id, "quality", quality.overall, None, "", now)]
+        counts = {
+            "error_count": quality.error_count,
+            "redundancy_count": quality.redundancy_count,
+            "retrieval_count": quality.retrieval_count,
+            "tool_latency_ms": quality.tool_latency_ms,
+        }
+        detail = json.dumps(counts)
+        rows = [StoredEvaluation(trace.trace_id, "quality", quality.overall, None, detail, now)]
         for dimension in quality.dimensions:
             level = None if dimension.level is None else dimension.level.value
             # Truncated: it is stored with every trace.
             issues = [text[:300] for text in dimension.issues[:20]]
-            detail = json.dumps({"why": dimension.why[:500], "issues": issues})
+            advice = [text[:300] for text in dimension.recommendations[:20]]
+            kept = {"why": dimension.why[:500], "issues": issues, "recommendations": advice}
+            detail = json.dumps(kept)
             name = f"quality.{dimension.name}"
             rows.append(StoredEvaluation(trace.trace_id, name, dimension.score, level, detail, now))
         detail = json.dumps(found.to_dict())

@@ -26,7 +26,14 @@ from proctor.server.store.store import SORTS, TraceFilter
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from proctor.server.store.store import Figures, Share, SqlStore, StoredEvaluation, TraceRow
+    from proctor.server.store.store import (
+        Figures,
+        Period,
+        Share,
+        SqlStore,
+        StoredEvaluation,
+        TraceRow,
+    )
     from proctor.trace import Span, Trace
 
 # Traces kept in memory, so that viewing one span after another does not read the trace again.
@@ -47,6 +54,8 @@ class TraceStatistics(NamedTuple):
 
     figures: Figures
     tools: list[Share]
+    periods: list[Period]
+    """By the hour, or by the day if there are traces of more than two days."""
 
 
 class FigureCache:
@@ -63,7 +72,10 @@ class FigureCache:
         # Both queries at once: a large set takes a while, and the work is in the database.
         with ThreadPoolExecutor(1, "proctor-figures") as pool:
             tools = pool.submit(self._store.tools, chosen, limit=12)
-            return TraceStatistics(self._store.figures(chosen), tools.result())
+            figures, periods = self._store.figures(chosen), self._store.over_time(chosen)
+            if periods and sum(period.traces for period in periods) < figures.traces:
+                periods = self._store.over_time(chosen, "day")
+            return TraceStatistics(figures, tools.result(), periods)
 
     def get(self, chosen: TraceFilter) -> TraceStatistics:
         """Return the statistics of a filter, for a large set up to `MAX_AGE` seconds old."""
@@ -125,6 +137,7 @@ class Traces:
             count=count,
             figures=inline and inline.figures,
             tools=inline and inline.tools,
+            periods=inline and inline.periods,
             figures_page=f"/traces/figures{query_string}",
             figures_part=f"/traces/figures/part{query_string}",
             state=_state(count, rows),
@@ -175,7 +188,7 @@ class Traces:
         except BadQuery as error:
             return PlainTextResponse(f"{error.message}. {error.hint or ''}", 400)
         listed = "/traces?" + urlencode(query)
-        return page(template, request, figures=found.figures, tools=found.tools, listed=listed)
+        return page(template, request, **found._asdict(), listed=listed)
 
     def one(self, request: Request) -> Response:
         """Render the page of one trace; its spans are loaded as an outline."""
@@ -245,7 +258,7 @@ def judged(row: StoredEvaluation) -> ShownEvaluation:
     """Return an evaluation with its reasons as text; those of a quality dimension are JSON."""
     try:
         kept = json.loads(row.detail)
-        parts = [kept.get("why"), *kept.get("issues", [])]
+        parts = [kept.get("why"), *kept.get("issues", []), *kept.get("recommendations", [])]
     except (ValueError, AttributeError):
         parts = [row.detail]
     why = "; ".join(dict.fromkeys(str(part) for part in parts if part))

@@ -182,11 +182,42 @@ class Figures(NamedTuple):
     """Totals over the traces of a filter."""
 
     traces: int
+    failed: int
+    """Traces with a failed span."""
     spans: int
     errors: int
+    """Failed spans."""
     cost_usd: float | None
     p50_ms: float | None
     p95_ms: float | None
+    p99_ms: float | None
+
+    @property
+    def error_rate(self) -> float | None:
+        """Return the share of traces with a failed span; None without traces."""
+        return self.failed / self.traces if self.traces else None
+
+
+class Period(NamedTuple):
+    """The traces that started within one hour or day."""
+
+    start_ns: int
+    traces: int
+    failed: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+    @property
+    def error_rate(self) -> float:
+        """Return the share of traces with a failed span."""
+        return self.failed / self.traces
+
+
+PERIODS = {"hour": 3600, "day": 86_400}
+"""Lengths of periods, in seconds. They start at full hours and days in UTC."""
+
+SHOWN_PERIODS = 48
 
 
 class Share(NamedTuple):
@@ -415,16 +446,50 @@ class SqlStore(ABC):
             source, kept = "traces", "NOT MATERIALIZED"
         statement = f"""
             WITH chosen AS MATERIALIZED (
-                SELECT spans, errors, cost_usd, duration_ms FROM {traces} WHERE {condition}),
-            sums AS MATERIALIZED (SELECT count(*) AS traces, coalesce(sum(spans), 0) AS spans,
+                SELECT status, spans, errors, cost_usd, duration_ms FROM {traces}
+                WHERE {condition}),
+            sums AS MATERIALIZED (SELECT count(*) AS traces, {_FAILED} AS failed,
+                coalesce(sum(spans), 0) AS spans,
                 coalesce(sum(errors), 0) AS errors, sum(cost_usd) AS cost,
                 count(duration_ms) AS timed FROM {source}),
             ranked AS {kept} (SELECT duration_ms FROM {source}
                 WHERE duration_ms IS NOT NULL ORDER BY duration_ms)
-            SELECT traces, spans, errors, cost, {_rank(50)}, {_rank(95)} FROM sums
+            SELECT traces, failed, spans, errors, cost, {_rank(50)}, {_rank(95)}, {_rank(99)}
+            FROM sums
         """
         row = self._all(statement, values)[0]
-        return Figures(int(row[0]), int(row[1]), int(row[2]), *row[3:])
+        return Figures(*(int(count) for count in row[:4]), *row[4:])
+
+    def over_time(
+        self, chosen: TraceFilter | None = None, by: str = "hour", limit: int = SHOWN_PERIODS
+    ) -> list[Period]:
+        """Return error rate and percentiles of the last periods, oldest first; none is empty."""
+        if by not in PERIODS:
+            raise ProctorError(f"no period {by!r}", hint=hint_among(by, PERIODS))
+        length = PERIODS[by] * 1_000_000_000
+        chosen = chosen or TraceFilter()
+        newest = self.traces(chosen, PageRequest(1))
+        if not newest:
+            return []
+        # Bounded by the index on the start: however many traces there are, few are read.
+        since = newest[0].started_ns // length * length - (limit - 1) * length
+        recent = replace(chosen, since_ns=max(since, chosen.since_ns or since))
+        condition, values = self._where(recent, whole=True)
+
+        def rank(percent: int) -> str:
+            return f"max(CASE WHEN place = timed * {percent} / 100 THEN duration_ms END)"
+
+        statement = f"""
+            WITH chosen AS (SELECT started_ns / {length} * {length} AS period, status,
+                duration_ms FROM traces WHERE {condition}),
+            ranked AS (SELECT period, status, duration_ms,
+                row_number() OVER (PARTITION BY period ORDER BY duration_ms NULLS LAST) - 1
+                AS place, count(duration_ms) OVER (PARTITION BY period) AS timed FROM chosen)
+            SELECT period, count(*), {_FAILED}, {rank(50)}, {rank(95)}, {rank(99)}
+            FROM ranked GROUP BY period ORDER BY period
+        """
+        rows = self._all(statement, values)
+        return [Period(*(int(count) for count in row[:3]), *row[3:]) for row in rows]
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
         """Return the tools of the traces of a filter, most called first."""
@@ -518,6 +583,9 @@ class SqlStore(ABC):
         with self.reading() as cursor:
             cursor.execute(statement, values)
             return list(cursor.fetchall())
+
+
+_FAILED = "coalesce(sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END), 0)"
 
 
 def _rank(percent: int) -> str:
