@@ -1,5 +1,7 @@
 """The mock model, asked by the client libraries that agents really use."""
 
+import json
+
 import anthropic
 import httpx2
 import openai
@@ -246,6 +248,67 @@ def _chat(server: MockLLM):
 
 def _messages(server: MockLLM):
     return anthropic_client(server).messages.create(model="c", max_tokens=9, messages=[user("hi")])
+
+
+# -- Gemini, and responses that continue others -----------------------------------------------
+
+
+def test_gemini_runs_a_tool_and_answers_from_its_result():
+    """R-A6: generateContent and its stream, with tools, usage, errors and token counts."""
+    with MockLLM([*CALL_THEN_ANSWER, {"error": 429, "times": None}]) as server:
+        url = f"{server.url}/v1beta/models/gemini-2.5-flash:"
+        asked = {"role": "user", "parts": [{"text": "what is the weather?"}]}
+        body = {
+            "systemInstruction": {"parts": [{"text": "Be brief."}]},
+            "contents": [asked],
+            "tools": [{"functionDeclarations": [{"name": "weather"}]}],
+        }
+        first = httpx2.post(url + "generateContent", json=body).json()
+        said = first["candidates"][0]["content"]
+        call = said["parts"][0]["functionCall"]
+        assert (call["name"], call["args"]) == ("weather", {"city": "Paris"})
+        assert first["usageMetadata"]["promptTokenCount"] == 30
+        result = {"id": call["id"], "name": "weather", "response": {"result": "18 degrees"}}
+        body["contents"] += [said, {"role": "user", "parts": [{"functionResponse": result}]}]
+        stream = httpx2.post(url + "streamGenerateContent?alt=sse", json=body).text
+        pieces = [json.loads(line[6:]) for line in stream.splitlines() if line]
+        texts = [piece["candidates"][0]["content"]["parts"][0]["text"] for piece in pieces]
+        assert "".join(texts) == "It is 18 degrees in Paris."
+        assert len(texts) > 3
+        assert pieces[-1]["candidates"][0]["finishReason"] == "STOP"
+        failed = httpx2.post(url + "generateContent", json=body)
+        assert (failed.status_code, failed.json()["error"]["status"]) == (429, "RESOURCE_EXHAUSTED")
+        counted = httpx2.post(url + "countTokens", json=body).json()
+        assert counted["totalTokens"] > 0
+    first, second, _ = server.requests
+    assert (first.protocol, first.model, first.tools) == (
+        "gemini",
+        "gemini-2.5-flash",
+        ("weather",),
+    )
+    assert [m.role for m in second.messages] == ["system", "user", "assistant", "tool"]
+    assert second.messages[2].tool_calls[0].arguments == {"city": "Paris"}
+    assert second.messages[3].tool_call_id == call["id"]
+    assert (first.stream, second.stream) == (False, True)
+
+
+def test_a_response_continues_another():
+    """R-A6: `previous_response_id` brings back the conversation, without its instructions."""
+    with MockLLM(CALL_THEN_ANSWER) as server:
+        client = openai_client(server)
+        first = client.responses.create(
+            model="m", instructions="Be brief.", input="what is the weather?"
+        )
+        output = {"type": "function_call_output", "call_id": first.output[0].call_id}
+        second = client.responses.create(
+            model="m", previous_response_id=first.id, input=[{**output, "output": "18 degrees"}]
+        )
+        assert second.output_text == "It is 18 degrees in Paris."
+        with pytest.raises(openai.BadRequestError, match="'resp_none' not found"):
+            client.responses.create(model="m", previous_response_id="resp_none", input="hi")
+        _, asked, _ = server.requests
+    assert [m.role for m in asked.messages] == ["user", "assistant", "tool"]
+    assert asked.messages[1].tool_calls[0].id == first.output[0].call_id
 
 
 # -- the rest -------------------------------------------------------------------------------

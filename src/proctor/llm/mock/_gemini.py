@@ -31,7 +31,12 @@ class GenerateContent:
             parts = _shared.mappings(item.get("parts"))
             answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
             messages += [
-                Message("tool", _shared.text_of(each.get("response")), name=str(each.get("name")))
+                Message(
+                    "tool",
+                    _shared.text_of(each.get("response")),
+                    tool_call_id=each.get("id"),
+                    name=str(each.get("name")),
+                )
                 for each in _shared.mappings(answers)
             ]
             calls = tuple(

@@ -29,6 +29,7 @@ from proctor.llm.mock._script import Failure, Reply, ScriptRequest, load_script
 
 if TYPE_CHECKING:
     from proctor.llm.mock._shared import Wire
+    from proctor.trace import Message
 
 HOST = "127.0.0.1"
 
@@ -71,6 +72,8 @@ class MockLLM:
         self._port = port
         self._on_request = on_request
         self._lock = threading.Lock()
+        # Response id → its conversation, for requests that continue it.
+        self._conversations: dict[str, tuple[Message, ...]] = {}
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -154,7 +157,15 @@ class MockLLM:
 
         request = _shared.read(protocol, path, body, headers)
         with self._lock:
+            previous, missing = body.get("previous_response_id"), None
+            if isinstance(previous, str):
+                earlier = self._conversations.get(previous)
+                if earlier is None:
+                    missing = f"Previous response with id {previous!r} not found."
+                request = dataclasses.replace(request, messages=(earlier or ()) + request.messages)
             try:
+                if missing is not None:
+                    raise ProctorError(missing)
                 # Under the lock: replies are used in order, and requests arrive in parallel.
                 place, reply = self.script.answer(request)
             except ProctorError as error:  # a scripted function returned something else
@@ -169,7 +180,12 @@ class MockLLM:
                 f"mock-llm: no reply is scripted for request {serial}; "
                 f"all {len(self.script)} replies are used up or do not match"
             )
-        return _shared.Exchange(request, reply, serial)
+        exchange = _shared.Exchange(request, reply, serial)
+        if isinstance(protocol, Responses) and body.get("store") is not False:
+            # Instructions are not carried over to the next request.
+            said = tuple(m for m in request.messages if m.role != "system")
+            self._conversations[exchange.id("resp")] = (*said, exchange.message)
+        return exchange
 
 
 def _unscripted(message: str) -> Reply:

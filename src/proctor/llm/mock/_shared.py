@@ -64,6 +64,16 @@ class Exchange(NamedTuple):
         """Return an id that is the same on every run."""
         return f"{prefix}_mock{self.serial:06d}"
 
+    @property
+    def message(self) -> Message:
+        """Return the reply as a message of the conversation."""
+        calls = self.calls("call")
+        return Message(
+            "assistant",
+            self.reply.text or None,
+            tuple(tool_call(call.name, call.arguments, call_id) for call_id, call in calls),
+        )
+
     def calls(self, prefix: str) -> list[tuple[str, ScriptedCall]]:
         """Return the tool calls with their scripted ids, or ids derived from their positions."""
         calls = enumerate(self.reply.tool_calls)
