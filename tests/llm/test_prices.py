@@ -31,6 +31,42 @@ def test_an_unknown_price_is_none(model, provider):
     assert cost_usd(model, provider, input_tokens=10, output_tokens=10) is None
 
 
+@pytest.mark.parametrize(
+    ("model", "provider", "same"),
+    [
+        ("openai/gpt-4o-mini", None, ("gpt-4o-mini", "openai")),
+        ("gemini/gemini-2.5-flash", None, ("gemini-2.5-flash", "google")),
+        ("models/gemini-2.5-flash", "gcp.gemini", ("gemini-2.5-flash", "google")),
+        ("azure/gpt-4o", None, ("gpt-4o", "azure")),
+        ("anthropic:claude-sonnet-4-5", None, ("claude-sonnet-4-5", "anthropic")),
+        (
+            "openrouter/anthropic/claude-sonnet-4.5",
+            None,
+            ("anthropic/claude-sonnet-4.5", "openrouter"),
+        ),
+        ("gpt-4o-mini", "strands-agents", ("gpt-4o-mini", "openai")),
+        ("gpt-4o-mini", "LangChain", ("gpt-4o-mini", "openai")),
+        ("gpt-4o-mini", "microsoft.agent_framework", ("gpt-4o-mini", "openai")),
+        ("openai/gpt-4o-mini", "llama_index", ("gpt-4o-mini", "openai")),
+    ],
+)
+def test_prefixes_and_framework_names_do_not_hide_a_price(model, provider, same):
+    """R-A4: a provider in front of the model is read; a framework's name is no provider."""
+    used = {"input_tokens": 1000, "output_tokens": 100}
+    expected = cost_usd(*same, **used)
+    assert expected
+    assert cost_usd(model, provider, **used) == expected
+    own = PriceTable({same[0]: {"input": 2.0, "output": 0.0}})
+    assert cost_usd(model, provider, prices=own, **used) == pytest.approx(0.002)
+
+
+def test_another_server_of_a_known_model_has_no_price():
+    """R-A4: an unknown provider may have its own prices, whatever the model is called."""
+    for model in ("gpt-4o-mini", "openai/gpt-4o-mini", "house/gpt-4o-mini"):
+        assert cost_usd(model, "llm.house.example", input_tokens=10, output_tokens=10) is None
+    assert cost_usd("house/gpt-4o-mini", input_tokens=10, output_tokens=10) is None
+
+
 def test_every_entry_without_token_prices_is_none():
     """R-A4: entries of the table that price something else than tokens give None, not 0."""
     from genai_prices.data import providers

@@ -9,6 +9,7 @@ zero price silently disables every limit on money.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -55,13 +56,26 @@ _PROVIDER_ALIASES = {
     alias: name
     for name, aliases in {
         "aws": "aws.bedrock aws_bedrock bedrock",
-        "azure": "az.ai.inference az.ai.openai azure.ai.inference azure.ai.openai",
-        "google": "gcp.gemini gcp.gen_ai gcp.vertex_ai vertexai vertex_ai",
+        "azure": "az.ai.inference az.ai.openai azure.ai.inference azure.ai.openai azure_ai",
+        "google": "gcp.gemini gcp.gen_ai gcp.vertex_ai vertexai vertex_ai gemini google-gla "
+        "google-vertex google_genai models",
         "mistral": "mistralai mistral_ai",
+        "openai": "openai-chat openai-responses",
+        "together": "together_ai togetherai",
+        "fireworks": "fireworks_ai",
         "x-ai": "xai x_ai",
     }.items()
     for alias in aliases.split()
 }
+
+# What instrumentations of frameworks write where the provider belongs: it says nothing about who
+# serves the model. A list, because any other unknown name may be a server with its own prices.
+_FRAMEWORKS = frozenset(
+    "ag2 agentframework agno anthropicagentsdk autogen beeai claudeagentsdk crewai dspy googleadk "
+    "haystack koog langchain langgraph litellm litellmproxy llamaindex mastra "
+    "microsoftagentframework openaiagents pydanticai semantickernel smolagents strands "
+    "strandsagents vercel".split()
+)
 
 
 Counts = tuple[int, int, int, int]
@@ -101,11 +115,14 @@ class PriceTable:
 
     def find(self, model: str, provider: str | None) -> ModelPrice | str | None:
         """Return the user's price of a model, the published model it is priced as, or None."""
-        if provider:
-            for name in (provider, _published_name(provider)):
-                if (price := self._prices.get(f"{name}:{model}")) is not None:
+        served = _served_model(model, provider)
+        for name, at in ((model, provider), served):
+            for place in (at, _published_name(at)) if at else ():
+                if (price := self._prices.get(f"{place}:{name}")) is not None:
                     return price
-        return self._prices.get(model)
+            if (price := self._prices.get(name)) is not None:
+                return price
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that `PriceTable(...)` reads again, to send to another process."""
@@ -212,10 +229,16 @@ def _published_cost(model: str, provider: str | None, counts: Counts) -> float |
         cache_write_tokens=written,
     )
     name = _published_name(provider) if provider else None
-    try:
-        priced = calc_price(usage, model, provider_id=name)
-    except (LookupError, ValueError, ArithmeticError, TypeError):
-        return None  # an unknown model, or numbers no call can have
+    priced = None
+    # The whole name first: a router lists models under the names of their makers.
+    for served, at in dict.fromkeys(((model, name), _served_model(model, name))):
+        try:
+            priced = calc_price(usage, served, provider_id=at)
+            break
+        except (LookupError, ValueError, ArithmeticError, TypeError):
+            continue  # an unknown model, or numbers no call can have
+    if priced is None:
+        return None
     # Some entries of the table are models without token prices; their sum of nothing is not 0.
     table = vars(priced.model_price)
     for tokens, key in ((tokens_in, "input_mtok"), (tokens_out, "output_mtok")):
@@ -256,6 +279,22 @@ def _published_rates(model: str, provider: str | None, hour: int) -> tuple[float
     return rates if len(rates) == len(samples) else ()
 
 
-def _published_name(provider: str) -> str:
+def _published_name(provider: str) -> str | None:
+    """Return a provider's name in the price tables; None for a framework's name."""
     lower = provider.lower()
+    if re.sub(r"[^a-z0-9]", "", lower) in _FRAMEWORKS:
+        return None
     return _PROVIDER_ALIASES.get(lower, lower)
+
+
+def _served_model(model: str, provider: str | None) -> tuple[str, str | None]:
+    """Return a model's own name and its provider for a name such as `openai/gpt-4o-mini`.
+
+    A prefix that contradicts a known provider is part of the name.
+    """
+    known = _published_name(provider) if provider else None
+    prefix, mark, rest = model.partition("/" if "/" in model else ":")
+    named = _published_name(prefix) if mark else None
+    if not rest or named is None or known not in (None, named):
+        return model, known
+    return rest, named
