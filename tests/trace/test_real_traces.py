@@ -280,12 +280,12 @@ def test_sparse_message_indexes(shared: Path):
 # -- TRAIL -----------------------------------------------------------------------------------------
 
 TRAIL = [
-    ("GAIA/0035f455b3ff2295167a844f04d85d34", 11, "33149", ["final_answer"], {"o3-mini"}),
+    ("GAIA/0035f455b3ff2295167a844f04d85d34", 11, "33149", [], {"o3-mini"}),
     (
         "GAIA/0242ca2533fac5b8b604a9060b3e15d6",
         15,
         "negative binomial",
-        ["final_answer"],
+        [],
         {"o3-mini"},
     ),
     (
@@ -298,7 +298,6 @@ TRAIL = [
             "find_on_page_ctrl_f",
             *["page_down"] * 5,
             *["find_on_page_ctrl_f"] * 4,
-            "final_answer",
         ],
         {"o3-mini"},
     ),
@@ -306,7 +305,7 @@ TRAIL = [
         "SWE Bench/0e6f7928953ab5a568bae640ce915cc3",
         32,
         "--- a/src/marshmallow/fields.py\n+++ b/src/marshmallow/fields.py\n@@ -462,6 +462,9 @@",
-        ["final_answer"],
+        [],
         {"anthropic/claude-3-7-sonnet-latest"},
     ),
 ]
@@ -344,7 +343,8 @@ def test_trail_arguments_errors_and_managed_agents(shared: Path):
     trace = load_traces(shared / "trail/data/GAIA/0140b3f657eddf76ca82f72c49ac8e58.json")[0]
     assert trace.tool_calls[2].arguments == {"search_string": "equine veterinarian"}
     assert trace.tool_calls[4].arguments == {"": ""}  # what the model really sent
-    assert list(trace.tool_calls[-1].arguments) == ["answer"]
+    answers = trace.find({"tool_name": "final_answer"})
+    assert list(answers[-1].span.tool_input) == ["answer"]
     assert [s.agent_name for s in trace.index.spans if s.kind == "agent"] == [
         "CodeAgent",
         "search_agent",

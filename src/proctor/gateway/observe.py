@@ -11,6 +11,7 @@ outside a capture, and those to anything but a model, are left alone.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ from proctor.gateway.protocols import Protocol, model_protocol, read_model_call
 from proctor.llm.http_hook import install, uninstall
 from proctor.trace import otel
 from proctor.trace.capture import Recorder, new_span_id
-from proctor.trace.model import Message, Span, SpanKind, SpanStatus, Trace
+from proctor.trace.conventions import merge_models, merge_tools, recover_calls
+from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 
 if TYPE_CHECKING:
     from proctor.llm.cassette import RecordedResponse
@@ -34,6 +36,8 @@ INFERRED = "proctor.inferred"
 # Clocks of an instrumentation and ours differ by what runs between them: a span of the same call
 # may seem to begin a moment after the request.
 _TOLERANCE_NS = 5_000_000
+
+_OBSERVATION = re.compile(r"\s*Observations?:\s*")
 
 _FILLED = ("model", "input_tokens", "output_tokens", "input_messages", "output_messages")
 
@@ -111,6 +115,10 @@ def complete(trace: Trace) -> None:
     if not any(span.scope == SCOPE for span in trace.spans):
         return
     _merge_repeated(trace)
+    trace.forget()
+    merge_models(trace.index)
+    merge_tools(trace.index)
+    recover_calls(trace.index.spans)
     _infer_tools(trace)
     trace.forget()
 
@@ -126,13 +134,25 @@ def _merge_repeated(trace: Trace) -> None:
     if not others:
         return
     by_id = {span.span_id: span for span in trace.spans}
+    around = {s.span_id: _around(s, by_id) for s in trace.spans if s.scope == SCOPE}
+    answered = Counter(
+        outer.span_id
+        for inner, outer in around.items()
+        if outer is not None and by_id[inner].status is not SpanStatus.ERROR
+    )
+    for outer in others:
+        if answered[outer.span_id] > 1:
+            outer.kind = SpanKind.AGENT  # a loop of calls, whatever its producer says
+    others = [s for s in others if s.kind is SpanKind.LLM]
     kept: list[Span] = []
     taken: Counter[str] = Counter()
     for span in trace.spans:
         if span.scope != SCOPE:
             kept.append(span)
             continue
-        same = _around(span, by_id) or _recorded_as(span, others, taken)
+        same = around[span.span_id]
+        if same is None or same.kind is not SpanKind.LLM:
+            same = _recorded_as(span, others, taken)
         if same is None:
             kept.append(span)
             continue
@@ -142,6 +162,8 @@ def _merge_repeated(trace: Trace) -> None:
                 if not getattr(same, name) and getattr(span, name):
                     setattr(same, name, getattr(span, name))
             same.attributes = {**span.attributes, **same.attributes}
+            if same.end_ns is not None and span.end_ns is not None:
+                same.end_ns = max(same.end_ns, span.end_ns)
     trace.spans[:] = kept
 
 
@@ -170,6 +192,21 @@ def _recorded_as(span: Span, others: list[Span], taken: Counter[str]) -> Span | 
         and (other.end_ns is None or span.start_ns <= other.end_ns)
         and not taken[other.span_id]
     ]
+    if not open_then:
+        # A stream that is requested when it is read: its span seems to have ended before.
+        return max(
+            (
+                other
+                for other in others
+                if other.parent_id == span.parent_id
+                and other.start_ns <= span.start_ns
+                and not taken[other.span_id]
+                and other.input_tokens in (None, span.input_tokens)
+                and (not other.output_messages or _same_reply(other, span))
+            ),
+            key=lambda other: other.start_ns,
+            default=None,
+        )
     # Calls side by side: the same reply tells which is which, otherwise the order does.
     said = [other for other in open_then if _same_reply(other, span)]
     return min(said or open_then, key=lambda other: other.start_ns, default=None)
@@ -178,8 +215,9 @@ def _recorded_as(span: Span, others: list[Span], taken: Counter[str]) -> Span | 
 def _same_reply(one: Span, other: Span) -> bool:
     """Whether two spans have the same text and request the same tools."""
 
-    def reply(span: Span) -> list[tuple[str | None, tuple[str, ...]]]:
-        return [(m.content, tuple(c.name for c in m.tool_calls)) for m in span.output_messages]
+    def reply(span: Span) -> list[tuple[str, tuple[str, ...]]]:
+        messages = span.output_messages
+        return [(m.content or "", tuple(c.name for c in m.tool_calls)) for m in messages]
 
     return bool(one.output_messages) and reply(one) == reply(other)
 
@@ -194,17 +232,20 @@ def _infer_tools(trace: Trace) -> None:
     # Instrumentations that record no id: as many calls of a tool are shown as have spans.
     unnamed = Counter(s.tool_name for s in shown if not s.tool_call_id)
     results = _first_results(calls)
-    for call in calls:
-        for requested in (c for m in call.output_messages for c in m.tool_calls):
+    for position, call in enumerate(calls):
+        requests = [c for m in call.output_messages for c in m.tool_calls]
+        for requested in requests:
             # Gemini's and some local models' calls have no id: the name must do.
             found = results.get(requested.id or requested.name)
+            if found is None and len(requests) == 1:
+                found = _observation(calls[position + 1 :])
             if found is None or requested.id in ids or found[0].start_ns < call.start_ns:
-                continue
-            if unnamed[requested.name] > 0:
-                unnamed[requested.name] -= 1
                 continue
             if requested.id:
                 ids.add(requested.id)
+            if unnamed[requested.name] > 0:
+                unnamed[requested.name] -= 1
+                continue
             later, result = found
             began = call.start_ns if call.end_ns is None else call.end_ns
             trace.spans.append(
@@ -221,16 +262,25 @@ def _infer_tools(trace: Trace) -> None:
                     tool_name=requested.name,
                     tool_call_id=requested.id,
                     tool_input=requested.arguments,
-                    tool_output=result.content,
+                    tool_output=result,
                 )
             )
 
 
-def _first_results(calls: list[Span]) -> dict[str, tuple[Span, Message]]:
+def _first_results(calls: list[Span]) -> dict[str, tuple[Span, str | None]]:
     """Return each tool result by call id, or else tool name, with the first call that sent it."""
-    results: dict[str, tuple[Span, Message]] = {}
+    results: dict[str, tuple[Span, str | None]] = {}
     for call in calls:
         for message in call.input_messages:
             if message.role == "tool" and (key := message.tool_call_id or message.name):
-                results.setdefault(key, (call, message))
+                results.setdefault(key, (call, message.content))
     return results
+
+
+def _observation(later: list[Span]) -> tuple[Span, str] | None:
+    """Return the result that the next request has as text, as smolagents sends it."""
+    for call in later[:1]:
+        said = call.input_messages[-1].content if call.input_messages else None
+        if said is not None and (found := _OBSERVATION.match(said)):
+            return call, said[found.end() :].strip()
+    return None

@@ -7,6 +7,7 @@ sequences and the tree are derived, never stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -24,6 +25,9 @@ Observable = Literal["model_calls", "tool_calls", "arguments"]
 """Kinds of work that a trace may or may not show; `arguments` are those of tool calls."""
 
 EVERYTHING: tuple[Observable, ...] = ("model_calls", "tool_calls", "arguments")
+
+ANSWER_TOOL = re.compile(r"final_answer|final_result(?:_\w+)?")
+"""Tools with which smolagents and pydantic-ai have a model return its answer: nothing is called."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -326,10 +330,10 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @cached_property
     def tool_calls(self) -> list[ToolCall]:
-        """Return executed tool calls, by start time.
+        """Return executed tool calls, by start time, without those that only return the answer.
 
-        A trace without any tool span (only the model client was instrumented) returns the calls its
-        models requested instead; those have no result.
+        A trace without any tool span returns the calls its models requested instead, unless it
+        would have such spans (`observed`); those calls have no result.
         """
         executed = [
             ToolCall(
@@ -341,12 +345,16 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
                 span_id=span.span_id,
             )
             for span in self.of_kind(SpanKind.TOOL)
+            if not ANSWER_TOOL.fullmatch(span.tool_name or span.name)
         ]
-        return executed or [
+        if executed or "tool_calls" in self.observed:
+            return executed
+        return [
             ToolCall(name=call.name, arguments=call.arguments, id=call.id, span_id=span.span_id)
             for span in self.llm_calls
             for message in span.output_messages
             for call in message.tool_calls
+            if not ANSWER_TOOL.fullmatch(call.name)
         ]
 
     @cached_property
@@ -376,6 +384,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         """Declare work that is recorded whenever it happens."""
         self.observed = tuple(kind for kind in EVERYTHING if kind in (*self.observed, *kinds))
         vars(self).pop("observes", None)
+        vars(self).pop("tool_calls", None)
 
     @property
     def tool_sequence(self) -> list[str]:

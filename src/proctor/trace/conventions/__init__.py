@@ -21,12 +21,27 @@ from proctor.trace.conventions import (
     vercel,
 )
 from proctor.trace.conventions._unwrap import documents_from
-from proctor.trace.conventions._whole_trace import finish, summarise
+from proctor.trace.conventions._whole_trace import (
+    finish,
+    merge_models,
+    merge_tools,
+    recover_calls,
+    summarise,
+)
 from proctor.trace.conventions.proctor import from_attributes
 from proctor.trace.conventions.values import MAX_CACHED_KEYS, read_error
 from proctor.trace.model import Span, SpanKind
 
-__all__ = ["DIALECTS", "documents_from", "finish", "normalise", "summarise"]
+__all__ = [
+    "DIALECTS",
+    "documents_from",
+    "finish",
+    "merge_models",
+    "merge_tools",
+    "normalise",
+    "recover_calls",
+    "summarise",
+]
 
 
 class Dialect(Protocol):

@@ -174,6 +174,10 @@ def tool_arguments(value: Any, schema: Any = None) -> Any:
         if len(names) >= len(args):
             return dict(zip(names, args, strict=False)) | kwargs
         return {"args": args, **kwargs} if kwargs else args
+    if len(value) == 1 and is_mapping(value.get("kwargs")) and "kwargs" not in _names(schema):
+        return value["kwargs"]  # DSPy and LlamaIndex call tools by keyword only
+    if set(value) == {"input", "options"} and is_mapping(value["input"]):
+        return value["input"]  # BeeAI
     if "inputs" in value and "tags" in value and "metadata" in value:
         return _literal(parsed(value["inputs"]))  # a LangChain callback's own record
     if "input_str" in value and is_mapping(value.get("inputs")):
@@ -211,10 +215,12 @@ class ToolResult(NamedTuple):
 
 
 def tool_result(value: Any) -> ToolResult:
-    """Return a tool's result from LangChain's ToolMessage and callback records."""
+    """Return a tool's result from the records of LangChain and LlamaIndex."""
     found = parsed(value)
     if not is_mapping(found):
         return ToolResult(found)
+    if "raw_input" in found and "raw_output" in found:  # LlamaIndex's ToolOutput
+        return ToolResult(found["raw_output"], None, text(found.get("tool_name")))
     if is_mapping(found.get("output")) and "kwargs" in found:
         found = found["output"]  # a LangChain callback's own record
     message = next((found[key] for key in ("data", "kwargs") if is_mapping(found.get(key))), found)

@@ -1,7 +1,8 @@
-"""Derive the fields that need the whole trace: question, answer, argument names, handoffs.
+"""Derive the fields that need the whole trace: question, answer, tool calls, handoffs.
 
 Guarantees: no value from the producer is overwritten, except a tool's arguments by the same
-arguments with names. A trace exported by Proctor is complete and is not changed.
+arguments with names. A tool call that several layers recorded stays one call. A trace exported by
+Proctor is complete and is not changed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
-from proctor.trace.conventions._unwrap import answer, last_text, question
+from proctor.trace.conventions._unwrap import answer, fill, last_text, question
 from proctor.trace.conventions.proctor import TRACE_KEYS, trace_from_attributes
+from proctor.trace.conventions.pydantic_ai import ALL_MESSAGES
 from proctor.trace.conventions.values import (
     encode_json,
     first,
@@ -101,29 +103,134 @@ def name_managed_agents(tree: SpanTree) -> None:
 
 
 # Match executed tool calls with the calls requested by models: by call id, or by the same tool and
-# the same values in order. A match adds the argument names and the call id an instrumentation lost,
-# and changes nothing else. Linear in the number of calls.
+# the same values in order. A match adds the argument names, the call id and the result that an
+# instrumentation lost, and changes nothing else. Linear in the number of calls.
 
 
-def recover_arguments(spans: list[Span]) -> None:
-    """Set the argument names and call ids of tool spans that only the model's request has."""
+def recover_calls(spans: list[Span]) -> None:
+    """Set the arguments, call ids and results of tool spans that only the messages have."""
     incomplete = [
         span
         for span in spans
         if span.kind == SpanKind.TOOL
-        and (span.tool_call_id is None or not is_mapping(span.tool_input))
+        and (span.tool_call_id is None or not is_mapping(span.tool_input) or _lacks_result(span))
     ]
     if not incomplete:
         return
     requests = _Requests(spans)
+    results: dict[str, str] = {}
+    if any(_lacks_result(span) for span in incomplete):
+        for message in (m for s in spans if s.kind == SpanKind.LLM for m in s.input_messages):
+            if message.role == "tool" and message.tool_call_id and message.content is not None:
+                results.setdefault(message.tool_call_id, message.content)
     for span in incomplete:
         call = requests.of(span)
-        if call is None:
+        if call is not None:
+            if span.tool_call_id is None:
+                span.tool_call_id = call.id
+            if not is_mapping(span.tool_input) and is_mapping(call.arguments):
+                span.tool_input = call.arguments
+        if _lacks_result(span):
+            span.tool_output = results.get(span.tool_call_id or "")
+
+
+def _lacks_result(span: Span) -> bool:
+    return span.tool_output is None and not span.failed
+
+
+# The call of one tool may be recorded by several layers: a framework and the function it calls, or
+# a span for the request, one for the run and one for the function. The outermost stays a tool call.
+
+
+def merge_tools(tree: SpanTree) -> None:
+    """Leave one tool span for each tool call; the layers below it become steps of that call."""
+    tools = [at for at, span in enumerate(tree.spans) if span.kind == SpanKind.TOOL]
+    open_calls: list[int] = []
+    for at in tools:
+        span = tree.spans[at]
+        open_calls = [o for o in open_calls if _end(tree.spans[o]) > span.start_ns]
+        outer = next((o for o in reversed(open_calls) if _is_layer(tree, at, o)), None)
+        open_calls.append(at)
+        if outer is None:
             continue
-        if span.tool_call_id is None:
-            span.tool_call_id = call.id
-        if not is_mapping(span.tool_input) and is_mapping(call.arguments):
-            span.tool_input = call.arguments
+        call = tree.spans[outer]
+        span.kind = SpanKind.CHAIN
+        call.tool_call_id = call.tool_call_id or span.tool_call_id
+        if not is_mapping(call.tool_input) and span.tool_input is not None:
+            call.tool_input = span.tool_input
+        if call.tool_output is None:
+            call.tool_output = span.tool_output
+
+
+def merge_models(tree: SpanTree) -> None:
+    """Leave one model span of each call that two instrumentations recorded side by side.
+
+    Model spans inside each other are left as they are: `Trace.llm_calls` counts the innermost.
+    """
+    models = [at for at, span in enumerate(tree.spans) if span.kind == SpanKind.LLM]
+    open_calls: list[int] = []
+    for at in models:
+        span = tree.spans[at]
+        open_calls = [o for o in open_calls if _end(tree.spans[o]) > span.start_ns]
+        for other in open_calls:
+            call = tree.spans[other]
+            if _is_same_call(span, call) and not _is_above(tree, other, at):
+                span.kind = SpanKind.CHAIN
+                for name in ("model", "input_tokens", "output_tokens", "cost_usd"):
+                    fill(call, name, getattr(span, name))
+                call.input_messages = call.input_messages or span.input_messages
+                call.output_messages = call.output_messages or span.output_messages
+                break
+        else:
+            open_calls.append(at)
+
+
+def _is_same_call(one: Span, other: Span) -> bool:
+    """Return whether two model spans of different producers have the same reply."""
+    if one.scope == other.scope or _end(one) > _end(other):
+        return False
+    ids = [identifier(s.attributes.get("gen_ai.response.id")) for s in (one, other)]
+    if all(ids):
+        return ids[0] == ids[1]
+    replies = [
+        [(m.content or "", [c.name for c in m.tool_calls]) for m in s.output_messages]
+        for s in (one, other)
+    ]
+    if all(replies):
+        return replies[0] == replies[1]
+    used = [(s.input_tokens, s.output_tokens) for s in (one, other)]
+    return used[0] == used[1] != (None, None)
+
+
+def _end(span: Span) -> int:
+    return MAX_TIME if span.end_ns is None else span.end_ns
+
+
+def _is_above(tree: SpanTree, above: int, below: int) -> bool:
+    while below not in (NO_PARENT, above):
+        below = tree.parent[below]
+    return below == above
+
+
+def _is_layer(tree: SpanTree, inner: int, outer: int) -> bool:
+    """Return whether two tool spans record one call: nested, or by two producers, and alike."""
+    one, other = tree.spans[inner], tree.spans[outer]
+    nested = _is_above(tree, outer, inner)
+    # Layers that do not know each other are siblings; they are then one inside the other in time.
+    if not nested and (one.scope == other.scope or _end(one) > _end(other)):
+        return False
+    if one.tool_call_id and other.tool_call_id and one.tool_call_id != other.tool_call_id:
+        return False
+    # Clients of MCP put the server's name in front: `mcp__weather__get_weather`.
+    names = {_plain((s.tool_name or s.name).rpartition("__")[2]) for s in (one, other)}
+    if len(names) > 1:
+        return False
+    given, also = one.tool_input, other.tool_input
+    if is_mapping(given) and is_mapping(also):
+        # The function's own record may also have its defaults.
+        few, many = sorted((given, also), key=len)
+        return all(key in many and many[key] == few[key] for key in few)
+    return given == also or given is None or also is None or nested
 
 
 class _Requests:
@@ -199,10 +306,14 @@ def finish(trace: Trace) -> None:
     """Fill the fields that need all spans, once each span is normalised."""
     if _is_complete(trace):
         return
-    # Arguments first: handoffs turn tool spans into another kind.
-    recover_arguments(trace.index.spans)
+    # First: handoffs turn tool spans into another kind.
+    merge_models(trace.index)
+    merge_tools(trace.index)
+    recover_calls(trace.index.spans)
     name_managed_agents(trace.index)
     find_handoffs(trace.index)
+    if any(ALL_MESSAGES in span.attributes for span in trace.spans):
+        trace.observe("tool_calls", "arguments")
     _fill_trace_fields(trace)
 
 

@@ -40,6 +40,8 @@ def read(span: Span) -> None:
         arguments = _content(attributes.get(PREFIX + "tool_call_args"))
         arguments = mapping(arguments or attributes.get("gen_ai.tool.call.arguments"))
         fill(span, "handoff_to", text(arguments.get("agent_name")))
+    elif span.kind == SpanKind.TOOL and span.name.endswith("(merged)"):
+        span.kind = SpanKind.CHAIN  # around the results of parallel calls, which have their own
     elif span.kind == SpanKind.TOOL:
         fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
         result = _content(attributes.get(PREFIX + "tool_response"))

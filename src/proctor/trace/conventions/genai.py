@@ -81,6 +81,8 @@ def read(span: Span) -> None:
         fill(span, "tool_call_id", identifier(attributes.get("gen_ai.tool.call.id")))
         arguments = attributes.get("gen_ai.tool.call.arguments")
         fill_tool(span, arguments, attributes.get("gen_ai.tool.call.result"))
+        if span.events and span.tool_output is None:
+            _read_tool_events(span)
     elif span.kind == SpanKind.RETRIEVAL:
         fill(span, "input", attributes.get("gen_ai.retrieval.query.text"))
         if not span.documents:
@@ -90,6 +92,18 @@ def read(span: Span) -> None:
         fill_messages(span, "output_messages", lambda: _output_messages(span))
     # Attribute bags without a span use a single value.
     fill_values(span, attributes.get("input"), attributes.get("output"))
+
+
+def _read_tool_events(span: Span) -> None:
+    """Read the arguments and the result that Strands records as messages of the tool span."""
+    for event in span.events:
+        if event.name == "gen_ai.tool.message":
+            fill_tool(span, event.attributes.get("content"), None)
+    for call in (c for m in _from_events(span, output=False) for c in m.tool_calls):
+        fill_tool(span, call.arguments, None)
+    for message in _from_events(span, output=True):
+        fill_tool(span, None, message.content)
+        fill(span, "tool_call_id", message.tool_call_id)
 
 
 def _input_messages(span: Span) -> tuple[Message, ...]:

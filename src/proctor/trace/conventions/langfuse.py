@@ -41,6 +41,8 @@ def kind(span: Span) -> SpanKind | None:
         output = mapping(attributes.get(PREFIX + "output"))
         if output.get("type") == "tool" and tool_result(output).call_id is not None:
             return SpanKind.TOOL
+        if "gen_ai.tool.name" in attributes:  # Koog, whose spans name no operation
+            return SpanKind.TOOL
     return _KINDS.get(observed)
 
 
@@ -55,7 +57,7 @@ def read(span: Span) -> None:
     cost = mapping(attributes.get(PREFIX + "cost_details"))
     fill(span, "cost_usd", total_or_sum(cost.get("total"), cost.values()))
     if span.kind == SpanKind.TOOL:
-        fill(span, "tool_name", text(span.name))
+        fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")) or text(span.name))
     elif span.kind == SpanKind.AGENT:
         fill(span, "agent_name", text(span.name))
     fill_values(span, attributes.get(PREFIX + "input"), attributes.get(PREFIX + "output"))

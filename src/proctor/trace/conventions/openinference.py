@@ -49,7 +49,11 @@ _KINDS = {
     "PROMPT": SpanKind.OTHER,
 }
 _HANDOFF = "handoff to "
+_LLAMA_INDEX = "openinference.instrumentation.llama_index"
 _LANGCHAIN = "openinference.instrumentation.langchain"
+# DSPy names a tool span by method, and ends a loop with a tool of its own.
+_CALL = ".__call__"
+_DSPY_END = ("openinference.instrumentation.dspy", "finish.__call__")
 _MODEL_KEYS = (
     "llm.model_name",
     "llm.response.model_name",
@@ -64,8 +68,15 @@ def kind(span: Span) -> SpanKind | None:
     named = span.attributes.get("openinference.span.kind")
     if isinstance(named, str):
         known = _KINDS.get(named.upper())
-        is_handoff = known == SpanKind.TOOL and span.name.startswith(_HANDOFF)
-        return SpanKind.HANDOFF if is_handoff else known
+        if known == SpanKind.TOOL and span.name.startswith(_HANDOFF):
+            return SpanKind.HANDOFF
+        if known == SpanKind.TOOL and (span.scope, span.name) == _DSPY_END:
+            return SpanKind.RESPONSE
+        # LlamaIndex marks every method of a model so; a private one only prepares the call.
+        is_private = span.name.rpartition(".")[2].startswith("_")
+        if known == SpanKind.LLM and is_private and not span.name.endswith(_CALL):
+            return SpanKind.CHAIN
+        return known
     # Patronus' own spans (functions it wraps) have no kind.
     return SpanKind.CHAIN if span.scope == "patronus.sdk" else None
 
@@ -94,7 +105,15 @@ def read(span: Span) -> None:
             fill_messages(span, side, partial(flat_messages, attributes, f"llm.{side}"))
         if span.kind == SpanKind.RETRIEVAL and not span.documents:
             span.documents = _documents(attributes)
-        fill_values(span, attributes.get("input.value"), attributes.get("output.value"))
+        fill_values(span, attributes.get("input.value"), _reply(span))
+
+
+def _reply(span: Span) -> Any:
+    """Return the output; LlamaIndex writes the role in front of a model's text."""
+    value = span.attributes.get("output.value")
+    if span.kind == SpanKind.LLM and span.scope == _LLAMA_INDEX and isinstance(value, str):
+        return value.removeprefix("assistant: ") or None
+    return value
 
 
 def _read_tool(span: Span) -> None:
@@ -110,7 +129,10 @@ def _read_tool(span: Span) -> None:
     if arguments is None and not is_schema:
         arguments = schema
     fill_tool(span, arguments, _result(span), schema)
-    fill(span, "tool_name", text(attributes.get("tool.name")))
+    name = text(attributes.get("tool.name"))
+    if name is None and span.name.endswith(_CALL):
+        name = span.name.removesuffix(_CALL)
+    fill(span, "tool_name", name)
     fill(span, "tool_call_id", identifier(first(attributes, ("tool.id", "tool_call.id"))))
 
 

@@ -15,7 +15,10 @@ HEADS = frozenset(
     "tool_arguments tool_response operation request_data response_data".split()
 )
 
-_ALL_MESSAGES = ("pydantic_ai.all_messages", "all_messages", "all_messages_events")
+ALL_MESSAGES = "pydantic_ai.all_messages"
+"""On the span of an agent run; the tools it calls have spans of their own."""
+
+_ALL_MESSAGES = (ALL_MESSAGES, "all_messages", "all_messages_events")
 _CHOICE = "gen_ai.choice"
 
 
@@ -39,6 +42,12 @@ def read(span: Span) -> None:
     """Fill the fields that pydantic-ai and Logfire add to the GenAI conventions."""
     attributes = span.attributes
     fill(span, "cost_usd", number(attributes.get("operation.cost")))
+    if span.kind == SpanKind.TOOL:
+        # Both look like tool calls: a function that returns the answer, a call left to others.
+        if str(attributes.get("logfire.msg")).startswith("running output function"):
+            span.kind = SpanKind.RESPONSE
+        elif "pydantic_ai.tool.deferral.name" in attributes:
+            span.kind = SpanKind.CHAIN
     if span.kind == SpanKind.TOOL:
         fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
         fill_tool(span, attributes.get("tool_arguments"), attributes.get("tool_response"))

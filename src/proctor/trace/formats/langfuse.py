@@ -128,6 +128,10 @@ def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
         value = next((raw[field] for field in fields if raw.get(field) not in (None, {})), None)
         if value is not None:
             found[name] = value
+    counts = {side: raw.get(f"{side}Usage") for side in ("input", "output", "total")}
+    # Rows of its database; 0 everywhere means that nothing was counted.
+    if any(counts.values()):
+        found.setdefault("langfuse.observation.usage_details", counts)
     total = raw.get("totalCost") or raw.get("calculatedTotalCost")
     if total and _COST not in found:  # Langfuse writes 0 for a call without a price
         found[_COST] = {"total": total}
