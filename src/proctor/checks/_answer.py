@@ -1,4 +1,5 @@
-"""Checks of the answer: Contains, ContainsAny, Excludes, Equals, Matches, JSONSchema, JMESPath.
+"""Checks of the answer: Contains, ContainsAny, Excludes, Equals, Matches, JSONSchema, JMESPath,
+ExpectedOutput.
 
 Two texts that a reader sees as the same compare as the same (Unicode NFC, one kind of line end,
 case ignored unless `case_sensitive`), and a pattern that never ends is stopped.
@@ -21,7 +22,9 @@ from proctor.checks.base import (
     Check,
     CheckContext,
     CheckResult,
+    Names,
     OneOrMoreTexts,
+    Results,
     Text,
     Texts,
     checked_by,
@@ -34,6 +37,7 @@ from proctor.checks.metrics.arguments import canonical
 from proctor.checks.metrics.matching import shortened
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import and_more
+from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace.model import Observable
 
@@ -61,6 +65,12 @@ if TYPE_CHECKING:  # `Matches("a+")` and `Matches(["a+", "b+"])` are both fine
     OneOrMorePatterns = Sequence[str]
 else:
     OneOrMorePatterns = Patterns
+
+
+_FENCE = re.compile(r"^```[\w-]*\n(.*)\n```$", re.DOTALL)
+
+Tolerance = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*%$")]
+"""A number, or a share of the expected value."""
 
 
 class _TextsCheck(Check):
@@ -270,6 +280,126 @@ def subject_of(answer: str) -> str:
 
 MAX_PROBLEMS = 5
 """How many schema errors a reason lists."""
+
+
+class ExpectedOutput(Check):
+    """The structured output has the expected fields; each field is a result of its own.
+
+    Example: `ExpectedOutput({"total": 159.0, "items": ["a", "b"]}, tolerance=0.01,
+    unordered=["items"], ignore=["id"])`. Paths are dotted; `*` is any one step.
+    """
+
+    name: ClassVar[str] = "expected_output"
+    value: Any = Field(kw_only=False)
+    """The expected value."""
+    tolerance: Tolerance | dict[str, Tolerance] = 0
+    """How far a number may be off: a number, a share such as `1%`, or one of them by path."""
+    ignore: Names = ()
+    """Paths of fields that are not compared."""
+    unordered: Names = ()
+    """Paths of lists whose order does not matter."""
+    exact: bool = False
+    """Whether a field that is not expected fails."""
+    case_sensitive: bool = False
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> Results:
+        """Compare the output with the expected value."""
+        actual = ctx.value
+        if actual is None:
+            try:
+                actual = json.loads(_FENCE.sub(r"\1", ctx.answer.strip()))
+            except (ValueError, RecursionError):
+                return failed(
+                    f"{subject_of(ctx.answer)} is not JSON", expected=self.value, actual=ctx.answer
+                )
+        results: dict[str, CheckResult] = {}
+        self._compare("", self.value, json_value(actual), results)
+        return results
+
+    def _compare(
+        self, path: str, wanted: Any, actual: Any, results: dict[str, CheckResult]
+    ) -> None:
+        if path and _any_path(path, self.ignore):
+            return
+        if isinstance(wanted, Mapping) and isinstance(actual, Mapping):
+            fields, found = cast("Mapping[str, Any]", wanted), cast("Mapping[str, Any]", actual)
+            for key, value in fields.items():
+                here = f"{path}.{key}" if path else str(key)
+                if key in found:
+                    self._compare(here, value, found[key], results)
+                elif not _any_path(here, self.ignore):
+                    results[here] = failed("missing", expected=value)
+            for key in found.keys() - fields.keys() if self.exact else ():
+                here = f"{path}.{key}" if path else str(key)
+                if not _any_path(here, self.ignore):
+                    results[here] = failed("not expected", actual=found[key])
+            return
+        if isinstance(wanted, list) and isinstance(actual, list):
+            self._compare_lists(path, cast("list[Any]", wanted), cast("list[Any]", actual), results)
+            return
+        same = self._same(path, wanted, actual)
+        say = passed if same else failed
+        reason = "as expected" if same else f"{shortened(actual)} instead of {shortened(wanted)}"
+        results[path] = say(reason, expected=wanted, actual=actual)
+
+    def _compare_lists(
+        self, path: str, wanted: list[Any], actual: list[Any], results: dict[str, CheckResult]
+    ) -> None:
+        """Compare two lists: item by item, or each item with one that equals it in any place."""
+        if not _any_path(path, self.unordered):
+            for index, value in enumerate(wanted):
+                here = f"{path}.{index}" if path else str(index)
+                if index < len(actual):
+                    self._compare(here, value, actual[index], results)
+                else:
+                    results[here] = failed("missing", expected=value)
+            if len(actual) > len(wanted):
+                extra = f"{len(actual)} items instead of {len(wanted)}"
+                results[f"{path}.length" if path else "length"] = failed(extra)
+            return
+        left, found = list(actual), 0
+        for value in wanted:
+            for index, candidate in enumerate(left):
+                inner: dict[str, CheckResult] = {}
+                self._compare(f"{path}.*", value, candidate, inner)
+                if all(each.passed for each in inner.values()):
+                    del left[index]
+                    found += 1
+                    break
+        total = max(len(wanted), len(actual))
+        details: dict[str, Any] = {"expected": wanted, "actual": actual}
+        if found == total:
+            results[path] = passed("as expected, in any order", **details)
+        else:
+            reason = f"{found} of {total} items match"
+            results[path] = failed(reason, score=found / total, **details)
+
+    def _same(self, path: str, wanted: Any, actual: Any) -> bool:
+        numbers = all(
+            isinstance(each, int | float) and not isinstance(each, bool)
+            for each in (wanted, actual)
+        )
+        if numbers:
+            given = self.tolerance
+            if isinstance(given, dict):
+                given = next((t for p, t in given.items() if _any_path(path, (p,))), 0)
+            share = isinstance(given, str)
+            room = float(given.rstrip("% ")) / 100 * abs(wanted) if share else float(given)
+            # A sum of floats is off in the last digit, which nobody means.
+            return abs(wanted - actual) <= room + 1e-12 * abs(wanted)
+        if isinstance(wanted, str) and isinstance(actual, str):
+            case = self.case_sensitive
+            return normalised(wanted, case).strip() == normalised(actual, case).strip()
+        return type(wanted) is type(actual) and bool(wanted == actual)
+
+
+def _any_path(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a dotted path is one of these, in which `*` is any one step."""
+    steps = path.split(".")
+    return any(
+        len(steps) == len(other) and all(o in ("*", s) for s, o in zip(steps, other, strict=True))
+        for other in (pattern.split(".") for pattern in patterns)
+    )
 
 
 class JSONSchema(Check):

@@ -16,12 +16,14 @@ from proctor.checks._answer import (
     ContainsAny,
     Equals,
     Excludes,
+    ExpectedOutput,
     JMESPath,
     JSONSchema,
     Matches,
     Operators,
     Patterns,
     Schema,
+    Tolerance,
 )
 from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
 from proctor.checks.base import (
@@ -132,6 +134,22 @@ JudgeRules = Annotated[
 ]
 
 
+class OutputOptions(Strict):
+    """The expected value of a structured answer, and how it is compared."""
+
+    value: Any
+    """The expected value."""
+    tolerance: Tolerance | dict[str, Tolerance] = 0
+    """How far numbers may be off: a number, a share such as `1%`, or one of them by path."""
+    ignore: Names = ()
+    """Paths that are not compared; `*` is any one step."""
+    unordered: Names = ()
+    """Paths of lists whose order does not matter."""
+    exact: bool = False
+    """Whether fields that are not expected fail."""
+    case_sensitive: bool = False
+
+
 class Correctness(Strict):
     """Is the answer right? A failure here blocks."""
 
@@ -147,6 +165,8 @@ class Correctness(Strict):
     """Regular expressions that must each be found somewhere in the answer."""
     json_schema: Schema | None = None
     """A JSON Schema the answer must be valid JSON for. References are never fetched."""
+    expected_output: OutputOptions | None = None
+    """The value that a structured answer must have, compared field by field."""
     jmespath: Jmespaths | None = None
     """JMESPath expressions over the trial, with conditions on their values."""
     llm_judge: JudgeRules | None = None
@@ -177,6 +197,7 @@ class Correctness(Strict):
             (self.exact_match, lambda text: Equals(text, case_sensitive=case)),
             (self.regex_match, lambda patterns: Matches(patterns, case_sensitive=case)),
             (self.json_schema, JSONSchema),
+            (self.expected_output, lambda options: ExpectedOutput(**written(options))),
             (self.jmespath, _jmespaths),
             (self.llm_judge, _judges),
             (self.safety_check, lambda options: Safety(**written(options))),

@@ -153,3 +153,83 @@ def _text(value: Any) -> str:
     items = cast("Sequence[Any]", value if isinstance(value, list | tuple) else [value or ""])
     text = ", ".join(str(item) for item in items)
     return clipped(printable(" ".join(text.split())), MAX_WIDTH)
+
+
+@click.group(cls=CommandGroup)
+def data() -> None:
+    """Show and compare the data that cases are made from.
+
+    Examples:
+      proctor data show suite.yaml
+      # what changed between two versions
+      proctor data diff suite_v1.yaml suite.yaml
+    """
+
+
+@data.command()
+@click.argument("source", metavar="SUITE|RUN")
+@json_option
+def show(source: str, as_json: bool) -> None:
+    """Show the version of a suite's data, or of the data of a run.
+
+    Examples:
+      proctor data show suite.yaml
+    """
+    version, cases = _data_of(source)
+    if as_json:
+        echo_json({"data": version, "cases": len(cases)})
+        return
+    if version is None:
+        raise ProctorError("its cases are not made from data", where=source)
+    rows = [("file", version["file"]), ("rows", f"{version['rows']:,}")]
+    rows += [(key, str(version[key])) for key in ("split", "sample", "seed") if version.get(key)]
+    rows += [("version", version["sha256"]), ("cases", f"{len(cases):,}")]
+    click.echo(table(["", ""], [[name, printable(value)] for name, value in rows]))
+
+
+@data.command()
+@click.argument("old", metavar="SUITE|RUN")
+@click.argument("new", metavar="SUITE|RUN")
+@click.option("--most", type=click.IntRange(0), default=20, help="Changes to list.  [default: 20]")
+@json_option
+def diff(old: str, new: str, most: int, as_json: bool) -> None:
+    """Show which cases were added, removed and changed between two versions.
+
+    Cases are identified by their id, so data should have an id column.
+
+    Examples:
+      proctor data diff suite_v1.yaml suite.yaml
+      # what changed since a run
+      proctor data diff latest suite.yaml
+    """
+    from proctor.spec.datasets import case_changes
+
+    changes = case_changes(_data_of(old)[1], _data_of(new)[1])
+    counts = {
+        kind: sum(c.change == kind for c in changes) for kind in ("added", "removed", "changed")
+    }
+    if as_json:
+        echo_json({**counts, "changes": [change._asdict() for change in changes]})
+        return
+    for change in changes[:most]:
+        fields = f": {', '.join(change.fields)}" if change.fields else ""
+        click.echo(printable(f"{change.change:8} {change.case}{fields}"))
+    if len(changes) > most:
+        click.echo(f"and {len(changes) - most} more (--most {len(changes)})")
+    click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()))
+
+
+def _data_of(source: str) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]]]:
+    """Return the recorded version of the data, and the cases by id, of a suite file or a run."""
+    if Path(source).suffix in (".yaml", ".yml", ".json"):
+        from proctor.spec import load_suite
+
+        suite = load_suite(source, need_agent=False)
+        written = suite.resolved()
+        cases = zip((case.id for case in suite.cases), written["cases"], strict=True)
+    else:
+        from proctor.api import open_run
+
+        written = open_run(source).spec["suite"]
+        cases = ((str(case.get("id")), case) for case in written["cases"])
+    return written.get("data"), {name: {**case, "id": name} for name, case in cases}

@@ -63,6 +63,7 @@ SECTIONS = {
         "run": Entry(".run", "run", "Run suites, experiments or scenarios and store every trial."),
         "rerun": Entry(".rerun", "rerun", "Repeat a run and compare the results."),
         "list": Entry(".list", "list_all", "List cases and experiments."),
+        "data": Entry(".list", "data", "Show and compare the data that cases are made from."),
         "agent": Entry(".agent", "agent", "Register, list, test and remove agents."),
         "schedule": Entry(
             ".schedule", "schedule", "Run suites and experiments on a cron schedule."

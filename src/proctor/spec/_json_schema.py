@@ -35,6 +35,9 @@ def schema_of(kind: Kind = "suite") -> dict[str, Any]:
         # Before the other spelling of `input` is added: it belongs to one case, too.
         definitions["Defaults"] = _defaults(definitions["Case"])
         _spell(definitions["Case"], CASE_SPELLINGS)
+        # A conversation has no input.
+        (rule,) = definitions["Case"]["allOf"]
+        rule["oneOf"] += [{"required": ["turns"]}, {"required": ["user"]}]
         schema["properties"]["defaults"] = {
             "$ref": "#/$defs/Defaults",
             "description": schema["properties"]["defaults"]["description"],

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from proctor.agents.registry import UnknownAgentError, kind_class
 from proctor.errors import ProctorError, hint_among
 from proctor.imports import IMPORT_PATH, load_module
+from proctor.spec.datasets import is_data, with_data
 from proctor.spec.experiment import Experiment
 from proctor.spec.located import (
     Problems,
@@ -58,6 +59,7 @@ def load_suite(
 @collector_paused()
 def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> Suite:
     """Return the suite of a file already read."""
+    document = with_data(document, path.parent)
     suite, tree = _checked(document, need_agent=need_agent)
     suite.came_from(tree, path.parent, path)
     return suite
@@ -213,6 +215,8 @@ def is_experiment(tree: Tree) -> bool:
     if MANY in keys or any(key.startswith("experiment.") for key in keys):
         return True
     cases = tree.value.get("cases")
+    if is_data(cases):
+        return False
     if cases is not None and isinstance(cases.value, str):
         return True
     if cases is not None and isinstance(cases.value, list) and cases.value:

@@ -34,6 +34,7 @@ from proctor.conversations.user import SimulatedUser
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.trial import OnAgentError
+from proctor.spec.datasets import DataSource, DataVersion
 from proctor.spec.located import SourceLocation, Tree, escaped, plain
 from proctor.spec.validation import Fault, faults_error
 from proctor.strict import Strict
@@ -344,6 +345,8 @@ class Case(Strict):
     """Data that the tools of a trial read and write, and what it must be at the end."""
     approvals: ApprovalOptions | None = None
     """Who approves tool calls that need it."""
+    matrix: dict[str, list[Any]] = Field(default_factory=dict[str, list[Any]])
+    """Name → values: the file has a case for each combination, `{name}` is replaced."""
     description: str | None = None
     """Description, for people."""
     tags: Tags = ()
@@ -400,6 +403,10 @@ class Case(Strict):
     def _one_conversation(self) -> Case:
         if self.turns and self.user is not None:
             raise ValueError("write `turns` or `user`, not both")
+        if (self.turns or self.user is not None) and self.input != first_message(vars(self)):
+            raise ValueError("a conversation has no `input`: its turns or its user begin it")
+        if self.matrix:
+            raise ValueError("a matrix belongs in a suite file: in Python, write a case for each")
         return self
 
     @model_validator(mode="after")
@@ -464,7 +471,13 @@ def spelled(data: Any, spellings: Mapping[str, str]) -> Any:
 if TYPE_CHECKING:  # a list in Python, a tuple once validated
     Cases = Sequence[Case]
 else:
-    Cases = tuple[Case, ...]
+    # A file may name data instead, which is replaced by its cases before validation.
+    Cases = Annotated[
+        tuple[Case, ...],
+        BeforeValidator(
+            lambda value: value, json_schema_input_type=tuple[Case, ...] | DataSource | str
+        ),
+    ]
 
 # -- suites --------------------------------------------------------------------------------------
 
@@ -491,8 +504,11 @@ class Suite(Strict):
     """Saved version that checks compare with; by default the newest one that passed."""
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)
     """Merged into each case; the case's own values win, lists replace."""
+    data: DataVersion | None = None
+    """Version of the data that the cases were made from; recorded, never written by hand."""
     cases: Cases = Field(min_length=1)
-    """At least one. Also written `queries`."""
+    """At least one, or the data they are made from: a file or {data, columns, case, …}. Also
+    written `queries`."""
 
     _tree: Tree | None = PrivateAttr(default=None)
     _path: Path | None = PrivateAttr(default=None)

@@ -1,0 +1,171 @@
+"""Cases from data: formats, columns, templates, splits, samples, matrices, versions."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from commands import proctor as command
+
+import proctor
+from proctor.spec import SpecError, load_suite
+
+ROWS = [
+    {"key": f"q{n}", "question": f"What is {n} + {n}?", "answer": str(2 * n), "topic": topic,
+     "split": "test" if n % 2 else "train"}
+    for n, topic in zip(range(1, 7), "ababab", strict=True)
+]  # fmt: skip
+COLUMNS = {"id": "key", "input": "question", "properties": ["topic"]}
+TEMPLATE = {"correctness": {"exact_match": "{answer}"}, "tags": ["sums"]}
+
+
+def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix in (".csv", ".tsv"):
+        with path.open("w", newline="") as file:
+            out = csv.DictWriter(
+                file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ","
+            )
+            out.writeheader()
+            out.writerows(rows)
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        path.write_text(json.dumps(rows))
+    return path
+
+
+def load(folder: Path, cases: Any, **more: Any) -> proctor.Suite:
+    (folder / "suite.yaml").write_text(yaml.safe_dump({"cases": cases, **more}))
+    return load_suite(folder / "suite.yaml", need_agent=False)
+
+
+def adding(question: str) -> str:
+    return str(2 * int(question.split()[2]))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_each_row_is_a_case(tmp_path: Path, suffix: str) -> None:
+    """R-N9: columns, templates and tags, in every format; the version is that of the content."""
+    path = write(tmp_path / f"data{suffix}")
+    suite = load(tmp_path, {"data": path.name, "columns": COLUMNS, "case": TEMPLATE})
+    assert [case.id for case in suite.cases] == [row["key"] for row in ROWS]
+    first = suite.cases[0]
+    assert (first.input, first.tags, first.properties) == (
+        "What is 1 + 1?",
+        ("sums",),
+        {"topic": "a"},
+    )
+    assert str(first.place).startswith(f"{path}:")
+    assert suite.data is not None
+    assert suite.data.rows == 6
+    assert suite.data.sha256 == load(tmp_path, {"data": write(tmp_path / "x.jsonl").name}
+                                     | {"columns": COLUMNS}).data.sha256  # fmt: skip
+    run = proctor.evaluate(suite, agent=adding)
+    assert run.verdict == "PASS", run.failures
+
+
+def test_a_value_keeps_its_type_and_is_never_a_variable(tmp_path: Path) -> None:
+    """R-N9: `{column}` alone is the value itself; `${HOME}` in data is text."""
+    rows = [{"input": {"a": [1]}, "schema": {"type": "integer"}, "note": "${HOME}"}]
+    write(tmp_path / "data.jsonl", rows)
+    template = {"correctness": {"json_schema": "{schema}"}, "description": "see {note}, {other}"}
+    with pytest.raises(SpecError, match="the data has no column 'other'"):
+        load(tmp_path, {"data": "data.jsonl", "case": template})
+    template["description"] = "see {note}"
+    (case,) = load(tmp_path, {"data": "data.jsonl", "case": template}).cases
+    assert case.input == {"a": [1]}
+    assert case.correctness.json_schema == {"type": "integer"}
+    assert case.description == "see ${HOME}"
+
+
+def test_splits_and_samples(tmp_path: Path) -> None:
+    """R-N9: by column, by file of a folder; a sample is the same for a seed."""
+    write(tmp_path / "data.csv")
+    source = {"data": "data.csv", "columns": COLUMNS}
+    assert [c.id for c in load(tmp_path, {**source, "split": "test"}).cases] == ["q1", "q3", "q5"]
+    with pytest.raises(SpecError, match="no row of the split 'tset'"):
+        load(tmp_path, {**source, "split": "tset"})
+    one, two, other = (
+        [c.id for c in load(tmp_path, {**source, "sample": 3, "seed": seed}).cases]
+        for seed in (1, 1, 2)
+    )
+    assert one == two == sorted(one)
+    assert len(one) == 3
+    assert one != other
+    folder = tmp_path / "hub" / "data"
+    write(folder / "train-00000-of-00001.parquet", ROWS[:2])
+    write(folder / "test-00000-of-00002.parquet", ROWS[2:3])
+    write(folder / "test-00001-of-00002.parquet", ROWS[3:4])
+    (tmp_path / "hub" / "dataset_info.json").write_text("{}")
+    hub = {"data": "hub", "columns": COLUMNS}
+    assert [c.id for c in load(tmp_path, {**hub, "split": "test"}).cases] == ["q3", "q4"]
+    with pytest.raises(SpecError, match="the folder has the splits test, train"):
+        load(tmp_path, hub)
+
+
+def test_a_matrix_makes_a_case_for_each_combination(tmp_path: Path) -> None:
+    """R-N9: of a written case and of data."""
+    case = {
+        "id": "capital",
+        "input": "The capital of {country} in {language}?",
+        "matrix": {"country": ["France", "Italy"], "language": ["en", "de"]},
+    }
+    cases = load(tmp_path, [case]).cases
+    assert [(case.id, case.input) for case in cases][::3] == [
+        ("capital[country=France+language=en]", "The capital of France in en?"),
+        ("capital[country=Italy+language=de]", "The capital of Italy in de?"),
+    ]
+    write(tmp_path / "data.csv", ROWS[:2])
+    source = {"data": "data.csv", "columns": COLUMNS, "matrix": {"style": ["short", "long"]}}
+    source["case"] = {"input": "{question} Be {style}."}
+    found = load(tmp_path, source).cases
+    assert [case.id for case in found] == [
+        "q1[style=short]", "q1[style=long]", "q2[style=short]", "q2[style=long]",
+    ]  # fmt: skip
+    assert found[1].input == "What is 1 + 1? Be long."
+
+
+def test_bad_data_is_an_error_with_its_place(tmp_path: Path) -> None:
+    """R-N9 R-S1: a short row, broken JSON, a missing file, an unknown key."""
+    for name, text, message in (
+        ("a.csv", "input,b\n1,2\n3\n", "not as many cells"),
+        ("a.jsonl", '{"input": "x"}\n{broken\n', "not JSON"),
+        ("a.jsonl", "[1]\n", "a row is an object"),
+        ("a.csv", "input\n", "the data has no rows"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(SpecError, match=message):
+            load(tmp_path, {"data": name})
+    with pytest.raises(SpecError, match="cannot be read"):
+        load(tmp_path, "missing.csv")
+    with pytest.raises(SpecError, match="colums"):
+        load(tmp_path, {"data": "a.csv", "colums": {}})
+
+
+def test_a_run_records_the_version_and_data_diff_shows_changes(tmp_path: Path) -> None:
+    """R-N9: the version of a run, and what was added, removed and changed since."""
+    (tmp_path / "bot.py").write_text("def answer(q):\n    return str(2 * int(q.split()[2]))\n")
+    write(tmp_path / "data.csv")
+    source = {"data": "data.csv", "columns": COLUMNS, "case": TEMPLATE}
+    suite = load(tmp_path, source, agent="bot:answer")
+    done = command("run", "suite.yaml", "--trials", "1", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = command("data", "show", "latest", "--json", cwd=tmp_path)
+    assert suite.data is not None
+    assert json.loads(done.stdout)["data"]["sha256"] == suite.data.sha256
+    changed = [*ROWS[1:5], {**ROWS[5], "answer": "13"}, {**ROWS[0], "key": "q9"}]
+    write(tmp_path / "data.csv", changed)
+    done = command("data", "diff", "latest", "suite.yaml", cwd=tmp_path)
+    assert done.stdout.splitlines() == [
+        "removed  q1",
+        "changed  q6: correctness",
+        "added    q9",
+        "1 added, 1 removed, 1 changed",
+    ], done.stderr
