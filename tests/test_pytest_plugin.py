@@ -648,3 +648,24 @@ proctor.assert_passes(trace, correctness={"expected_in_answer": ["nothing"]})
     )
     result.assert_outcomes(failed=1)
     assert "sk-very-secret-4711" not in text(result)
+
+
+WARNS = """
+import proctor as api
+
+def test_path_only(proctor):
+    with proctor.capture(query="q") as trace:
+        with api.capture.tool_call("look"):
+            trace.response = "x"
+    proctor.assert_passes(trace, path={"expected_tools": ["never"]})
+"""
+
+
+def test_a_failed_path_check_is_a_pytest_warning(pytester):
+    """R-Q6: a check that only warns does not pass silently, and can be made an error."""
+    pytester.makepyfile(WARNS)
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, warnings=1)
+    done.stdout.fnmatch_lines(["*ProctorWarning: expected_tools: *never*"])
+    strict = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error:expected_tools")
+    strict.assert_outcomes(failed=1)

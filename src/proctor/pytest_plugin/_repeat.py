@@ -29,6 +29,10 @@ _ROUNDING = 1e-9
 """0.55 × 100 is a little more than 55 in floating point, and 55 passes must be enough."""
 
 
+class ProctorWarning(pytest.PytestWarning):
+    """A check that failed and does not block."""
+
+
 class NotJudged(pytest.fail.Exception):
     """An outcome that is shown without a traceback, as `pytest.fail(…, pytrace=False)` is."""
 

@@ -21,7 +21,7 @@ from proctor.background import refuse_exit, run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
 from proctor.formatting import plural
-from proctor.pytest_plugin._repeat import NotJudged, explain, input_text, reason_of
+from proctor.pytest_plugin._repeat import NotJudged, ProctorWarning, explain, input_text, reason_of
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import Trial, TrialStatus
@@ -34,10 +34,6 @@ from proctor.trials.session import run_session
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
 """Characters that are not allowed in expressions after `-m`."""
-
-
-class ProctorWarning(pytest.PytestWarning):
-    """A check that failed and does not block."""
 
 
 class Suites:

@@ -11,6 +11,7 @@ Checks are written as in a suite. A failure is an AssertionError; what cannot be
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,9 +21,9 @@ from pydantic import ValidationError
 
 from proctor import api
 from proctor.background import run_sync
-from proctor.checks.base import CheckResults
+from proctor.checks.base import CheckResults, CheckStatus
 from proctor.errors import ProctorError
-from proctor.pytest_plugin._repeat import explain, input_text, reason_of
+from proctor.pytest_plugin._repeat import ProctorWarning, explain, input_text, reason_of
 from proctor.runs.trial import UNJUDGED, Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite
@@ -89,7 +90,8 @@ class Proctor:
     ) -> CheckResults:
         """Check, and raise an AssertionError with every reason unless it passes.
 
-        The result of `run` keeps its verdict, unless other checks are given here.
+        The result of `run` keeps its verdict, unless other checks are given here. A check that
+        failed and does not block (path and cost) is a pytest warning.
         """
         __tracebackhide__ = True
         if isinstance(tried, TrialResult):
@@ -108,6 +110,7 @@ class Proctor:
                 if trial.status != TrialStatus.PASSED:
                     threshold = self._thresholds.get(trial.case, DEFAULT_THRESHOLD)
                     _fail(trial.status, results, tried.trace, trial.answer, threshold)
+                _warn(results)
                 return results
             assert tried.trace is not None
             trace, answer = tried.trace, answer if answer is not None else trial.answer
@@ -117,6 +120,7 @@ class Proctor:
         status = status_of(results, case.threshold)
         if status != TrialStatus.PASSED:
             _fail(status, results, trace, answer, case.threshold)
+        _warn(results)
         return results
 
     def run(
@@ -193,6 +197,14 @@ def _name(agent: AgentLike) -> str:
         options = dict(cast("Mapping[str, Any]", agent))
         return str(options.get("target") or options.get("kind") or "agent")
     return str(getattr(agent, "__name__", type(agent).__name__))
+
+
+def _warn(results: CheckResults) -> None:
+    """Emit a pytest warning, at the line of the test, for each failed check that only warns."""
+    for each in results:
+        if each.status == CheckStatus.WARN:
+            text = f"{line(each.id)}: {line(each.reason)}"
+            warnings.warn(ProctorWarning(text), stacklevel=3)
 
 
 def _fail(

@@ -149,6 +149,35 @@ class ResultSet:
             reason=None if row[0] else "no value",
         )
 
+    def stats(self, column: str = "score", *, by: str | Sequence[str] | None = None) -> SetStats:
+        """Return pass rate, mean, standard deviation, minimum, maximum and percentiles together.
+
+        `by` groups: `results.stats("score", by="agent").groups["fast"].mean`.
+        """
+        value = self.number(column)
+        sql = f"SELECT min({value.sql}), max({value.sql}) FROM trials WHERE {among(column)}"  # noqa: S608 (from the table of columns)
+        low, high = self.fetch(sql, {value.base, "counted", "judged"})[0]
+        found = self.percentiles(column)
+        names = (by,) if isinstance(by, str) else tuple(by or ())
+        groups: dict[Any, SetStats] = {}
+        if names:
+            for row in self.group_by(*names):
+                key = tuple(row.key[name] for name in names)
+                own = self.where(where=dict(zip(names, key, strict=True)))
+                groups[key[0] if len(key) == 1 else key] = own.stats(column)
+        return SetStats(
+            column=column,
+            trials=found.selected,
+            n=found.n,
+            pass_rate=self.pass_rate().value,
+            mean=self.mean(column).value,
+            std=self.std(column).value,
+            min=low,
+            max=high,
+            percentiles=found.values,
+            groups=groups,
+        )
+
     def pass_rate(self, *, level: float = LEVEL, estimand: Estimand = "population") -> Interval:
         """Return the share of judged trials that passed, with its interval.
 
@@ -382,6 +411,21 @@ class ResultSet:
     def fetch(self, sql: str, columns: set[str] | frozenset[str]) -> list[tuple[Any, ...]]:
         """Return the rows of a query over the selected `trials` with these columns."""
         return cast("list[tuple[Any, ...]]", self._run(sql, columns).fetchall())
+
+
+class SetStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one column; `n` of `trials` selected trials have a value. None is unknown."""
+
+    column: str
+    trials: int
+    n: int
+    pass_rate: float | None
+    mean: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    percentiles: dict[float, float | None]
+    groups: dict[Any, SetStats] = {}
 
 
 class Groups:

@@ -7,6 +7,9 @@
       _spec_.yaml            the case, world and solution, every value evaluated
       _manifest_.yaml        seed, parameters, source, the operations of the build; digests of
                              the other files
+      timeline.yaml          the last run: what the agent did and saw, step by step
+      analysis.yaml          how it ended, the answer, the reasons of the score
+      score.yaml             the score, and its parts
 
 Guarantees: a folder is complete or absent, since it is written under another name and renamed.
 Nothing in it depends on the clock, the machine or the location of the catalog.
@@ -31,6 +34,8 @@ import yaml
 from proctor.agents.base import AgentConfig, AgentRequest
 from proctor.background import run_sync
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import write_atomic
+from proctor.sanitize import json_value
 from proctor.spec.located import SourceLocation, SpecError, plain
 from proctor.spec.suite import problem_with_id, same_id
 from proctor.spec.yaml_reader import MAX_BYTES, FileDialect, read, read_text
@@ -51,6 +56,8 @@ VISIBILITY = "_visibility_.yaml"
 SPEC = "_spec_.yaml"
 
 FILES = (MANIFEST, SCENARIO, TRUTH, VISIBILITY, SPEC)
+OUTPUTS = ("timeline.yaml", "analysis.yaml", "score.yaml")
+"""What a run of the scenario adds; not a part of the scenario, so not stored or compared."""
 VISIBLE = (SCENARIO,)
 HIDDEN = tuple(name for name in FILES if name not in VISIBLE)
 
@@ -304,7 +311,26 @@ class Built:
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(dir=_scratch().name)) / "scenario"
             write_folder(self._path, self._files, sync=False)
+            self._write_outputs()
         return self._path
+
+    def _write_outputs(self) -> None:
+        outcome = self._outcome
+        if outcome is None or self._path is None:
+            return
+        steps = [
+            {"step": number, **step._asdict()}
+            for number, step in enumerate(outcome.trajectory.steps, 1)
+        ]
+        first = outcome.trajectory.first
+        parts = (
+            {"seed": outcome.trajectory.seed, "first_observation": first, "steps": steps},
+            {"ended": outcome.ended, "answer": outcome.answer, "reason": outcome.reason},
+            {"score": outcome.score, "parts": outcome.scores},
+        )
+        for name, value in zip(OUTPUTS, parts, strict=True):
+            # Actions and observations are values of any type.
+            write_atomic(self._path / name, dump(json_value(value)).encode())
 
     @property
     def is_kept(self) -> bool:
@@ -411,7 +437,8 @@ class Built:
         """Run an agent once: an episode in the world, or an answer to the question.
 
         `agent` is a name, an import path, options, a callable, or `"solution"` for the scenario's
-        own. Nothing is stored: trials that count are those of `proctor run`.
+        own, which `"scripted"` follows too. The folder gets `timeline.yaml`, `analysis.yaml` and
+        `score.yaml` of the last run; trials that count are those of `proctor run`.
         """
         return run_sync(self.arun(steps, agent), nested=True)
 
@@ -419,6 +446,7 @@ class Built:
         """Same as `run`, inside an event loop."""
         self._outcome = None  # so that a failed run does not leave the score of the one before
         self._outcome = await _attempt(self, agent, steps)
+        self._write_outputs()
         return self._outcome
 
     def score(self) -> float | None:
@@ -497,7 +525,8 @@ def _agent(built: Built, agent: Any) -> AgentConfig:
 
     if isinstance(agent, AgentConfig):
         return agent
-    if agent == SOLUTION:
+    # `scripted` without a script follows the solution, as in `proctor run`.
+    if agent == SOLUTION or (agent == "scripted" and built.solution is not None):
         if built.solution is None:
             raise ProctorError(f"{built.name} has no solution")
         agent = built.solution["agent"]
@@ -525,7 +554,8 @@ def store(
         raise ProctorError("there is no such folder", where=str(source))
     files = verified_files(source)
     # Files besides the five would be missing when it is fetched.
-    others = sorted(path.name for path in source.iterdir() if path.name not in FILES)
+    known = (*FILES, *OUTPUTS)
+    others = sorted(path.name for path in source.iterdir() if path.name not in known)
     if others:
         raise ProctorError(
             f"{others[0]!r} is no part of a built scenario",

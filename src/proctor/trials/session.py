@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import sys
 import warnings
 from collections import deque
@@ -30,7 +31,7 @@ from proctor.results.metadata import finalise
 from proctor.runs import audit
 from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.early_stop import EarlyStop, rules_named
-from proctor.runs.folder import RunFolder
+from proctor.runs.folder import OUTPUT, RunFolder
 from proctor.runs.heartbeat import Heart
 from proctor.runs.journal import TrialWriter, read_journal
 from proctor.runs.parquet import RowOrder, row_order
@@ -88,6 +89,10 @@ def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunF
     with contextlib.suppress(OSError):
         root.mkdir(parents=True, exist_ok=True)
         (root / audit.FILE).touch()
+    design = context.design
+    if design is not None and name not in (None, context.name):
+        # Another name (--name, a smoke run) must not be stored among the runs of the experiment.
+        context = dataclasses.replace(context, design=dataclasses.replace(design, output=OUTPUT))
     folder = RunFolder.create(root, name or context.name, output=context.output)
     folder.write_spec(spec_record(context))
     return folder
