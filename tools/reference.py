@@ -1,7 +1,7 @@
 # ruff: noqa: T201 - a script that reports to its terminal
 """Write the reference pages generated from the code: commands and Python names.
 
-    python tools/reference.py            writes docs/reference/cli.md and docs/reference/python.md
+    python tools/reference.py            writes cli.md, python.md and founding.md of docs/reference
     python tools/reference.py --check    exit code 1 where a page is not what the code says
 
 Pages people wrote (suites, checks, metrics, columns, …) stay theirs; tests hold them to the code.
@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 from _reference_commands import commands_page
+from _reference_founding import founding_page
 from _reference_names import names_page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {"cli.md": commands_page, "python.md": names_page}
+PAGES = {"cli.md": commands_page, "founding.md": founding_page, "python.md": names_page}
 """Page of docs/reference → the function that generates it from the source folder."""
 
 
