@@ -183,8 +183,16 @@ class CommandAgentConfig(AgentConfig):
             places["{input_file}"] = str(file)
         return places
 
+    def command_line(self) -> list[str]:
+        """Return program and arguments, with placeholders."""
+        return self.command
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables to add, with placeholders."""
+        return self.env
+
     def _names(self, *placeholders: str) -> bool:
-        written = (*self.command, *self.env.values())
+        written = (*self.command_line(), *self.env.values())
         return any(each in text for text in written for each in placeholders)
 
     async def _reply(
@@ -202,9 +210,9 @@ class CommandAgentConfig(AgentConfig):
         except BaseException:
             await end_processes(child, mark)
             raise
-        return self.reply(out, stderr, child.returncode or 0, places)
+        return self.reply(out, stderr, child.returncode or 0, request)
 
-    def reply(self, out: bytes, stderr: str, code: int, places: dict[str, str]) -> AgentReply:
+    def reply(self, out: bytes, stderr: str, code: int, request: AgentRequest) -> AgentReply:
         """Return the reply that a finished process wrote, or raise what its end means."""
         if code:
             raise _died(code, stderr)
@@ -277,7 +285,7 @@ class CommandAgentConfig(AgentConfig):
 
         # One receiver per process: the trace id assigns spans to trials.
         receiver = shared_receiver()
-        program, *arguments = self.command
+        program, *arguments = self.command_line()
         base = self.base_dir
         if base is not None:
             if (base / program).is_file():
@@ -290,7 +298,7 @@ class CommandAgentConfig(AgentConfig):
                 for argument in arguments
             ]
         arguments = [_expanded(argument, places) for argument in arguments]
-        own = {name: _expanded(value, places) for name, value in self.env.items()}
+        own = {name: _expanded(value, places) for name, value in self.variables().items()}
         try:
             return await asyncio.create_subprocess_exec(
                 program,

@@ -24,6 +24,7 @@ from proctor.files import replacing
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace.conventions.proctor import TRACE_METADATA_KEY, to_attributes, trace_to_attributes
 from proctor.trace.conventions.values import encode_json, is_list, is_mapping, shown
+from proctor.trace.formats.atif import encode_atif
 from proctor.trace.formats.native import encode_trace
 from proctor.trace.model import Message, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.redact import Redactor, default_redactor
@@ -58,6 +59,7 @@ EXPORTERS: dict[str, Exporter] = {
         **_REQUEST,
     ),
     "jsonl": Exporter("Proctor JSONL: one trace per line, lossless", encode_trace),
+    "atif": Exporter("ATIF (Harbor): one trajectory per line", encode_atif),
 }
 
 

@@ -25,7 +25,7 @@ from proctor.trace import formats
 from proctor.trace._documents import looks_like_json, read_documents
 from proctor.trace._fields import is_array, is_object, kind_of
 from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble
-from proctor.trace.formats import otlp, transcript
+from proctor.trace.formats import coding_sessions, otlp, transcript
 from proctor.trace.model import Trace
 
 __all__ = [
@@ -390,8 +390,16 @@ def _read_json(data: bytes, out: Collector, format_name: str | None) -> None:
     selected = next((each for each in formats.FORMATS if format_name == each.NAME), None)
     documents = read_documents(data, out)
     messages: list[Any] = []
+    sessions: dict[str, list[Any]] = {}
     for place, document in documents.found:
         out.place = place
+        # Lines of a coding agent's session; lines of other kinds between them say nothing.
+        if documents.by_line and selected in (None, coding_sessions):
+            if (dialect := coding_sessions.dialect_of(document)) is not None:
+                sessions.setdefault(dialect, []).append(document)
+                continue
+            if sessions and is_object(document):
+                continue
         # A message per line is one conversation, so the lines are read together.
         if documents.by_line and transcript.is_message(document):
             messages.append(document)
@@ -406,8 +414,10 @@ def _read_json(data: bytes, out: Collector, format_name: str | None) -> None:
             known.read(document, out)
         except RecursionError:
             out.problem("", "nested too deeply")
+    out.place = "" if messages or sessions else out.place
+    for lines in sessions.values():
+        coding_sessions.read(lines, out)
     if messages:
-        out.place = ""
         transcript.read(messages, out)
 
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from proctor.trace.assemble import Collector
-from proctor.trace.formats import jaeger, langfuse, native, otlp, span_list, trail, transcript
+from proctor.trace.formats import (
+    atif,
+    coding_sessions,
+    jaeger,
+    langfuse,
+    native,
+    otlp,
+    span_list,
+    trail,
+    transcript,
+)
 
 
 class TraceFormat(Protocol):
@@ -42,6 +52,8 @@ FORMATS: tuple[TraceFormat, ...] = (
     trail,
     jaeger,
     langfuse,
+    atif,
+    coding_sessions,
     span_list,
     transcript,
 )

@@ -1,0 +1,308 @@
+"""Run coding agents: programs that work in a folder, described by a preset each.
+
+    agent: {kind: claude_code, model: claude-sonnet-4-5}
+
+A preset is data: the program, its flags for a run without questions, variables, configuration
+files, and where it writes its session. Everything else is the command kind: each trial gets a
+process, a workspace and a configuration folder of its own, so that trials side by side do not share
+sessions, and its model calls go through the gateway.
+
+Guarantees: what the gateway saw is the record of model calls, since it has exact usage; the session
+adds the tool calls with their results and times. Without the gateway the session is the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+from pydantic import Field
+
+from proctor.agents._command import CommandAgentConfig
+from proctor.agents.base import AgentError, AgentReply, AgentRequest, as_reply
+from proctor.gateway.observe import SCOPE
+from proctor.gateway.options import GatewayOptions
+from proctor.trace.capture import current_trace, new_span_id
+from proctor.trace.formats.coding_sessions import session_trace
+from proctor.trace.model import SpanKind, Trace
+
+WORKSPACE, HOME = "workspace", "home"
+"""Folders of a trial: where the agent works, and where it has its configuration and sessions."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What Proctor knows about one coding agent."""
+
+    program: str
+    install: str
+    arguments: str
+    """Flags of a run without questions. The input is standard input, unless they name it."""
+    model: tuple[str, ...] = ("--model", "{model}")
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    gateway: tuple[str, ...] = ()
+    """Flags that send model calls to the gateway where variables do not."""
+    gateway_env: dict[str, str] = field(default_factory=dict[str, str])
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    """Configuration files, by path below the trial's configuration folder."""
+    credentials: tuple[str, str] | None = None
+    """The login of the user, which is copied if no key is set: from, to."""
+    sessions: str | None = None
+    """Session files below the configuration folder, if they say more than standard output."""
+    answer: Callable[[Path], str | None] = lambda _home: None
+    """Reads the answer from files below the configuration folder."""
+
+
+def _mini_answer(home: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        document = json.loads((home / "trajectory.json").read_bytes())
+        return cast("str | None", document["info"].get("submission"))
+    return None
+
+
+_GEMINI_SETTINGS = json.dumps(
+    {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "privacy": {"usageStatisticsEnabled": False},
+        "general": {"disableAutoUpdate": True},
+    }
+)
+
+_OPENCODE_PROVIDERS = {
+    "openai": {"options": {"baseURL": "{gateway}/openai"}},
+    "anthropic": {"options": {"baseURL": "{gateway}/anthropic/v1"}},
+    "google": {"options": {"baseURL": "{gateway}/gemini/v1beta"}},
+}
+
+PRESETS: dict[str, Preset] = {
+    "claude_code": Preset(
+        "claude",
+        "npm install -g @anthropic-ai/claude-code",
+        "-p --output-format stream-json --verbose --permission-mode bypassPermissions",
+        env={
+            "CLAUDE_CONFIG_DIR": "{home}/claude",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            # Without it, the program refuses to work without questions for the user root.
+            "IS_SANDBOX": "1",
+        },
+        credentials=("~/.claude/.credentials.json", "claude/.credentials.json"),
+    ),
+    "codex": Preset(
+        "codex",
+        "npm install -g @openai/codex",
+        "exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -",
+        env={"CODEX_HOME": "{home}/codex"},
+        gateway=(
+            "-c",
+            'model_provider="proctor"',
+            "-c",
+            'model_providers.proctor={name="p",base_url="{gateway}/openai",env_key="OPENAI_API_KEY"}',
+        ),
+        files={"codex/.keep": ""},
+        credentials=("~/.codex/auth.json", "codex/auth.json"),
+        sessions="codex/sessions/**/rollout-*.jsonl",
+    ),
+    "gemini": Preset(
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        "--yolo --skip-trust --output-format stream-json",
+        env={"GEMINI_CLI_HOME": "{home}"},
+        files={".gemini/settings.json": _GEMINI_SETTINGS},
+    ),
+    "qwen": Preset(
+        "qwen",
+        "npm install -g @qwen-code/qwen-code",
+        "--yolo --output-format stream-json --auth-type openai",
+        env={
+            "QWEN_HOME": "{home}/qwen",
+            "QWEN_RUNTIME_DIR": "{home}/qwen",
+            "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+        },
+    ),
+    "opencode": Preset(
+        "opencode",
+        "npm install -g opencode-ai",
+        "run --format json {input}",
+        env={
+            "XDG_CONFIG_HOME": "{home}/config",
+            "XDG_DATA_HOME": "{home}/data",
+            "XDG_STATE_HOME": "{home}/state",
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            "OPENCODE_PERMISSION": '{"edit": "allow", "bash": "allow", "webfetch": "allow"}',
+        },
+        gateway_env={
+            "OPENCODE_CONFIG_CONTENT": json.dumps(
+                {"provider": _OPENCODE_PROVIDERS, "autoupdate": False, "share": "disabled"}
+            )
+        },
+    ),
+    "aider": Preset(
+        "aider",
+        "pip install aider-chat",
+        "--message-file {input_file} --yes-always --no-check-update --no-analytics --no-pretty "
+        "--no-stream --no-show-model-warnings --no-auto-commits --no-gitignore --no-git "
+        "--no-show-release-notes --chat-history-file {home}/chat.md "
+        "--input-history-file {home}/input --llm-history-file {home}/llm.txt",
+        env={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    ),
+    "mini_swe": Preset(
+        "mini",
+        "pip install mini-swe-agent",
+        "-t {input} --yolo --exit-immediately -o {home}/trajectory.json",
+        env={
+            "MSWEA_CONFIGURED": "true",
+            "MSWEA_SILENT_STARTUP": "1",
+            "MSWEA_COST_TRACKING": "ignore_errors",
+            "MSWEA_GLOBAL_CONFIG_DIR": "{home}/mini",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        },
+        answer=_mini_answer,
+    ),
+}
+
+
+class CodingAgentConfig(CommandAgentConfig):
+    """A coding agent that works in a folder of its own."""
+
+    kind: Literal["claude_code", "codex", "gemini", "qwen", "opencode", "aider", "mini_swe"] = (  # pyright: ignore[reportIncompatibleVariableOverride]
+        "claude_code"
+    )
+    command: list[str] = Field(default_factory=list[str])
+    """The program, if it has another name or place; flags belong in `arguments`."""
+    protocol: Literal["json", "text"] = "text"
+    gateway: GatewayOptions | bool = True
+    model: str | None = None
+    """Model name, as the program spells it."""
+    arguments: list[str] = Field(default_factory=list[str])
+    """Further arguments of the program."""
+
+    @property
+    def preset(self) -> Preset:
+        """What is known about the agent."""
+        return PRESETS[self.kind]
+
+    def command_line(self) -> list[str]:
+        """Return program and arguments, with placeholders."""
+        preset = self.preset
+        named = [each.replace("{model}", self.model or "") for each in preset.model]
+        # Subcommands come first, and `-` or the input last.
+        given = preset.arguments.split()
+        last = [given.pop()] if given[-1] in ("-", "{input}") else []
+        return [
+            *(self.command or [preset.program]),
+            *given,
+            *(named if self.model else ()),
+            *(preset.gateway if self.gateway is not False else ()),
+            *self.arguments,
+            *last,
+        ]
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables to add, with placeholders."""
+        through = self.preset.gateway_env if self.gateway is not False else {}
+        return {**self.preset.env, **through, **self.env}
+
+    def version(self) -> dict[str, Any]:
+        """Return the agent, its model and its arguments."""
+        return {"kind": self.kind, "model": self.model, "arguments": self.arguments}
+
+    def check(self) -> None:
+        """Raise if the program is not installed; the hint says how to install it."""
+        program = self.command_line()[0]
+        if shutil.which(program, path=self.env.get("PATH", os.environ.get("PATH"))) is None:
+            raise AgentError(f"there is no program {program!r}", hint=self.preset.install)
+
+    def places(self, request: AgentRequest) -> dict[str, str]:
+        """Make the folders of the trial, and return what the placeholders stand for."""
+        places = super().places(request)
+        if places["{workspace}"] == str(request.workdir):
+            workspace = request.workdir / WORKSPACE
+            workspace.mkdir(exist_ok=True)
+            places["{workspace}"] = str(workspace)
+        home = request.workdir / HOME
+        places["{home}"] = str(home)
+        for name, content in {"proctor": "", **self.preset.files}.items():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(content, encoding="utf-8")
+        if self.preset.credentials is not None:
+            source, target = self.preset.credentials
+            own = Path(source).expanduser()
+            if own.is_file():
+                (home / target).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(own, home / target)
+        return places
+
+    def reply(self, out: bytes, stderr: str, code: int, request: AgentRequest) -> AgentReply:
+        """Return the answer of the session, whose tool calls join the trace."""
+        home = request.workdir / HOME
+        session = _session(out)
+        if self.preset.sessions is not None:
+            files = sorted(home.glob(self.preset.sessions))
+            found = [_session(file.read_bytes()) for file in files]
+            recorded = [each for each in found if each is not None]
+            if recorded:
+                if session is not None:
+                    recorded[0].response = session.response or recorded[0].response
+                    recorded[0].spans[0].error_message = session.spans[0].error_message
+                session = recorded[0]
+        if session is None:
+            answered = super().reply(out, stderr, code, request)
+            written = self.preset.answer(home)
+            return as_reply(written) if written else answered
+        adopt_session(session)
+        problem = session.spans[0].error_message
+        if problem is not None or code:
+            last = (stderr.strip().splitlines() or [""])[-1]
+            reason = problem or f"exit code {code}: {last}"
+            raise AgentError(f"{self.preset.program} failed: {reason}".rstrip(": "))
+        metadata = {key: value for key, value in session.metadata.items() if key != "tools"}
+        if session.session_id:
+            metadata["session_id"] = session.session_id
+        return AgentReply(answer=session.response or "", metadata=metadata)
+
+
+def _session(content: bytes) -> Trace | None:
+    """Return the session whose lines a program wrote; None if it wrote none."""
+    lines: list[Any] = []
+    for line in content.splitlines():
+        if line.lstrip().startswith(b"{"):
+            with contextlib.suppress(msgspec.DecodeError, ValueError):
+                lines.append(msgspec.json.decode(line))
+    return session_trace(lines) if lines else None
+
+
+def adopt_session(session: Trace) -> None:
+    """Add what only the session knows to the captured trace.
+
+    Model calls that the gateway saw are there already, with exact usage.
+    """
+    here = current_trace()
+    if here is None:
+        return
+    seen = [span for span in here.spans if span.scope == SCOPE and span.kind is SpanKind.LLM]
+    requested = {c.id for span in seen for m in span.output_messages for c in m.tool_calls}
+    root = here.spans[0].span_id
+    fresh = {span.span_id: new_span_id() for span in session.spans}
+    fresh[session.spans[0].span_id] = root
+    for span in session.spans[1:]:
+        if seen and span.kind is SpanKind.LLM:
+            continue
+        if seen and span.tool_call_id not in requested:
+            # An id of the program's own; the name must do to recognise the call.
+            span.tool_call_id = None
+        span.trace_id = here.trace_id
+        span.span_id = fresh[span.span_id]
+        span.parent_id = fresh.get(span.parent_id or "", root)
+        here.spans.append(span)
+    here.observe("model_calls", "tool_calls", "arguments")
+    here.forget()

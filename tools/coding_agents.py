@@ -1,0 +1,238 @@
+# ruff: noqa: S603, T201  a tool: it prints, and starts programs that its user names
+"""Run real coding agents against a scripted model, through the gateway, and compare the counts.
+
+    python tools/coding_agents.py claude_code codex --trials 20 --path DIR:DIR
+
+For each agent: every trial passes, the tokens of its traces are those the server reported, a run
+that was killed (SIGKILL) is resumed, and a recording is replayed in an empty network namespace with
+the same model calls. Agents that are not installed are listed, and the exit code is 1 if
+anything else went wrong. `--path` is put before PATH (where npm or pip installed the programs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import proctor
+import proctor.api
+from proctor.agents._coding import PRESETS
+from proctor.llm import MockLLM
+from proctor.llm.mock import ScriptRequest
+
+MODELS = {
+    "claude_code": "claude-sonnet-4-5",
+    "codex": "gpt-5",
+    "gemini": "gemini-2.5-flash",
+    "qwen": "qwen3-coder-plus",
+    "opencode": "anthropic/claude-sonnet-4-5",
+    "aider": "openai/gpt-4o",
+    "mini_swe": "openai/gpt-4o",
+}
+
+COMMAND = "echo hi > hello.txt && cat hello.txt"
+TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "claude_code": ("Bash", {"command": COMMAND, "description": "write a file"}),
+    "codex": ("exec_command", {"cmd": COMMAND}),
+    "gemini": ("run_shell_command", {"command": COMMAND}),
+    "qwen": ("run_shell_command", {"command": COMMAND, "is_background": False}),
+    "opencode": ("bash", {"command": COMMAND, "description": "write a file"}),
+    "mini_swe": ("bash", {"command": COMMAND}),
+}
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo All done."
+
+
+class Model:
+    """The scripted model: one tool call, then an answer; it remembers what it reported."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.reported: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, request: ScriptRequest) -> dict[str, Any]:
+        """Return the reply to a request."""
+        self.reported["calls"] += 1
+        used = {"input": 1000 + self.reported["calls"], "output": 10 + self.reported["calls"] % 7}
+        self.reported["input"] += used["input"]
+        self.reported["output"] += used["output"]
+        spoken = [m for m in request.messages if m.role not in ("system", "developer")]
+        result = bool(spoken) and spoken[-1].role == "tool"
+        reply: dict[str, Any] = {"text": "All done.", "usage": used}
+        if self.kind in TOOLS and request.tools and not result:
+            name, arguments = TOOLS[self.kind]
+            reply = {"tool_calls": [{"name": name, "arguments": arguments}], "usage": used}
+        elif self.kind == "mini_swe":
+            call = {"name": "bash", "arguments": {"command": SUBMIT}}
+            reply = {"text": "Finished.", "tool_calls": [call], "usage": used}
+        return reply
+
+
+def suite_of(kind: str, folder: Path, server: MockLLM | None) -> Path:
+    """Write a suite with one case for an agent."""
+    options: dict[str, Any] = {"kind": kind, "model": MODELS[kind], "gateway": {"retries": 2}}
+    if server is not None:
+        urls = {"openai": server.base_url, "anthropic": server.url, "gemini": server.url}
+        options["gateway"]["upstream"] = urls
+    else:
+        # Nothing listens there: whatever is sent fails.
+        urls = dict.fromkeys(("openai", "anthropic", "gemini"), "http://127.0.0.1:9")
+        options["gateway"]["upstream"] = urls
+    case = {
+        "id": "hello",
+        "input": "Create hello.txt with the text hi",
+        "correctness": {"expected_in_answer": ["All done."]},
+    }
+    path = folder / f"{kind}.yaml"
+    path.write_text(json.dumps({"agents": {kind: options}, "cases": [case]}))
+    return path
+
+
+def proctor_run(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Start `proctor run`."""
+    command = [*prefix, sys.executable, "-m", "proctor", "run", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def calls_of(run: Any) -> dict[tuple[str, int], list[Any]]:
+    """Return what each trial's model calls say, without what may differ: ids and times."""
+    found: dict[tuple[str, int], list[Any]] = {}
+    for trial in run.trials:
+        trace = run.trace(trial)
+        spans = [] if trace is None else [span for span in trace.spans if span.kind == "llm"]
+        said = [
+            (s.model, s.input_tokens, s.output_tokens, [m.content for m in s.output_messages])
+            for s in sorted(spans, key=lambda span: span.start_ns)
+        ]
+        found[trial.case, trial.index] = sorted(said, key=str)
+    return found
+
+
+def show(kind: str, trials: int, folder: Path) -> list[str]:
+    """Run everything for one agent; return what went wrong."""
+    problems: list[str] = []
+    model = Model(kind)
+    cassette = folder / f"{kind}.cassette.jsonl"
+    with MockLLM(model) as server:
+        suite = suite_of(kind, folder, server)
+        results = folder / kind
+        began = time.monotonic()
+        process = proctor_run(
+            *(str(suite), "--results", str(results), "--record", str(cassette)),
+            *("--trials", str(trials), "--concurrency", "2"),
+        )
+        output, _ = process.communicate()
+        found = sorted(results.glob("**/trials.jsonl"))
+        if not found:
+            return [f"{kind}: no run\n{output}"]
+        run = proctor.api.open_run(found[0].parent)
+        passed = sum(trial.passed for trial in run.trials)
+        calls = calls_of(run)
+        seen = collections.Counter(
+            calls=sum(map(len, calls.values())),
+            input=sum(call[1] or 0 for each in calls.values() for call in each),
+            output=sum(call[2] or 0 for each in calls.values() for call in each),
+        )
+        tools = collections.Counter(
+            span.tool_name
+            for trial in run.trials
+            for span in (run.trace(trial) or proctor.Trace(trace_id="0")).spans
+            if span.kind == "tool"
+        )
+        took = time.monotonic() - began
+        print(
+            f"{kind}: {passed}/{trials} passed in {took:.0f} s; {dict(seen)}; tools {dict(tools)}"
+        )
+        if passed != trials:
+            errors = {str(trial.error and trial.error.message)[:300] for trial in run.trials}
+            problems.append(f"{kind}: {trials - passed} trials did not pass: {errors}\n{output}")
+        if seen != model.reported:
+            problems.append(f"{kind}: the server reported {dict(model.reported)}")
+        if kind in ("claude_code", "codex"):
+            problems += kill_and_resume(kind, suite, folder, trials)
+    problems += replay(kind, folder, cassette, trials, calls)
+    return problems
+
+
+def kill_and_resume(kind: str, suite: Path, folder: Path, trials: int) -> list[str]:
+    """Kill a run in the middle with SIGKILL and resume it."""
+    results = folder / f"{kind}-killed"
+    process = proctor_run(
+        str(suite), "--results", str(results), "--trials", str(trials), "--concurrency", "2"
+    )
+    while process.poll() is None:
+        journals = list(results.glob("**/trials.jsonl"))
+        if journals and len(journals[0].read_bytes().splitlines()) > trials // 3:
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.05)
+    process.communicate()
+    folder_of_run = next(results.glob("**/trials.jsonl")).parent
+    before = len(proctor.api.open_run(folder_of_run).trials)
+    resumed = proctor_run("--resume", str(folder_of_run))
+    output, _ = resumed.communicate()
+    run = proctor.api.open_run(folder_of_run)
+    passed = sum(trial.passed for trial in run.trials)
+    print(f"{kind}: killed after {before} trials, resumed to {passed}/{trials}")
+    if passed != trials or len(run.trials) != trials or before >= trials:
+        return [f"{kind}: after the kill {before}, after resuming {passed} of {trials}\n{output}"]
+    return []
+
+
+def replay(
+    kind: str, folder: Path, cassette: Path, trials: int, calls: dict[Any, Any]
+) -> list[str]:
+    """Replay the recording without any network and compare every model call."""
+    suite = suite_of(kind, folder, None)
+    results = folder / f"{kind}-replay"
+    # Only loopback exists in the namespace, and nothing listens on it but the gateway.
+    inside = 'ip link set lo up && exec "$@"'
+    process = proctor_run(
+        *(str(suite), "--results", str(results), "--replay", str(cassette)),
+        *("--trials", str(trials), "--concurrency", "2"),
+        prefix=("unshare", "-n", "sh", "-c", inside, "sh"),
+    )
+    output, _ = process.communicate()
+    found = list(results.glob("**/trials.jsonl"))
+    if not found:
+        return [f"{kind}: nothing was replayed\n{output}"]
+    run = proctor.api.open_run(found[0].parent)
+    passed = sum(trial.passed for trial in run.trials)
+    same = calls_of(run) == calls
+    print(f"{kind}: replayed {passed}/{trials} without a network, calls equal: {same}")
+    if passed == trials and same:
+        return []
+    errors = {str(trial.error and trial.error.message)[:500] for trial in run.trials}
+    return [f"{kind}: replay: {passed} of {trials} passed, equal: {same}: {errors}\n{output}"]
+
+
+def main() -> int:
+    """Run the agents named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("agents", nargs="*", default=list(PRESETS))
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--path", default="", help="put before PATH")
+    given = parser.parse_args()
+    os.environ["PATH"] = os.pathsep.join(filter(None, (given.path, os.environ.get("PATH", ""))))
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="coding-agents-") as folder:
+        for kind in given.agents:
+            if shutil.which(PRESETS[kind].program) is None:
+                print(f"{kind}: not installed ({PRESETS[kind].install})")
+                continue
+            problems += show(kind, given.trials, Path(folder))
+    print("\n".join(problems) or "everything agrees")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
