@@ -62,11 +62,13 @@ _MAX_OUTPUT: dict[str, tuple[str, ...]] = {
 }
 
 _DAYS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-# Ids of 16 and more letters and digits, hexadecimal ids, days and months, numbers.
+# UUIDs, ids of 16 and more letters and digits, hexadecimal and announced ids, days and months,
+# numbers.
 _VOLATILE = re.compile(
-    r"\b(?=[A-Za-z_]*[0-9])[0-9A-Za-z_]{16,}\b"
-    r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    r"|\b(?=[a-f]*[0-9])[0-9a-f]{7,}\b"
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|\b(?=[A-Za-z_]*[0-9])[0-9A-Za-z_]{16,}\b"
+    r"|\b(?=[a-f]*[0-9])[0-9a-f]{6,}\b"
+    r"|(?<=\bID: )\w+"
     rf"|\b(?:{_DAYS})[a-z]*\b"
     r"|[0-9]+"
 )

@@ -227,9 +227,9 @@ class Gateway:
             # The path that clients expect in a base URL is part of it, as in the upstream's.
             variables |= dict.fromkeys(urls, f"{self.address(session)}/{provider}")
             present = [name for name in keys if self._environ.get(name)]
-            if not present and (session.replays or provider in session.options.upstream):
-                present = [keys[0]]
-            variables |= dict.fromkeys(present, session.token)
+            if present or session.replays or provider in session.options.upstream:
+                # Programs read one or another of the names.
+                variables |= dict.fromkeys((keys[0], *present), session.token)
         for name in ("NO_PROXY", "no_proxy"):
             if hosts := self._environ.get(name, ""):
                 variables[name] = f"{hosts},{self._host}"

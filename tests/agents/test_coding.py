@@ -1,0 +1,112 @@
+"""Coding agents: presets, their sessions merged with what the gateway saw."""
+
+import json
+import stat
+import sys
+import textwrap
+
+import pytest
+
+import proctor
+from proctor.agents._coding import PRESETS
+from proctor.agents.registry import agent_config, kind_class
+from proctor.llm import MockLLM
+
+# A program with the manners of `claude -p`: prompt on standard input, a session on standard output.
+CLAUDE = """
+    #!{python}
+    import json, os, sys, urllib.request
+    assert "-p" in sys.argv and sys.argv[sys.argv.index("--model") + 1] == "m"
+    assert sys.argv[-1] == "--extra", sys.argv
+    home, here = os.environ["CLAUDE_CONFIG_DIR"], os.getcwd()
+    assert os.path.basename(here) == "workspace" and os.listdir(here) == []
+    prompt = sys.stdin.read()
+    def line(kind, **more):
+        print(json.dumps({{"type": kind, "session_id": "s", **more}}), flush=True)
+    def ask(messages):
+        body = {{"model": "m", "max_tokens": 9, "messages": messages}}
+        url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+        key = os.environ["ANTHROPIC_API_KEY"]
+        headers = {{"content-type": "application/json", "x-api-key": key}}
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request) as answer:
+            message = json.load(answer)
+        line("assistant", message=message)
+        return message
+    line("system", subtype="init", model="m")
+    messages = [{{"role": "user", "content": prompt}}]
+    message = ask(messages)
+    call = message["content"][-1]
+    if call["type"] == "tool_use":
+        open("made.txt", "w").write("x")
+        result = {{"type": "tool_result", "tool_use_id": call["id"], "content": "written"}}
+        line("user", message={{"role": "user", "content": [result]}})
+        messages += [{{"role": "assistant", "content": message["content"]}},
+                     {{"role": "user", "content": [result]}}]
+        message = ask(messages)
+    failed = "fail" in prompt
+    line("result", subtype="success", is_error=failed, result=message["content"][0]["text"],
+         total_cost_usd=0.5)
+    sys.exit(1 if failed else 0)
+"""
+
+
+def test_a_session_joins_what_the_gateway_saw(tmp_path, monkeypatch):
+    """R-N3: each call is one span: usage from the gateway, tools and answer from the session."""
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(textwrap.dedent(CLAUDE.format(python=sys.executable)).lstrip())
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    call = {"name": "Write", "arguments": {"path": "made.txt"}}
+    script = [
+        {"when": "make", "tool_calls": [call], "usage": {"input": 5, "output": 3}},
+        {"when": {"tool_result": True}, "text": "Made it.", "usage": {"input": 9, "output": 4}},
+        {"text": "cannot", "usage": {"input": 2, "output": 1}},
+    ]
+    with MockLLM(script) as server:
+        agent = {
+            "kind": "claude_code",
+            "model": "m",
+            "arguments": ["--extra"],
+            "gateway": {"upstream": {"anthropic": server.url}},
+        }
+        cases = [
+            {"id": "a", "input": "make a file", "correctness": {"exact_match": "Made it."}},
+            {"id": "b", "input": "fail", "correctness": {"exact_match": "x"}},
+        ]
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(json.dumps({"agent": agent, "cases": cases}))
+        run = proctor.run(suite, results=tmp_path / "results", concurrency=1, trials=1)
+    trials = {trial.case: trial for trial in run.trials}
+    assert trials["a"].passed, trials["a"]
+    trace = run.trace(trials["a"])
+    calls = [span for span in trace.spans if span.kind == "llm"]
+    assert [(s.input_tokens, s.output_tokens) for s in calls] == [(5, 3), (9, 4)]
+    (tool,) = (span for span in trace.spans if span.kind == "tool")
+    assert (tool.tool_name, tool.tool_output, tool.parent_id) == (
+        "Write",
+        "written",
+        trace.spans[0].span_id,
+    )
+    assert set(trace.observed) >= {"model_calls", "tool_calls", "arguments"}
+    assert trials["b"].status == "failed"
+    assert "cannot" in trials["b"].error.message
+
+
+def test_presets_are_kinds():
+    """R-N3: every preset is a kind; a missing program is an error that says how to install it."""
+    for kind, preset in PRESETS.items():
+        config = agent_config({"kind": kind, "command": ["no-such-program-here"], "model": "m"})
+        assert type(config) is kind_class(kind)
+        line = config.command_line()
+        assert line[0] == "no-such-program-here"
+        assert "m" in line
+        with pytest.raises(proctor.ProctorError) as raised:
+            config.check()
+        assert raised.value.hint == preset.install
+    codex = agent_config({"kind": "codex", "gateway": False, "arguments": ["-s", "x"]})
+    line = codex.command_line()
+    assert line[:2] == ["codex", "exec"]
+    assert line[-3:] == ["-s", "x", "-"]
+    assert "proctor" not in " ".join(line)
