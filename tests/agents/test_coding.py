@@ -110,3 +110,60 @@ def test_presets_are_kinds():
     assert line[:2] == ["codex", "exec"]
     assert line[-3:] == ["-s", "x", "-"]
     assert "proctor" not in " ".join(line)
+
+
+# A program that speaks the Agent Client Protocol: one tool call, which needs permission.
+ACP = """
+    import json, os, sys
+    def send(**message):
+        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+    def update(**what):
+        send(method="session/update", params={"sessionId": "s", "update": what})
+    for line in sys.stdin:
+        message = json.loads(line)
+        method, key = message.get("method"), message.get("id")
+        if method == "initialize":
+            send(id=key, result={"protocolVersion": 1, "agentCapabilities": {}})
+        elif method == "session/new":
+            assert message["params"]["cwd"] == os.getcwd()
+            send(id=key, result={"sessionId": "s"})
+        elif method == "session/prompt":
+            turn, text = key, message["params"]["prompt"][0]["text"]
+            if text == "die":
+                sys.exit("no idea")
+            call = {"toolCallId": "t1", "title": "write", "rawInput": {"path": "a"}}
+            update(sessionUpdate="tool_call", **call)
+            options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+            params = {"sessionId": "s", "toolCall": call, "options": options}
+            send(id=77, method="session/request_permission", params=params)
+        elif key == 77:
+            chosen = message["result"]["outcome"]["optionId"]
+            update(sessionUpdate="tool_call_update", toolCallId="t1", status="completed",
+                   rawOutput={"chosen": chosen})
+            for piece in ("Made ", "it."):
+                content = {"type": "text", "text": piece}
+                update(sessionUpdate="agent_message_chunk", content=content)
+            send(id=turn, result={"stopReason": "end_turn"})
+"""
+
+
+def test_an_agent_that_speaks_acp(tmp_path):
+    """R-N3: a turn over the Agent Client Protocol: answer, tools, permissions, a dead agent."""
+    pytest.importorskip("acp")
+    program = tmp_path / "agent.py"
+    program.write_text(textwrap.dedent(ACP))
+    agent = {"kind": "acp", "command": [sys.executable, str(program)], "gateway": False}
+    cases = [
+        {"id": "a", "input": "make it", "correctness": {"exact_match": "Made it."}},
+        {"id": "b", "input": "die", "correctness": {"exact_match": "x"}},
+    ]
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(json.dumps({"agent": agent, "cases": cases}))
+    run = proctor.run(suite, results=tmp_path / "results", trials=1)
+    trials = {trial.case: trial for trial in run.trials}
+    assert trials["a"].passed, trials["a"]
+    (tool,) = (span for span in run.trace(trials["a"]).spans if span.kind == "tool")
+    assert (tool.tool_name, tool.tool_input) == ("write", {"path": "a"})
+    assert tool.tool_output == {"chosen": "yes"}
+    assert trials["b"].status == "failed"
+    assert "no idea" in trials["b"].error.message

@@ -22,13 +22,14 @@ from proctor.strict import strict_error
 
 # Built-in kinds and the classes of their options.
 KINDS = {
-    "mini_swe": "proctor.agents._coding:CodingAgentConfig",
-    "aider": "proctor.agents._coding:CodingAgentConfig",
-    "opencode": "proctor.agents._coding:CodingAgentConfig",
-    "qwen": "proctor.agents._coding:CodingAgentConfig",
-    "gemini": "proctor.agents._coding:CodingAgentConfig",
-    "codex": "proctor.agents._coding:CodingAgentConfig",
-    "claude_code": "proctor.agents._coding:CodingAgentConfig",
+    "acp": "proctor.agents._acp:AcpAgentConfig",
+    "mini_swe": "proctor.agents._coding:MiniSweAgentConfig",
+    "aider": "proctor.agents._coding:AiderAgentConfig",
+    "opencode": "proctor.agents._coding:OpenCodeAgentConfig",
+    "qwen": "proctor.agents._coding:QwenCodeAgentConfig",
+    "gemini": "proctor.agents._coding:GeminiCliAgentConfig",
+    "codex": "proctor.agents._coding:CodexAgentConfig",
+    "claude_code": "proctor.agents._coding:ClaudeCodeAgentConfig",
     "chat": "proctor.agents._chat:ChatAgentConfig",
     "command": "proctor.agents._command:CommandAgentConfig",
     "ensemble": "proctor.agents.ensemble:EnsembleAgentConfig",
