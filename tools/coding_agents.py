@@ -5,7 +5,8 @@
 
 For each agent: every trial passes, the tokens of its traces are those the server reported, a run
 that was killed (SIGKILL) is resumed, and a recording is replayed in an empty network namespace with
-the same model calls. Agents that are not installed are listed, and the exit code is 1 if
+the same model calls. With `--clients N`, the agents run once, all at the same time and beside N
+scripted clients, and no span may be in another trial's trace. Agents that are not installed are listed, and the exit code is 1 if
 anything else went wrong. `--path` is put before PATH (where npm or pip installed the programs).
 """
 
@@ -15,6 +16,7 @@ import argparse
 import collections
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -215,17 +217,92 @@ def replay(
     return [f"{kind}: replay: {passed} of {trials} passed, equal: {same}: {errors}\n{output}"]
 
 
+CLIENT = """
+import json, os, sys, urllib.request
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+for step in range(4):
+    body = {"model": "m", "messages": [{"role": "user", "content": f"in {os.getcwd()} {step}"}]}
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    urllib.request.urlopen(request).read()
+print("All done.")
+"""
+
+
+def mixed(kinds: list[str], folder: Path, clients: int) -> list[str]:
+    """Run scripted clients and agents side by side; every span must be of its own trial.
+
+    The name of the trial's folder is in the prompts: in a trace there is one, its own.
+    """
+    program = folder / "client.py"
+    program.write_text(CLIENT)
+    case = {
+        "id": "hello",
+        "input": "Create hello.txt with the text hi",
+        "correctness": {"expected_in_answer": ["All done."]},
+    }
+
+    def reply(request: ScriptRequest) -> dict[str, Any]:
+        kind = next((k for k in kinds if MODELS[k].endswith(request.model)), "")
+        return Model(kind)(request)
+
+    with MockLLM(reply) as server:
+        urls = {"openai": server.base_url, "anthropic": server.url, "gemini": server.url}
+        through = {"gateway": {"upstream": urls}}
+        agents: dict[str, Any] = {
+            kind: {"kind": kind, "model": MODELS[kind], **through} for kind in kinds
+        }
+        command = [sys.executable, str(program)]
+        for number in range(clients):
+            agents[f"client-{number}"] = {
+                "kind": "command",
+                "command": command,
+                "protocol": "text",
+                **through,
+            }
+        suite = folder / "mixed.yaml"
+        suite.write_text(json.dumps({"agents": agents, "cases": [case]}))
+        run = proctor.run(
+            suite, results=folder / "mixed", trials=1, concurrency=len(agents), timeout=300
+        )
+    names: collections.Counter[str] = collections.Counter()
+    problems: list[str] = []
+    spans = 0
+    for trial in run.trials:
+        trace = run.trace(trial)
+        calls = [] if trace is None else [span for span in trace.spans if span.kind == "llm"]
+        found: set[str] = set()
+        for span in calls:
+            text = " ".join(m.content or "" for m in span.input_messages)
+            found |= set(re.findall(r"/tmp/(proctor-[a-z0-9_]{8})\b", text))
+        spans += len(calls)
+        names.update(found)
+        if not trial.passed or len(found) > 1 or (trial.agent.startswith("client") and not found):
+            problems.append(f"{trial.agent}: {trial.status}, folders {found}, {trial.error}")
+    problems += [f"{name} is in {count} traces" for name, count in names.items() if count > 1]
+    print(
+        f"{len(run.trials)} trials side by side, {spans} model calls, of {len(server.requests)} at "
+        f"the server; {len(names)} folders, {len(problems)} problems"
+    )
+    if spans != len(server.requests):
+        problems.append("spans and requests differ in number")
+    return problems
+
+
 def main() -> int:
     """Run the agents named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("agents", nargs="*", default=list(PRESETS))
     parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=0, help="run this many beside the agents")
     parser.add_argument("--path", default="", help="put before PATH")
     given = parser.parse_args()
     os.environ["PATH"] = os.pathsep.join(filter(None, (given.path, os.environ.get("PATH", ""))))
     problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="coding-agents-") as folder:
-        for kind in given.agents:
+        if given.clients:
+            problems += mixed(given.agents, Path(folder), given.clients)
+        for kind in () if given.clients else given.agents:
             if shutil.which(PRESETS[kind].program) is None:
                 print(f"{kind}: not installed ({PRESETS[kind].install})")
                 continue
