@@ -6,8 +6,9 @@
 For each agent: every trial passes, the tokens of its traces are those the server reported, a run
 that was killed (SIGKILL) is resumed, and a recording is replayed in an empty network namespace with
 the same model calls. With `--clients N`, the agents run once, all at the same time and beside N
-scripted clients, and no span may be in another trial's trace. Agents that are not installed are listed, and the exit code is 1 if
-anything else went wrong. `--path` is put before PATH (where npm or pip installed the programs).
+scripted clients, and no span may be in another trial's trace. Agents that are not installed are
+listed, and the exit code is 1 if anything else went wrong. `--path` is put before PATH (where npm
+or pip installed the programs).
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ def mixed(kinds: list[str], folder: Path, clients: int) -> list[str]:
         found: set[str] = set()
         for span in calls:
             text = " ".join(m.content or "" for m in span.input_messages)
-            found |= set(re.findall(r"/tmp/(proctor-[a-z0-9_]{8})\b", text))
+            found |= set(re.findall(r"/(proctor-[a-z0-9_]{8})\b", text))
         spans += len(calls)
         names.update(found)
         if not trial.passed or len(found) > 1 or (trial.agent.startswith("client") and not found):
