@@ -397,3 +397,45 @@ def test_atif_in_and_out():
         assert back.response == source.response
         tokens = [s.input_tokens for s in source.spans if s.kind == "llm"]
         assert [s.input_tokens for s in back.spans if s.kind == "llm"][: len(tokens)] == tokens
+
+
+def test_telemetry_of_claude_code_is_one_trace_per_session():
+    """R-N4: bare `span.type`, `input_tokens`, `tool_name`; the turns of a session are one trace."""
+
+    def span(trace, number, parent=None, **attributes):
+        values = {"session.id": "s9", **attributes}
+        return {
+            "traceId": trace * 32,
+            "spanId": f"{number:016x}",
+            **({"parentSpanId": f"{parent:016x}"} if parent else {}),
+            "name": f"claude_code.{attributes['span.type']}",
+            "startTimeUnixNano": str(number * 1000),
+            "endTimeUnixNano": str(number * 1000 + 500),
+            "attributes": [
+                {
+                    "key": key,
+                    "value": {"intValue": value}
+                    if isinstance(value, int)
+                    else {"stringValue": value},
+                }
+                for key, value in values.items()
+            ],
+        }
+
+    usage = {"model": "sonnet", "input_tokens": 5, "cache_read_tokens": 90, "output_tokens": 7}
+    spans = [
+        span("a", 1, **{"span.type": "interaction"}),
+        span("a", 2, 1, **{"span.type": "llm_request", **usage}),
+        span("a", 3, 1, **{"span.type": "tool", "tool_name": "Bash"}),
+        span("b", 4, **{"span.type": "interaction"}),
+        span("b", 5, 4, **{"span.type": "llm_request", **usage}),
+    ]
+    scope = {"name": "com.anthropic.claude_code.tracing"}
+    document = {"resourceSpans": [{"scopeSpans": [{"scope": scope, "spans": spans}]}]}
+    (trace,) = proctor.load_traces(json.dumps(document).encode())
+    kinds = [span.kind.value for span in trace.spans]
+    assert kinds == ["agent", "llm", "tool", "agent", "llm"]
+    calls = [span for span in trace.spans if span.kind == "llm"]
+    assert [(s.model, s.input_tokens, s.output_tokens) for s in calls] == [("sonnet", 95, 7)] * 2
+    assert trace.spans[2].tool_name == "Bash"
+    assert {span.trace_id for span in trace.spans} == {trace.trace_id}

@@ -15,6 +15,7 @@ import msgspec
 
 from proctor.sanitize import printable
 from proctor.trace import conventions
+from proctor.trace.conventions import coding_cli
 from proctor.trace.model import Event, Span, Trace
 
 _PENDING = "pending_span"
@@ -135,6 +136,7 @@ class LogPool:
 def assemble(out: Collector, logs: LogPool) -> list[Trace]:
     """Return the finished traces of one file, in order of first appearance."""
     traces = list(out.finished)
+    _join_sessions(out)
     for trace in out.traces.values():
         # Only now is the file complete: an exporter may send a span several times as it grows.
         trace.spans = _distinct(trace.spans, out)
@@ -157,6 +159,21 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
     for trace in traces:
         _report_cycles(trace, out)
     return traces
+
+
+def _join_sessions(out: Collector) -> None:
+    """Make one trace of all turns of a coding agent's session: each turn is a trace of its own."""
+    sessions: dict[str, Trace] = {}
+    for trace_id, trace in list(out.traces.items()):
+        session = coding_cli.session_of(trace.spans[0]) if trace.spans else None
+        if session is None:
+            continue
+        first = sessions.setdefault(session, trace)
+        if first is not trace:
+            for span in trace.spans:
+                span.trace_id = first.trace_id
+            first.spans += trace.spans
+            del out.traces[trace_id]
 
 
 def _distinct(spans: list[Span], out: Collector) -> list[Span]:

@@ -13,6 +13,7 @@ from typing import Protocol
 from proctor.trace.conventions import (
     adk,
     adot,
+    coding_cli,
     genai,
     langfuse,
     openinference,
@@ -64,6 +65,7 @@ class Dialect(Protocol):
 # Standards before vendors; Langfuse last of those, because its exports repeat the values of other
 # instrumentations, and a plain Langfuse span has less detail than any of them.
 DIALECTS: tuple[Dialect, ...] = (
+    coding_cli,
     genai,
     openinference,
     openllmetry,
