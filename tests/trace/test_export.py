@@ -20,7 +20,8 @@ from proctor.trace import Document, Event, Message, Span, SpanKind, SpanStatus, 
 from proctor.trace.export import EXPORTERS, export_traces, save_traces, write_traces
 from proctor.trace.load import load_traces
 
-FORMATS = sorted(EXPORTERS)
+# ATIF has no place for most fields; tests/trace/test_coding_sessions.py says what it keeps.
+FORMATS = sorted(EXPORTERS.keys() - {"atif"})
 FIELDS = [field for field in Span.__struct_fields__ if field != "attributes"]
 TRACE_FIELDS = ["trace_id", "query", "response", "request_id", "session_id", "user_id", "metadata"]
 
