@@ -136,7 +136,8 @@ class LogPool:
 def assemble(out: Collector, logs: LogPool) -> list[Trace]:
     """Return the finished traces of one file, in order of first appearance."""
     traces = list(out.finished)
-    _join_sessions(out)
+    if len(out.traces) > 1:
+        _join_sessions(out)
     for trace in out.traces.values():
         # Only now is the file complete: an exporter may send a span several times as it grows.
         trace.spans = _distinct(trace.spans, out)
