@@ -70,9 +70,10 @@ def predicted(
         found = judged(known, reading, example.rows, example.findings, method)
     elif method != "rules":
         found, values = find(known, example.rows, example.findings, method)
-    scores = scores_of(found, values)
+    scores = scores_of(found, values) if values is not None else {}
     told = {f"{name}_score": entry.value for name, entry in scores.items()}
-    told["overall"] = sum(told.values()) / len(told)
+    if told:
+        told["overall"] = sum(told.values()) / len(told)
     return Annotation(tuple(Mark(f.location, f.category) for f in found), told)
 
 

@@ -3,6 +3,9 @@
 Guarantees: works on the spans of any framework. A step's outcome is read from the tool spans that
 follow it under the same agent, from the enclosing step span, and from the input of the next model
 call. Text is truncated at generous limits, so that a 4 MB trace costs milliseconds.
+
+`Steps.acts` numbers what a reader would count: model calls, tool calls of plain code, messages of
+a group chat, and the answer.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.trace import SpanKind
+from proctor.trace.formats.transcript import MESSAGE_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +130,7 @@ class AgentStep:
     def gives_up(self) -> bool:
         """Whether its answer, or else its output, says that nothing was found."""
         answers = [call.arguments for call in self.calls if call.answers]
-        return bool(_GIVES_UP.search((answers[-1] if answers else self.text)[:OUTCOME]))
+        return gives_up(answers[-1] if answers else self.text)
 
     @property
     def plans(self) -> bool:
@@ -146,6 +150,32 @@ class AgentStep:
 
 
 @dataclass(slots=True)
+class Act:
+    """One thing an agent did, with its number: a model call with its tools, a tool call of plain
+    code, a message of a group chat, or the answer.
+
+    Numbers start at 1; of a group chat they are the indexes of the messages, from 0.
+    """
+
+    number: int
+    agent: str
+    span: Span
+    text: str
+    calls: tuple[StepCall, ...] = ()
+    tools: tuple[Span, ...] = ()
+    answers: bool = False
+    """Whether it gives the answer of the trace."""
+
+    @property
+    def results(self) -> list[str]:
+        """What its tools returned."""
+        return [
+            plain(tool.tool_output if tool.tool_output is not None else tool.output)
+            for tool in self.tools
+        ]
+
+
+@dataclass
 class Steps:
     """Every step of a trace, by start time."""
 
@@ -155,6 +185,32 @@ class Steps:
     """Tool spans without a model call: plain code called them, or the model calls were not
     recorded.
     """
+
+    @cached_property
+    def acts(self) -> list[Act]:
+        """Everything the agents did, in order, numbered."""
+        return _read_acts(self)
+
+    def act_of(self, span_id: str) -> Act | None:
+        """Return the act that a span belongs to, or the last act inside it."""
+        return self._by_span.get(span_id)
+
+    @cached_property
+    def _by_span(self) -> dict[str, Act]:
+        found: dict[str, Act] = {}
+        parents = {span.span_id: span.parent_id for span in self.trace.spans}
+        for act in self.acts:
+            found[act.span.span_id] = act
+            found |= {tool.span_id: act for tool in act.tools}
+        for act in self.acts:
+            # A span around several acts is reported at the last of them.
+            above, seen = parents.get(act.span.span_id), set[str]()
+            while above is not None and above not in seen:
+                seen.add(above)
+                if above not in found or found[above].span.span_id != above:
+                    found[above] = act
+                above = parents.get(above)
+        return found
 
 
 class _Reader:
@@ -289,6 +345,94 @@ class _Reader:
             if last is not None and last.span_id == span.span_id:
                 return parent.span.error_message or parent.span.error_type or "error"
         return ""
+
+
+# Attributes by which graph frameworks name the node that runs.
+_NODES = (
+    "langgraph.node",
+    "langgraph_node",
+    "metadata.langgraph_node",
+    "traceloop.association.properties.langgraph_node",
+    "graph.node.id",
+    "gen_ai.agent.name",
+    "agent.name",
+)
+
+_ACTING = (SpanKind.LLM, SpanKind.TOOL, SpanKind.RETRIEVAL)
+
+
+def _agent_names(trace: Trace) -> dict[str, str]:
+    """Return who acts in each span: its speaker, graph node or nearest agent; after a handoff, the
+    agent it names.
+    """
+    names: dict[str, str] = {}
+    handed: dict[str | None, str] = {}
+    for span in trace.index.spans:
+        node = next((span.attributes[key] for key in _NODES if span.attributes.get(key)), None)
+        name = span.agent_name or (str(node) if node is not None else "")
+        if not name and span.kind == SpanKind.AGENT:
+            name = span.name
+        above = names.get(span.parent_id or "", "")
+        names[span.span_id] = name or handed.get(span.parent_id) or above
+        if span.handoff_to and span.kind == SpanKind.HANDOFF:
+            handed[span.parent_id] = span.handoff_to
+    return names
+
+
+def _read_acts(steps: Steps) -> list[Act]:
+    trace, agents = steps.trace, _agent_names(steps.trace)
+    spans = trace.index.spans
+    acts = [
+        Act(0, agents[step.span_id], step.span, step.text, step.calls, step.tools)
+        for step in steps.steps
+    ]
+    inside = {tool.span_id for step in steps.steps for tool in step.tools}
+    parents = {span.parent_id for span in spans}
+    for span in spans:
+        if span.kind == SpanKind.LLM or span.span_id in inside:
+            continue
+        leaf = span.span_id not in parents
+        if span.kind in _ACTING or (leaf and span.kind != SpanKind.AGENT and _notable(span)):
+            call = StepCall(span.tool_name or span.name, plain(span.tool_input))
+            calls = (call,) if span.kind in _ACTING else ()
+            text = plain(span.output) if span.kind not in _ACTING else ""
+            acts.append(Act(0, agents[span.span_id], span, text, calls, (span,)))
+    acts.sort(key=lambda act: (act.span.start_ns, trace.index.position[act.span.span_id]))
+    last = next((act for act in reversed(acts) if act.span.kind == SpanKind.LLM), None)
+    answer = plain(trace.response)
+    given = last is not None and (not answer or last is acts[-1] or answer in last.text)
+    if last is not None and given:
+        last.answers = True
+    elif answer and spans:
+        # Plain code, or a framework that records the answer only around everything.
+        roots = [span for span in spans if span.parent_id is None or not span.parent_id]
+        root = next((span for span in roots if answer in plain(span.output)), spans[0])
+        acts.append(Act(0, agents[root.span_id], root, answer, answers=True))
+    for number, act in enumerate(acts, start=1):
+        index = act.span.attributes.get(MESSAGE_INDEX)
+        act.number = index if isinstance(index, int) else number
+    return acts
+
+
+def _notable(span: Span) -> bool:
+    """Return whether a span that is no call is an act: it failed, or holds something."""
+    return span.failed or span.error_message is not None or http_status(span) >= 400
+
+
+def http_status(span: Span) -> int:
+    """Return the HTTP status that a span records, or 0."""
+    for key in ("http.response.status_code", "http.status_code"):
+        value = span.attributes.get(key)
+        if isinstance(value, int):
+            return value
+        if isinstance(value, str) and value.isdigit():
+            return int(value)
+    return 0
+
+
+def gives_up(text: str) -> bool:
+    """Return whether an answer says that nothing was found."""
+    return bool(_GIVES_UP.search(text[:OUTCOME]))
 
 
 def asks_for_plan(text: str) -> bool:

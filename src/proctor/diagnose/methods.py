@@ -8,6 +8,7 @@ answer, and gets them as leads only on request.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
@@ -15,7 +16,11 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
-    from proctor.diagnose.finding import Diagnosis
+    from collections.abc import Callable, Iterable, Sequence
+
+    from proctor.checks.base import CheckResult
+    from proctor.diagnose._steps import Steps
+    from proctor.diagnose.finding import Diagnosis, Finding, RootCause
     from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.chat_model import ChatModel
     from proctor.trace import Trace
@@ -36,6 +41,23 @@ METHODS: dict[OfflineMethod | ModelMethod, str] = {
 }
 
 _CALL_A_MODEL = ("single_pass", "agentic")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEvidence:
+    """What is known about the trial of a trace, besides the trace.
+
+    evidence = TrialEvidence(checks=trial.checks)
+    diagnose_offline(run.trace(trial), evidence=evidence)
+    """
+
+    checks: Sequence[CheckResult] = ()
+    error: str = ""
+    """Why the trial could not be judged."""
+    contrast: Callable[[Steps], Iterable[Finding]] | None = None
+    """Finds where the trace differs from passing trials of its case."""
+    instead: Callable[[Steps, RootCause], str] | None = None
+    """Says what passing trials do at a step."""
 
 
 class ModelOptions(TypedDict, total=False):
@@ -100,13 +122,20 @@ async def adiagnose(
     return await look(trace, how or detector_options(None), diagnose_offline(trace, "offline"))
 
 
-def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
-    """Find what broke in a trace by rules and the shipped detector, without any model."""
+def diagnose_offline(
+    trace: Trace, method: str = "offline", evidence: TrialEvidence | None = None
+) -> Diagnosis:
+    """Find what broke in a trace by rules and the shipped detector, without any model.
+
+    `evidence` is what is known about the trial of the trace: its checks, how it differs from
+    passing trials.
+    """
     # Imported here: the command line reads METHODS from this module at every start.
+    from proctor.diagnose import attribution
     from proctor.diagnose._steps import read_steps
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.quotes import scores_of
-    from proctor.diagnose.rules import RULES, apply_rules
+    from proctor.diagnose.rules import EVIDENCE, RULES, apply_rules
 
     chosen = _method(method)
     started = perf_counter()
@@ -115,21 +144,67 @@ def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
     findings = apply_rules(steps, RULES)
     seconds = {"rules": perf_counter() - started}
     values: list[float] | None = None
+    notes = [f"the trace was read with a problem: {problem}" for problem in trace.problems[:5]]
+    looked = ["learned"] if chosen == "learned" else ["rules"]
     if chosen != "rules":
-        from proctor.diagnose.learned.detector import detectors, find
-        from proctor.diagnose.learned.text_features import rows_of
-
         started = perf_counter()
-        found = find(detectors(), rows_of(steps, findings), findings, chosen)
-        order = steps.trace.index.position
-        findings = sorted(found.findings, key=lambda f: (order[f.location], f.category))
-        values = found.scores
+        known = False
+        if may_know(steps):
+            from proctor.diagnose.learned.detector import detectors, find
+            from proctor.diagnose.learned.text_features import rows_of
+
+            found = find(detectors(), rows_of(steps, findings), findings, chosen)
+            findings, values, known = found.findings, found.scores, found.scores is not None
+        elif chosen == "learned":
+            findings = []
         seconds["learned"] = perf_counter() - started
-    # A trace without steps was not judged: it has no scores, rather than full marks.
-    seen = bool(steps.steps or steps.strays or findings)
-    scores = scores_of(findings, values) if seen else {}
-    notes = () if seen else ("no scores: the trace has no model call, no tool call and no error",)
-    return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds, notes)
+        if known and chosen == "offline":
+            looked.append("learned")
+        elif not known:
+            notes.append("learned detector: not applicable to this kind of trace")
+            looked = ["rules"] if chosen == "offline" else []
+    if values is None and chosen != "learned":
+        started = perf_counter()
+        findings += apply_rules(steps, EVIDENCE)
+        seconds["evidence"] = perf_counter() - started
+    if evidence is not None:
+        from proctor.diagnose.evidence import check_findings, quality_findings, recording_findings
+
+        findings += check_findings(steps, evidence.checks)
+        findings += recording_findings(steps, evidence.error)
+        findings += quality_findings(steps)
+        looked.append("checks")
+        if evidence.contrast is not None:
+            findings += evidence.contrast(steps)
+            looked.append("contrast")
+    if not (steps.steps or steps.strays or findings):
+        notes.append("the trace has no model call, no tool call and no error")
+    findings = attribution.placed(steps, findings)
+    causes = attribution.root_causes(steps, findings) if chosen != "learned" else ()
+    findings = attribution.linked(findings, causes[0] if causes else None)
+    if evidence is not None and evidence.instead is not None:
+        causes = tuple(replace(cause, instead=evidence.instead(steps, cause)) for cause in causes)
+    if values is None:
+        notes.append("scores: unknown, no detector that gives scores is competent for this trace")
+    return Diagnosis(
+        trace.trace_id,
+        "offline" if looked[:2] == ["rules", "learned"] else looked[0] if looked else chosen,
+        tuple(findings),
+        scores_of(findings, values) if values is not None else {},
+        seconds,
+        tuple(notes),
+        looked=tuple(looked),
+        candidates=causes,
+    )
+
+
+def may_know(steps: Steps) -> bool:
+    """Return whether the learned detector may know this kind of trace: it was trained on agents
+    whose prompt lists their tools or requests a plan. Its own measure of likeness decides.
+    """
+    from proctor.diagnose._steps import offered_in
+
+    return any(step.plans or offered_in(step.rules) for step in steps.steps)
 
 
 def detector_options(model: ChatModel | str | None, **how: Any) -> DetectorOptions:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from proctor.diagnose.finding import Impact, Score
+from proctor.diagnose.finding import Score
 from proctor.diagnose.taxonomy import Category, Group
 from proctor.formatting import plural
 
@@ -62,19 +62,35 @@ def contains_quote(span: Span, passage: str) -> bool:
 def quote(span: Span, *wanted: str) -> str:
     """Return the first passage found in the span, truncated; else the start of its text."""
     for passage in wanted:
-        cut = passage.strip()[:MAX_QUOTE].strip()
-        if cut and contains_quote(span, cut):
+        cut = _whole(passage)
+        if cut not in _NOTHING and contains_quote(span, cut):
             return cut
     for text in span_texts(span):
-        cut = text.strip()[:MAX_QUOTE].strip()
-        if cut:
+        cut = _whole(text)
+        if cut not in _NOTHING:
             return cut
     return span.name
 
 
+# Texts that quote nothing: how programs print the absence of a value.
+_NOTHING = ("", "None", "null", "[None]", "nan")
+
+
+def _whole(passage: str) -> str:
+    """Return as much of a passage as a quote holds, at the end of a sentence or word if cut."""
+    text = passage.strip()
+    if len(text) <= MAX_QUOTE:
+        return text
+    cut = text[:MAX_QUOTE]
+    for end in (cut.rfind(". ") + 1, cut.rfind("\n"), cut.rfind(" ")):
+        if end > MAX_QUOTE // 2:
+            return cut[:end].strip()
+    return cut.strip()
+
+
 # The four scores of a trace, 0 to 5; each reason names the related findings. Values come from the
-# learned detector where it is competent, otherwise from a fixed deduction per finding. Neither
-# looks at the answer: a score describes how a trace reads.
+# learned detector or a model; nothing else is competent to give them. No score looks at the
+# answer: it describes how a trace reads.
 
 
 BEST = 5.0
@@ -96,22 +112,12 @@ BEARS_ON: Mapping[str, frozenset[Category]] = {
     "plan_opt": _PLANNING | {Category.TOOL_SELECTION, Category.POOR_RETRIEVAL},
 }
 
-# Points deducted for a finding of each impact where the learned detector is not competent: an
-# error that affects the answer counts as two errors of the process.
-DEDUCTION = {Impact.HIGH: 1.0, Impact.MEDIUM: 0.5, Impact.LOW: 0.25}
 
-
-def scores_of(
-    findings: Sequence[Finding], values: Sequence[float] | None = None
-) -> dict[str, Score]:
-    """Return every score with its reason; `values` are those of the learned detector, in order."""
+def scores_of(findings: Sequence[Finding], values: Sequence[float]) -> dict[str, Score]:
+    """Return every score with its reason; `values` are those of a detector, in order."""
     result: dict[str, Score] = {}
-    for number, (name, categories) in enumerate(BEARS_ON.items()):
-        bearing = [finding for finding in findings if finding.category in categories]
-        if values is not None:
-            value = values[number]
-        else:
-            value = BEST - sum(DEDUCTION[finding.impact] for finding in bearing)
+    for value, (name, categories) in zip(values, BEARS_ON.items(), strict=True):
+        bearing = [f for f in findings if not categories.isdisjoint((f.category, *f.also))]
         result[name] = Score(round(min(max(value, 0.0), BEST), 2), _reason(bearing))
     return result
 

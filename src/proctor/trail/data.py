@@ -93,7 +93,12 @@ def parse_annotation(text: str) -> tuple[Annotation, bool]:
     scores = _objects(document.get("scores") or [], "scores")
     errors = _objects(document.get("errors") or [], "errors")
     # Entries that cannot count are kept and reported: dropping them would raise the precision.
-    marks = tuple(Mark(str(e.get("location") or ""), str(e.get("category") or "")) for e in errors)
+    marks = tuple(
+        Mark(str(e.get("location") or ""), str(label or ""))
+        for e in errors
+        # Our own predictions have one entry per span, with further kinds under `also`.
+        for label in (e.get("category"), *(cast("list[Any]", e.get("also") or [])))
+    )
     # TRAIL writes a list that holds one object.
     scored = scores[0] if scores else {}
     odd = [] if "errors" in document else ["`errors` is missing"]

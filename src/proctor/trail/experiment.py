@@ -496,6 +496,8 @@ def _predictions(run: Run) -> tuple[dict[str, Annotation], dict[str, str], dict[
     The other two are the reasons of missing predictions, and of those that came from the fallback
     because the model did not answer.
     """
+    from proctor.diagnose.methods import calls_model
+
     folder = run.path / "predictions"
     folder.mkdir(exist_ok=True)
     predicted: dict[str, Annotation] = {}
@@ -516,7 +518,7 @@ def _predictions(run: Run) -> tuple[dict[str, Annotation], dict[str, str], dict[
             result = json.loads(text)
         predicted[trial.case], _ = parse_annotation(text)
         # The diagnosis names the method that produced it, which is not always the one selected.
-        if result.get("method", trial.agent) != trial.agent:
+        if calls_model(trial.agent) and result.get("method", trial.agent) != trial.agent:
             fallbacks[trial.case] = str(result.get("notes", [""])[-1])
         write_atomic(folder / f"{safe_name(trial.case)}.json", text.encode() + b"\n")
     return predicted, failed, fallbacks

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from proctor.diagnose.finding import Finding
 from proctor.diagnose.quotes import quote
-from proctor.diagnose.rules import _behaviour, _failures
+from proctor.diagnose.rules import _behaviour, _claims, _failures
 from proctor.diagnose.rules._base import Rule, RuleHit
 
 if TYPE_CHECKING:
@@ -33,6 +33,19 @@ RULES: tuple[Rule, ...] = (
     _behaviour.answer_without_work,
 )
 
+# Rules for traces of any kind, where the learned detector is not competent: it was not trained
+# with them, and on its own kind of traces it has the better evidence.
+EVIDENCE: tuple[Rule, ...] = (
+    _claims.forbidden_call,
+    _claims.ungrounded_values,
+    _claims.answer_from_nothing,
+    _claims.ignored_error,
+    _claims.claimed_call,
+    _claims.argument_from_nowhere,
+    _claims.required_call_missing,
+    _claims.plan_not_executed,
+)
+
 # Rules that the detector was not trained with: TRAIL has too few of their cases to learn from.
 _UNHEARD = frozenset(f"rule:{rule.name}" for rule in RULES if not rule.heard)
 
@@ -49,8 +62,9 @@ def apply_rules(steps: Steps, rules: Iterable[Rule]) -> list[Finding]:
     for rule in rules:
         for hit in rule.find(steps):
             category = hit.category or rule.category
+            confidence = rule.confidence if hit.confidence is None else hit.confidence
             key = (hit.span.span_id, category)
-            if key in best and best[key].confidence >= rule.confidence:
+            if key in best and best[key].confidence >= confidence:
                 continue
             evidence = quote(hit.span, *hit.passages)
             if not evidence:  # an empty span: nothing to point at
@@ -60,12 +74,13 @@ def apply_rules(steps: Steps, rules: Iterable[Rule]) -> list[Finding]:
                 location=hit.span.span_id,
                 evidence=evidence,
                 description=hit.description,
-                impact=rule.impact,
-                confidence=rule.confidence,
+                impact=hit.impact or rule.impact,
+                confidence=confidence,
                 detector=f"rule:{rule.name}",
+                caused_by=tuple(dict.fromkeys(span.span_id for span in hit.causes)),
             )
     order = steps.trace.index.position
     return sorted(best.values(), key=lambda f: (order[f.location], f.category))
 
 
-__all__ = ["RULES", "Rule", "RuleHit", "apply_rules", "heard"]
+__all__ = ["EVIDENCE", "RULES", "Rule", "RuleHit", "apply_rules", "heard"]

@@ -26,6 +26,10 @@ class RuleHit(NamedTuple):
     passages: tuple[str, ...] = ()
     category: Category | None = None
     """Category of this match, if the rule distinguishes several; otherwise the rule's own."""
+    confidence: float | None = None
+    impact: Impact | None = None
+    causes: tuple[Span, ...] = ()
+    """Earlier spans that led to it."""
 
 
 class Rule(NamedTuple):

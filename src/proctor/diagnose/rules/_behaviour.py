@@ -10,8 +10,10 @@ import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from proctor.diagnose._steps import ANSWERING, offered_in, plain
 from proctor.diagnose.finding import Impact
 from proctor.diagnose.rules._base import RuleHit, rule
+from proctor.diagnose.rules._failures import error_value
 from proctor.diagnose.taxonomy import Category
 
 if TYPE_CHECKING:
@@ -20,10 +22,25 @@ if TYPE_CHECKING:
     from proctor.diagnose._steps import AgentStep, StepCall, Steps
 
 
-_OFFER = re.compile(r"^\s*[-*] (?!final_answer)[a-z_]\w*: ", re.MULTILINE)
 _UNSUPPORTED = re.compile(
     r"\b(?:[Bb]ased on my|I recall|I (?:already )?know|I will assume|for (?:this )?demonstration"
     r"|[Ss]imulat\w+|from memory|well[- ]known|[Ii]t is known)\b[^\n]{0,160}"
+)
+# Code that does what a tool does, and the names of such tools.
+_OWN_CODE = (
+    (
+        re.compile(
+            r"\b(?:import (?:requests|urllib|bs4|httpx|selenium)|requests\.get|urlopen|"
+            r"from (?:bs4|urllib|requests|googlesearch|duckduckgo_search)\b)[^\n]{0,100}"
+        ),
+        re.compile(r"search|visit|web|brows|page|fetch|url", re.IGNORECASE),
+    ),
+    (
+        re.compile(
+            r"\b(?:open\(|pd\.read_\w+\(|PyPDF2|pdfplumber|openpyxl|load_workbook)[^\n]{0,100}"
+        ),
+        re.compile(r"file|document|inspect|pdf|excel|read", re.IGNORECASE),
+    ),
 )
 _SENTENCE = re.compile(r"[^.\n]{20,200}")
 
@@ -78,23 +95,33 @@ def report_overruled(steps: Steps) -> Iterator[RuleHit]:
 
 @rule(Category.TOOL_SELECTION, confidence=0.52)
 def tool_passed_over(steps: Steps) -> Iterator[RuleHit]:
-    """The agent writes its own code although suitable tools are offered and the plan needs them.
+    """The agent writes code that names an offered tool without calling it, or that does by its own
+    means what the tool does: it prints a request, fetches pages or reads files itself.
 
-    Found at: the model call that writes such code.
+    Code that only computes passes over no tool. Found at: the first such model call of an agent.
     """
+    seen: set[tuple[str, str]] = set()
     for step in steps.steps:
         if "```" not in step.text or step.calls:
             continue
         # Tools that the system prompt lists, besides the one that answers.
         first = step.span.input_messages[:1]
-        if not any(m.role == "system" and _OFFER.search(m.content or "") for m in first):
-            continue
-        if not step.planned or step.planned_lookups:
-            yield RuleHit(
-                step.span,
-                "The code calls none of the tools the agent was offered.",
-                tuple(_SENTENCE.findall(step.text)[:1]),
-            )
+        rules = "\n".join(m.content or "" for m in first if m.role == "system")
+        offered = [name for name in offered_in(rules) if name not in ANSWERING]
+        code = step.text[step.text.index("```") :]
+        named = next((name for name in offered if re.search(rf"\b{name}\b", code)), "")
+        passage = next((text for text in code.splitlines() if named and named in text), "")
+        what = f"The code names the offered tool {named} without calling it."
+        for does, tools in () if named else _OWN_CODE:
+            found = does.search(code)
+            own = next((name for name in offered if tools.search(name)), "")
+            if found is not None and own:
+                named, passage = own, found.group()
+                what = f"The code does by its own means what the offered tool {own} does."
+                break
+        if named and (step.agent, named) not in seen:
+            seen.add((step.agent, named))
+            yield RuleHit(step.span, what, (passage, *_SENTENCE.findall(step.text)[:1]))
 
 
 @rule(Category.RESOURCE_ABUSE, confidence=0.2)
@@ -110,7 +137,7 @@ def repeated_call(steps: Steps) -> Iterator[RuleHit]:
             key = (step.agent, call.name)
             before = last.get(key)
             last[key] = (step, call)
-            if before and step.failure and before[0].failure and _same(before[1], call):
+            if before and _failed(step, call) and _failed(*before) and _same(before[1], call):
                 repeats[key] = (step, repeats[key][1] + 1 if key in repeats else 1)
     for (_, name), (step, times) in repeats.items():
         where = step.tools[-1] if step.tools else step.span
@@ -119,6 +146,15 @@ def repeated_call(steps: Steps) -> Iterator[RuleHit]:
             f"{name} is called again with like arguments after failing, {times} times.",
             (name,),
         )
+
+
+def _failed(step: AgentStep, call: StepCall) -> bool:
+    """Return whether this very call failed; of code without tool spans, whether the code did."""
+    mine = [tool for tool in step.tools if tool.tool_name == call.name]
+    if not mine:
+        return bool(step.failure)
+    same = [tool for tool in mine if plain(tool.tool_input) == call.arguments] or mine
+    return any(tool.failed or error_value(tool.tool_output) for tool in same)
 
 
 def _unworked(steps: Steps) -> Iterator[AgentStep]:
@@ -165,7 +201,8 @@ SLACK = 300
 def missing_tag(steps: Steps) -> Iterator[RuleHit]:
     """The prompt asks for a closing tag; the output has none.
 
-    Found at: the first output of each agent that lacks it.
+    A tag at which the model was stopped cannot be in its output, and is not missing. Found at: the
+    first output of each agent that lacks it.
     """
     seen: set[tuple[str, str]] = set()
     for step in steps.steps:
@@ -174,9 +211,20 @@ def missing_tag(steps: Steps) -> Iterator[RuleHit]:
         if not tag or not step.text or (step.agent, tag) in seen:
             continue
         seen.add((step.agent, tag))
-        if tag not in step.text:
+        if tag not in step.text and not _stops_at(step, tag):
             tail = step.text.strip().rsplit("\n", 1)[-1]
             yield RuleHit(step.span, f"The output lacks the tag {tag}.", (tail,))
+
+
+def _stops_at(step: AgentStep, tag: str) -> bool:
+    """Return whether the request named the tag as a stop sequence."""
+    pattern = re.compile(rf"stop\w*\W{{1,12}}{re.escape(tag)}")
+    values = (step.span.input, *step.span.attributes.values())
+    return any(
+        pattern.search(text)
+        for value in values
+        if "stop" in (text := value if isinstance(value, str) else repr(value))
+    )
 
 
 @rule(Category.NON_COMPLIANCE, confidence=0.36)

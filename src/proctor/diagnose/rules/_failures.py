@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from proctor.diagnose._steps import plain
+from proctor.diagnose._steps import http_status, plain
 from proctor.diagnose.finding import Impact
 from proctor.diagnose.rules._base import RuleHit, rule
 from proctor.diagnose.taxonomy import Category
@@ -254,12 +254,20 @@ class _FailureCounts:
 
 @rule(Category.POOR_RETRIEVAL, confidence=0.35)
 def empty_search(steps: Steps) -> Iterator[RuleHit]:
-    """A search that finds nothing.
+    """A search that finds nothing, and after which the agent neither searches differently nor says
+    so. A search that finds nothing is information, not yet an error.
 
     Found at: the model call that requested it.
     """
     for step in steps.steps:
-        if _EMPTY.search(step.failure):
+        if not _EMPTY.search(step.failure) or step.following is None:
+            continue
+        wanted = {(call.name, call.arguments) for call in step.calls}
+        later = step.following
+        again = [call for call in later.calls if not call.answers]
+        if again and not all((call.name, call.arguments) in wanted for call in again):
+            continue
+        if not later.gives_up:
             arguments = tuple(call.arguments for call in step.calls)
             yield RuleHit(step.span, f"The search finds nothing: {_line(step.failure)}", arguments)
 
@@ -303,14 +311,24 @@ def _outcomes(steps: Steps) -> Iterator[tuple[AgentStep | None, SpanOutcome]]:
 def _outcome(span: Span) -> SpanOutcome:
     if span.failed:
         text = f"{span.error_type or ''} {span.error_message or ''}".strip()
-        return SpanOutcome(span, text or span.status.value, failed=True)
-    error = _error_in(span.tool_output)
+        return SpanOutcome(span, text or _status_text(span) or span.status.value, failed=True)
+    if http_status(span) >= 400:
+        return SpanOutcome(span, _status_text(span), failed=True)
+    error = error_value(span.tool_output)
     if error:
         return SpanOutcome(span, error[:HEAD], failed=True)
     return SpanOutcome(span, plain(span.tool_output)[:HEAD], failed=False)
 
 
-def _error_in(output: Any) -> str:
+def _status_text(span: Span) -> str:
+    status = http_status(span)
+    return f"HTTP {status}" if status >= 400 else ""
+
+
+_STATUS_KEYS = ("status", "status_code", "statusCode", "http_status", "code")
+
+
+def error_value(output: Any) -> str:
     """Return the error of a tool that returns it as a value, as MCP and most HTTP tools do."""
     if isinstance(output, str) and output.startswith("{") and len(output) <= MAX_ERROR:
         with contextlib.suppress(ValueError, RecursionError):
@@ -319,9 +337,17 @@ def _error_in(output: Any) -> str:
         return ""
     values = cast("Mapping[str, Any]", output)
     error = values.get("error") or values.get("isError") or values.get("status") == "error"
-    if not error:
+    refused = values.get("ok") is False or values.get("success") is False
+    status = any(_is_error_status(values.get(key)) for key in _STATUS_KEYS)
+    if not error and not refused and not status:
         return ""
     return error if isinstance(error, str) and len(values) == 1 else repr(values)
+
+
+def _is_error_status(value: Any) -> bool:
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    return isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599
 
 
 def _fault(text: str) -> FaultPattern | None:
@@ -382,12 +408,12 @@ def _crashed(steps: Steps) -> Iterator[Span]:
 
     The failure of a chain around a model call is the failure of that step, which was looked at.
     """
-    failures = _spans_around(steps, lambda span: span.failed)
-    calls = _spans_around(steps, lambda span: span.kind in _CALLS)
+    failures = _spans_around(steps, lambda span: span.failed or http_status(span) >= 400)
+    covered = {step.span.parent_id for step in steps.steps if step.failure}
     for span in steps.trace.index.spans:
-        if not span.failed or span.kind in _CALLS or span.span_id in failures:
+        if span.kind in _CALLS or span.span_id in failures or span.span_id in covered:
             continue
-        if span.kind in (SpanKind.AGENT, SpanKind.HANDOFF) or span.span_id not in calls:
+        if span.failed or http_status(span) >= 400:
             yield span
 
 
@@ -450,10 +476,25 @@ def identical_calls(steps: Steps) -> Iterator[RuleHit]:
             )
 
 
+# Exceptions of the program itself: no service raises them. Before the looser patterns, since a
+# KeyError may name anything.
+_OWN_EXCEPTION = re.compile(
+    r"^\W*(?:[\w.]+\.)?(?:KeyError|ZeroDivisionError|AssertionError|TypeError|AttributeError"
+    r"|IndexError|NameError|UnboundLocalError|RecursionError|NotImplementedError|ValueError"
+    r"|OverflowError|StopIteration|LookupError|ArithmeticError)\b"
+)
+
+
 def _kind(outcome: SpanOutcome) -> Category:
     """Return the category of an error by its text; a failed handoff is an orchestration error."""
     default = Category.ORCHESTRATION if outcome.span.kind == SpanKind.HANDOFF else Category.SERVICE
-    return next((c for c, pattern in _ERRORS.items() if pattern.search(outcome.text)), default)
+    text = outcome.text
+    # A ValueError is often how a tool refuses its arguments: its message says more.
+    if _OWN_EXCEPTION.search(text):
+        named = next((c for c, pattern in _ERRORS.items() if pattern.search(text)), None)
+        specific = text.lstrip().startswith(("ValueError", "LookupError"))
+        return named if named is not None and specific else Category.TOOL_DEFINITION
+    return next((c for c, pattern in _ERRORS.items() if pattern.search(text)), default)
 
 
 def _line(text: str) -> str:

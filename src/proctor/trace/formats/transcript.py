@@ -1,12 +1,16 @@
-"""Read chat transcripts: conversations with tool calls in the shape of OpenAI's API.
+"""Read chat transcripts: conversations with tool calls in the shape of OpenAI's API, and logs of
+group chats between several agents.
 
 Guarantees: one agent span around everything, a model span for each assistant message and a tool
-span for each call, matched to its result by id, then by order. Transcripts have no times: spans are
-one nanosecond apart, which preserves their order without looking like a duration.
+span for each call, matched to its result by id, then by order. In a group chat every message of a
+speaker who is no user is a model span of that agent, whatever its role is called, and
+`message.index` is its index in the list. Transcripts have no times: spans are one nanosecond apart,
+which preserves their order without looking like a duration.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from proctor.trace._fields import (
@@ -23,7 +27,7 @@ from proctor.trace.conventions.values import count, parsed, text
 from proctor.trace.model import Message, Span, SpanKind
 
 NAME = "transcript"
-ABOUT = "chat transcripts (OpenAI messages with tool calls)"
+ABOUT = "chat transcripts (OpenAI messages with tool calls, group chats)"
 
 _ROLES = frozenset(
     {"system", "developer", "user", "assistant", "tool", "function", "human", "ai", "model"}
@@ -31,7 +35,20 @@ _ROLES = frozenset(
 
 _CONTENT_KEYS = ("content", "parts", "tool_calls", "function_call", "refusal", "text")
 
-_LIST_KEYS = ("messages", "conversation")
+_LIST_KEYS = ("messages", "conversation", "history", "chat_history")
+
+_PEOPLE = frozenset({"user", "human", "system", "developer"})
+"""Roles of messages that no agent wrote, unless a name says otherwise."""
+
+_SPEAKER = re.compile(r"^(?P<name>[^()]+?)\s*(?:\((?P<note>[^()]*)\))?$")
+"""A speaker with a remark, as in `Orchestrator (-> WebSurfer)` or `Orchestrator (thought)`."""
+
+_ADDRESSEE = re.compile(r"(?:->|→|\bto\b)\s*(?P<name>[\w-]+)")
+
+MESSAGE_INDEX = "message.index"
+"""Attribute of a group chat's spans: the index of the message in its list."""
+
+_QUESTION_KEYS = ("question", "task", "query", "problem", "input")
 
 _LONGEST_HISTORY = 1_000
 """Maximum input messages per model call: every call repeats the whole history, so a transcript
@@ -50,17 +67,44 @@ def is_message(item: Any) -> bool:
     )
 
 
+def is_turn(item: Any) -> bool:
+    """Return whether an object is a message of a group chat: it has content and a speaker."""
+    return (
+        is_object(item)
+        and "content" in item
+        and isinstance(item["content"], str | list | None)
+        and bool(text(item.get("name")) or text(item.get("role")))
+    )
+
+
 def matches(document: Any) -> bool:
     """Return whether a document is a conversation, or holds some."""
     found = first_object(document)
-    return found is not None and (is_message(found) or _messages(found) is not None)
+    if found is None:
+        return False
+    return is_message(found) or is_turn(found) or _messages(found) is not None
+
+
+def _is_group_chat(raw: list[Any]) -> bool:
+    """Return whether several agents speak: a role that no API has, or several names."""
+    turns = [item for item in raw if is_turn(item)]
+    roles = {text(item.get("role")) for item in turns}
+    names = {
+        (role, name)
+        for item in turns
+        if (name := text(item.get("name"))) and (role := text(item.get("role"))) != "tool"
+    }
+    if any(role not in _ROLES for role in roles):
+        return True
+    # One name per role is a user and an assistant who have names.
+    return len({name for _, name in names}) > max(1, len({role for role, _ in names}))
 
 
 def read(document: Any, out: Collector) -> None:
     """Read one conversation (a list of messages or an object with them) or a list of objects."""
-    if is_object(document) and is_message(document):
+    if is_object(document) and (is_message(document) or is_turn(document)):
         document = [document]
-    if is_array(document) and any(is_message(item) for item in document):
+    if is_array(document) and any(is_message(item) or is_turn(item) for item in document):
         _read_conversation("", document, {}, out)
         return
     for place, item in items(document):
@@ -78,7 +122,7 @@ def _messages(item: dict[str, Any]) -> tuple[str, list[Any]] | None:
     """Return the list of messages in an object, with its key."""
     for key in _LIST_KEYS:
         found = item.get(key)
-        if is_array(found) and any(is_message(message) for message in found):
+        if is_array(found) and any(is_message(item) or is_turn(item) for item in found):
             return key, found
     return None
 
@@ -86,18 +130,29 @@ def _messages(item: dict[str, Any]) -> tuple[str, list[Any]] | None:
 def _read_conversation(place: str, raw: list[Any], facts: dict[str, Any], out: Collector) -> None:
     trace_id = text(facts.get("trace_id")) or content_id([raw, facts], len(out.traces))
     conversation = _Conversation(trace_id, text(facts.get("model")))
+    chat = _is_group_chat(raw)
+    dropped = 0
     for position, item in enumerate(raw):
-        if not is_message(item):
+        if not (is_turn(item) if chat else is_message(item)):
             out.problem(f"{place}[{position}]", f"not a chat message but {kind_of(item)}")
+            dropped += 1
             continue
         try:
-            conversation.add(item)
+            if chat:
+                conversation.add_turn(item, position)
+            else:
+                conversation.add(item)
         except MALFORMED as error:
             out.problem(f"{place}[{position}]", f"message not understood: {error}")
+            dropped += 1
     trace = out.trace(trace_id)
     for span in conversation.finish():
         out.add(span)
-    trace.query, trace.response = conversation.root.input, conversation.answer
+    stated = next((facts[key] for key in _QUESTION_KEYS if text(facts.get(key))), None)
+    trace.query = text(stated) if chat and stated is not None else conversation.root.input
+    trace.response = conversation.answer
+    if dropped:
+        trace.problems.append(f"{dropped} of {len(raw)} messages were not read")
     trace.session_id = text(facts.get("session_id")) or text(facts.get("conversation_id"))
     trace.user_id = text(facts.get("user_id")) or text(facts.get("user"))
     trace.request_id = text(facts.get("request_id")) or text(facts.get("id"))
@@ -128,10 +183,37 @@ class _Conversation:
                 self._tool_result(message)
             self.history.append(message)
 
+    def add_turn(self, raw: dict[str, Any], index: int) -> None:
+        """Add one message of a group chat: a span of its speaker, unless a user wrote it."""
+        role = text(raw.get("role")) or ""
+        found = _SPEAKER.match(text(raw.get("name")) or role)
+        speaker = found["name"].strip() if found else role
+        content = "\n".join(m.content or "" for m in messages_from([{**raw, "role": "user"}]))
+        if speaker.lower() in _PEOPLE:
+            self.history.append(Message("system" if role == "system" else "user", content))
+            return
+        message = Message("assistant", content, name=speaker)
+        for call in (m for m in messages_from([{**raw, "role": "assistant"}]) if m.tool_calls):
+            message.tool_calls += call.tool_calls
+        first = len(self.spans)
+        self._model_call(message, raw)
+        span = self.spans[first]
+        span.agent_name, span.name = speaker, speaker
+        span.attributes = {MESSAGE_INDEX: index, **({"role": role} if role else {})}
+        to = _ADDRESSEE.search(found["note"] or "") if found else None
+        span.handoff_to = to["name"] if to else None
+        for tool in self.spans[first + 1 :]:
+            tool.agent_name = speaker
+        # To the next speaker this one is somebody else, as in the chat itself.
+        self.history.append(Message("user", content, name=speaker))
+        self.answer = content or self.answer
+
     def finish(self) -> list[Span]:
         """Return all spans; the agent span ends after the last of them."""
         self.root.end_ns = self.clock
-        self.root.input = next((m.content for m in self.history if m.role == "user"), None)
+        self.root.input = next(
+            (m.content for m in self.history if m.role == "user" and m.name is None), None
+        )
         self.root.output = self.answer
         return self.spans
 

@@ -1,0 +1,679 @@
+"""Rules that compare what an agent says and passes on with what the trace shows.
+
+They need no training and no particular framework: tool results, requests and instructions are the
+evidence. A value that arithmetic on the evidence could give is never reported, and an agent that
+was given nothing to look at is not judged by it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, cast
+
+from proctor.checks.grounding import CheckedClaim, ground, quantities
+from proctor.diagnose._steps import MAX_TEXT, gives_up, plain
+from proctor.diagnose.finding import Impact
+from proctor.diagnose.rules._base import RuleHit, rule
+from proctor.diagnose.rules._failures import error_value
+from proctor.diagnose.taxonomy import Category
+from proctor.sanitize import line
+from proctor.trace.formats.transcript import MESSAGE_INDEX
+
+if TYPE_CHECKING:
+    from proctor.diagnose._steps import Act, Steps
+    from proctor.trace import Span
+
+# Numbers of the evidence from which values are derived; pairs of more would explain any value.
+MAX_NUMBERS = 40
+
+# A figure this near to a computed result, and unequal to it, is that result altered.
+ALTERED = 0.1
+
+# Whole numbers up to this one may count anything.
+SMALL = 12
+
+# An order number, an invoice, a ticket, an address: what nobody states without having seen it.
+_IDENTIFIER = re.compile(
+    r"\b(?=[\w-]*\d)[A-Z]{1,6}[-_#]?\d[\w-]{2,20}\b|\b[\w.+-]+@[\w-]+\.[\w.]+\b"
+)
+_EMPTY_TEXT = re.compile(
+    r"\s*(?:(?:no|0|zero) (?:\w+ ){0,3}(?:results?|records?|rows?|match(?:es)?|entries|documents?|"
+    r"items?|hits?|data)\b.{0,60}|nothing (?:was )?found.{0,40}|not found\.?|none|null|n/a|\[\]|\{\}|)"
+    r"\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_CLAIMED = re.compile(
+    r"\b(?:I(?: have|'ve)?|we(?: have|'ve)?) (?:just |already |also |now |then )?"
+    r"(?:searched|looked (?:it |this |that |them )?up|checked|verified|called|queried|ran|executed"
+    r"|fetched|retrieved|browsed|consulted|opened|computed|calculated|tested|confirmed)\b"
+    r"(?!(?: \w+){0,3} (?:in|from|against) (?:my|your|the (?:request|question|conversation)))"
+    r"[^.\n]{0,120}|\b(?:according to|based on|as shown (?:by|in)) the (?:search|query|tool|database"
+    r"|lookup|api|test) (?:results?|outputs?|responses?|run)\b[^.\n]{0,120}",
+    re.IGNORECASE,
+)
+_PLAN_LINE = re.compile(r"^\s*(?:\d+[.)]|[-*]|step \d+[:.])\s+(.{3,200})$", re.MULTILINE | re.I)
+_WORD = re.compile(r"[^\W_]+(?:[.@-][^\W_]+)*")
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """What the trace shows before an act: requests and instructions, and results of tools."""
+
+    given: list[str] = field(default_factory=list[str])
+    results: list[tuple[Act, Span, str]] = field(default_factory=list["tuple[Act, Span, str]"])
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, _, text in self.results]
+
+    @property
+    def full(self) -> list[tuple[Act, Span, str]]:
+        """The results that hold something and are no error."""
+        return [
+            entry
+            for entry in self.results
+            if not is_empty(entry[2]) and not failed_result(entry[1])
+        ]
+
+
+class _Claims:
+    """The acts of a trace with the evidence before each."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps, self.trace = steps, steps.trace
+
+    @cached_property
+    def chat(self) -> bool:
+        """Whether it is a group chat, in which agents report to each other what they saw."""
+        return any(MESSAGE_INDEX in act.span.attributes for act in self.steps.acts)
+
+    @cached_property
+    def given(self) -> list[str]:
+        """Requests and instructions: the query, system and user messages."""
+        texts = [as_text(self.trace.query)]
+        for step in self.steps.steps[:200]:
+            for message in step.span.input_messages[:4] + step.span.input_messages[-2:]:
+                if message.role in ("system", "developer", "user") and message.content:
+                    texts.append(message.content[:MAX_TEXT])
+        roots = [span for span in self.trace.index.spans[:1] if span.input is not None]
+        texts += [as_text(span.input) for span in roots]
+        return list(dict.fromkeys(filter(None, texts)))
+
+    @cached_property
+    def answer(self) -> Act | None:
+        return next((act for act in reversed(self.steps.acts) if act.answers), None)
+
+    def before(self, act: Act) -> _Evidence:
+        """Return the evidence that an act could use; its own tools do not count."""
+        found = _Evidence(self.given)
+        for earlier in self.steps.acts:
+            if earlier is act:
+                break
+            found.results += [
+                (earlier, tool, result_of(tool)) for tool in earlier.tools if tool is not act.span
+            ]
+        if not found.results:
+            # Only the model client was instrumented: results are in the messages.
+            for step in self.steps.steps:
+                if step.span is act.span:
+                    found.results += [
+                        (act, step.span, message.content or "")
+                        for message in step.span.input_messages
+                        if message.role == "tool"
+                    ]
+        return found
+
+
+def result_of(span: Span) -> str:
+    """Return what a call returned, as text."""
+    documents = [document.text or "" for document in span.documents]
+    value = span.tool_output if span.tool_output is not None else span.output
+    return "\n".join([as_text(value), *documents]).strip()
+
+
+def as_text(value: Any) -> str:
+    """Return a captured value as a reader would see it."""
+    if value is None or isinstance(value, str):
+        return (value or "")[:MAX_TEXT]
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)[:MAX_TEXT]
+    except ValueError:
+        return plain(value)
+
+
+def is_empty(text: str) -> bool:
+    """Return whether a result says that there is nothing."""
+    if len(text) > 400:
+        return False
+    if _EMPTY_TEXT.fullmatch(text):
+        return True
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return _holds_nothing(value)
+
+
+def _holds_nothing(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        lists = [entry for entry in entries.values() if isinstance(entry, list)]
+        counts = [
+            entry for key, entry in entries.items() if key in ("count", "total", "total_results")
+        ]
+        return not entries or (bool(lists) and not any(lists) and not any(counts))
+    return value is None or value == [] or value == ""
+
+
+def failed_result(span: Span) -> bool:
+    """Return whether a call failed: its span says so, or it returned an error."""
+    return span.failed or bool(error_value(span.tool_output))
+
+
+# -- the answer ----------------------------------------------------------------------------------
+
+
+@rule(Category.LANGUAGE_ONLY, confidence=0.6, impact=Impact.HIGH, heard=False)
+def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
+    """The answer states a number, a day, an identifier or a name that no tool result contains.
+
+    Found at: the first act that states it.
+    """
+    claims = _Claims(steps)
+    act = claims.answer
+    if act is None or claims.chat or not act.text or gives_up(act.text):
+        return
+    evidence = claims.before(act)
+    if not evidence.results:
+        return
+    full = evidence.full
+    stated = _unsupported(act.text, evidence)
+    numbers = [claim for claim in stated if claim.kind in ("number", "date", "quote")]
+    names = [claim for claim in stated if claim.kind == "name"]
+    identifiers = [text for text in _identifiers(act.text) if not _contained(text, evidence)]
+    altered = next((pair for n in numbers if (pair := _altered(n, act, evidence))), None)
+    if altered is not None:
+        claim, tool, result = altered
+        yield RuleHit(
+            act.span,
+            f"states {line(claim.text, 40)}; {tool.tool_name or tool.name} returned "
+            f"{line(result, 40)}",
+            (_sentence(act.text, claim.start), act.text),
+            Category.MISREAD_OUTPUT,
+            confidence=0.85,
+            causes=(tool,),
+        )
+        return
+    numbers = [n for n in numbers if not _derivable(n, act.text, evidence)]
+    values = list(dict.fromkeys([*identifiers, *(claim.text for claim in numbers)]))
+    if not full:
+        values = list(dict.fromkeys([*values, *(claim.text for claim in names)]))
+    if not values:
+        return
+    first = _first_statement(steps, values[0], act)
+    nothing = "" if full else f" ({_nothing_summary(evidence)})"
+    sure = 0.85 if not full else 0.8 if identifiers else 0.55
+    stated_text = ", ".join(line(value, 40) for value in values[:3])
+    where = {1: "it occurs in no tool result", 2: "neither value occurs in any tool result"}.get(
+        len(values), "none of these values occurs in any tool result"
+    )
+    yield RuleHit(
+        first.span,
+        f"states {stated_text}: {where}{nothing}",
+        (_sentence(first.text, max(0, first.text.find(values[0]))), first.text),
+        confidence=sure,
+        impact=Impact.HIGH if sure > 0.55 or len(values) > 1 else Impact.MEDIUM,
+        causes=tuple(tool for _, tool, _ in evidence.results) if not full else (),
+    )
+
+
+@rule(Category.LANGUAGE_ONLY, confidence=0.6, impact=Impact.HIGH, heard=False)
+def answer_from_nothing(steps: Steps) -> Iterator[RuleHit]:
+    """Every call failed or returned nothing; the answer is definite.
+
+    Found at: the answer.
+    """
+    claims = _Claims(steps)
+    act = claims.answer
+    if act is None or claims.chat or len(act.text) < 12 or gives_up(act.text):
+        return
+    evidence = claims.before(act)
+    if not evidence.results or evidence.full or "?" in act.text[-2:]:
+        return
+    errors = [tool for _, tool, _ in evidence.results if failed_result(tool)]
+    yield RuleHit(
+        act.span,
+        f"gives a definite answer; {_nothing_summary(evidence)}",
+        (_sentence(act.text, 0), act.text),
+        Category.TOOL_RELATED if errors else Category.LANGUAGE_ONLY,
+        confidence=0.75,
+        causes=tuple(tool for _, tool, _ in evidence.results),
+    )
+
+
+@rule(Category.MISREAD_OUTPUT, confidence=0.55, impact=Impact.HIGH, heard=False)
+def ignored_error(steps: Steps) -> Iterator[RuleHit]:
+    """A call returned an error as a value; the agent goes on as if it had succeeded.
+
+    Found at: the act after it.
+    """
+    claims = _Claims(steps)
+    if claims.chat:
+        return
+    acts = steps.acts
+    for position, act in enumerate(acts[:-1]):
+        for tool in act.tools:
+            error = "" if tool.failed else error_value(tool.tool_output)
+            if not error:
+                continue
+            name = tool.tool_name or tool.name
+            later = [t for a in acts[position + 1 :] for t in a.tools]
+            if any((t.tool_name or t.name) == name and not failed_result(t) for t in later):
+                continue
+            after = acts[position + 1]
+            answer = claims.answer
+            if answer is None or gives_up(answer.text) or _mentions_failure(answer.text):
+                continue
+            if answer is not after and (
+                _mentions_failure(after.text)
+                or _mentions_failure(plain([call.arguments for call in after.calls]))
+            ):
+                continue
+            yield RuleHit(
+                after.span,
+                f"goes on after {name} returned an error: {line(error, 100)}",
+                (after.text, *(call.arguments for call in after.calls)),
+                confidence=0.6,
+                causes=(tool,),
+            )
+
+
+@rule(Category.TOOL_RELATED, confidence=0.6, impact=Impact.HIGH, heard=False)
+def claimed_call(steps: Steps) -> Iterator[RuleHit]:
+    """The agent says that it searched, checked or ran something; no call was made before.
+
+    Found at: the act that says so.
+    """
+    claims = _Claims(steps)
+    if claims.chat or not steps.trace.shows("tool_calls"):
+        return
+    called = False
+    for act in steps.acts:
+        mine = bool(act.tools or act.calls)
+        evidence = claims.before(act) if not called and not mine else None
+        if evidence is not None and not evidence.results and not _shown_results(steps, act):
+            found = _CLAIMED.search(act.text[:MAX_TEXT])
+            if found is not None and not gives_up(act.text):
+                yield RuleHit(
+                    act.span,
+                    f"says {line(found.group(), 100)!r}; no call was made before",
+                    (_sentence(act.text, found.start()),),
+                    confidence=0.7,
+                )
+                return
+        called = called or mine
+
+
+@rule(Category.GOAL_DEVIATION, confidence=0.5, heard=False)
+def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
+    """A plan names tools that are offered; the agent answers without calling one of them.
+
+    Found at: the answer.
+    """
+    claims = _Claims(steps)
+    answer = claims.answer
+    if answer is None or claims.chat or gives_up(answer.text):
+        return
+    used = {call.name for act in steps.acts for call in act.calls}
+    known = used | _offered(steps)
+    for act in steps.acts:
+        if act is answer:
+            break
+        planned = _PLAN_LINE.findall(act.text[:4000])
+        if len(planned) < 2:
+            continue
+        for text in planned:
+            words = set(re.findall(r"[A-Za-z_]\w+", text))
+            named = words & known
+            if named and not named & used:
+                yield RuleHit(
+                    answer.span,
+                    f"answers although a step of its plan was not executed: {line(text, 100)}",
+                    (_sentence(answer.text, 0), answer.text),
+                    causes=(act.span,),
+                )
+                return
+
+
+# -- calls ---------------------------------------------------------------------------------------
+
+
+@rule(Category.NON_COMPLIANCE, confidence=0.85, impact=Impact.HIGH, heard=False)
+def forbidden_call(steps: Steps) -> Iterator[RuleHit]:
+    """The instructions forbid a tool by name; it is called.
+
+    Found at: the call.
+    """
+    claims = _Claims(steps)
+    rules = "\n".join(claims.given)
+    seen: set[str] = set()
+    for act in steps.acts:
+        for call in act.calls:
+            if call.name in seen or call.name.lower() not in rules.lower():
+                continue
+            found = _forbids(call.name, rules)
+            if found is None:
+                continue
+            seen.add(call.name)
+            span = next((t for t in act.tools if t.tool_name == call.name), act.span)
+            yield RuleHit(
+                span,
+                f"calls {call.name}, which the instructions forbid: {line(found, 120)!r}",
+                (call.arguments, call.name),
+            )
+
+
+@rule(Category.NON_COMPLIANCE, confidence=0.6, impact=Impact.HIGH, heard=False)
+def required_call_missing(steps: Steps) -> Iterator[RuleHit]:
+    """The instructions require a tool by name; the agent answers without calling it.
+
+    Found at: the answer.
+    """
+    claims = _Claims(steps)
+    answer = claims.answer
+    if answer is None or claims.chat or not steps.trace.shows("tool_calls"):
+        return
+    used = {call.name for act in steps.acts for call in act.calls}
+    offered = _offered(steps)
+    for text in claims.given:
+        for found in _REQUIRES.finditer(text):
+            name = found["name"]
+            if name in used or (name not in offered and "_" not in name and "`" not in found[0]):
+                continue
+            if gives_up(answer.text):
+                continue
+            yield RuleHit(
+                answer.span,
+                f"answers without calling {name}, which the instructions require: "
+                f"{line(found[0], 120)!r}",
+                (_sentence(answer.text, 0), answer.text),
+            )
+            return
+
+
+@rule(Category.TOOL_RELATED, confidence=0.5, impact=Impact.MEDIUM, heard=False)
+def argument_from_nowhere(steps: Steps) -> Iterator[RuleHit]:
+    """A call is given an identifier, a number or a name that neither the request nor any earlier
+    result contains.
+
+    Found at: the call.
+    """
+    claims = _Claims(steps)
+    if claims.chat:
+        return
+    said: list[str] = []
+    for act in steps.acts:
+        if act.tools:
+            evidence = claims.before(act)
+            known = [*evidence.given, *evidence.texts, *said]
+            for tool in act.tools:
+                if (hit := _strange_argument(tool, known)) is not None:
+                    value, near = hit
+                    name = tool.tool_name or tool.name
+                    where = f"; the nearest is {line(near, 40)}" if near else ""
+                    yield RuleHit(
+                        tool,
+                        f"passes {line(value, 40)} to {name}: it is neither in the request nor in "
+                        f"an earlier result{where}",
+                        (value, plain(tool.tool_input)),
+                        confidence=0.75 if near else 0.4,
+                        impact=Impact.HIGH if near else Impact.MEDIUM,
+                    )
+                    return
+        said += [call.arguments for call in act.calls] if act.tools else []
+
+
+def _strange_argument(tool: Span, known: Sequence[str]) -> tuple[str, str] | None:
+    """Return a value that nothing before the call contains, and the nearest known one."""
+    text = "\n".join(known)
+    if not text.strip():
+        return None
+    folded = text.casefold()
+    squeezed = re.sub(r"[\s,._'’-]", "", folded)
+    numbers = None
+    for value in _leaves(tool.tool_input):
+        for token in _value_tokens(value):
+            bare = re.sub(r"[\s,._'’-]", "", token.casefold())
+            if bare in squeezed:
+                continue
+            if token.replace(".", "", 1).isdigit():
+                figure = float(token)
+                if figure <= SMALL or 1900 <= figure <= 2100 or figure % 100 == 0:
+                    continue
+                if numbers is None:
+                    numbers = [q.raw for q in quantities(text[:MAX_TEXT])][: MAX_NUMBERS * 2]
+                if _computed(figure, numbers, abs(figure) * 1e-6):
+                    continue
+            return token, _nearest(token, text)
+    return None
+
+
+def _value_tokens(value: str) -> Iterator[str]:
+    """Yield the identifiers, addresses and longer numbers of an argument."""
+    if len(value) > 400:
+        return
+    yield from _identifiers(value)
+    for found in re.finditer(r"(?<![\w.-])\d{3,12}(?:\.\d+)?(?![\w-])", value):
+        yield found.group()
+
+
+def _nearest(token: str, text: str) -> str:
+    """Return a token of the text that differs from this one by a slip of the pen, or nothing."""
+    best, ratio = "", 0.0
+    for other in set(_WORD.findall(text[:MAX_TEXT])):
+        if (
+            abs(len(other) - len(token)) > 1
+            or other == token
+            or not any(c.isdigit() for c in other)
+        ):
+            continue
+        same = SequenceMatcher(None, token.casefold(), other.casefold()).ratio()
+        swapped = sorted(token) == sorted(other)
+        if swapped or (same > ratio and same >= 0.75 and len(token) >= 4):
+            best, ratio = other, 1.0 if swapped else same
+    return best
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for entry in cast("Mapping[Any, Any]", value).values():
+            yield from _leaves(entry)
+    elif isinstance(value, list | tuple):
+        for entry in cast("Sequence[Any]", value):
+            yield from _leaves(entry)
+    elif isinstance(value, str):
+        if value[:1] in "{[" and len(value) < MAX_TEXT:
+            try:
+                inner: Any = json.loads(value)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                yield from _leaves(inner)
+                return
+        yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+# -- helpers -------------------------------------------------------------------------------------
+
+_FORBID = (
+    r"(?:do not|don't|never|must not|mustn't|may not|cannot|should not|avoid|forbidden to|"
+    r"not allowed to|without)\s+(?:ever\s+)?(?:use|using|call|calling|invoke|invoking|run|running|"
+    r"touch|execute|executing)?\s*(?:the\s+|any\s+|tool\s+|function\s+)*[`'\"]?{name}\b[^.\n]{{0,60}}"
+    r"|[`'\"]?{name}[`'\"]?\s+(?:is|are)\s+(?:forbidden|prohibited|not allowed|off.limits|disabled)"
+    r"[^.\n]{{0,60}}"
+)
+_REQUIRES = re.compile(
+    r"(?:always|must|have to|required to|be sure to|make sure to)\s+(?:first\s+)?"
+    r"(?:use|call|invoke|run|query|consult|check with)\s+(?:the\s+)?(?:tool\s+)?[`'\"]?"
+    r"(?P<name>[A-Za-z]\w{2,40})\b[`'\"]?[^.\n]{0,60}",
+    re.IGNORECASE,
+)
+_FAILURE_WORDS = re.compile(
+    r"\b(?:error|fail(?:ed|ure|s)?|unavailable|could ?n[o'’]t|unable|cannot|can't|not (?:available|"
+    r"authori[sz]ed|possible|found)|denied|timed? ?out|problem|issue|retry|try again|sorry)\b",
+    re.IGNORECASE,
+)
+
+
+def _forbids(name: str, text: str) -> str | None:
+    found = re.search(_FORBID.format(name=re.escape(name)), text, re.IGNORECASE)
+    return None if found is None else found.group()
+
+
+def _mentions_failure(text: str) -> bool:
+    return bool(_FAILURE_WORDS.search(text[:2000]))
+
+
+def _offered(steps: Steps) -> set[str]:
+    from proctor.diagnose._steps import offered_in
+
+    names: set[str] = set()
+    for step in steps.steps[:20]:
+        names.update(offered_in(step.rules))
+        for key, value in step.span.attributes.items():
+            # OpenInference and GenAI conventions record the tools a model was offered.
+            if "tool" in key and isinstance(value, str) and '"name"' in value:
+                names.update(re.findall(r'"name"\s*:\s*"(\w+)"', value[:MAX_TEXT]))
+    return names
+
+
+def _shown_results(steps: Steps, act: Act) -> bool:
+    """Return whether the messages before an act hold results of tools."""
+    return any(m.role == "tool" or m.tool_calls for m in act.span.input_messages)
+
+
+def _unsupported(answer: str, evidence: _Evidence) -> list[CheckedClaim]:
+    texts = [text for text in evidence.texts if text.strip()] or ["(nothing)"]
+    question = "\n".join(evidence.given)[:MAX_TEXT]
+    judged = ground(answer[:MAX_TEXT], texts, question=question)
+    return [c for c in judged.unsupported if c.kind != "sentence" and not _trivial(c)]
+
+
+def _trivial(claim: CheckedClaim) -> bool:
+    """Return whether a number may count the parts of the answer itself."""
+    if claim.kind != "number":
+        return False
+    found = next(quantities(claim.text), None)
+    return found is None or (found.raw <= SMALL and found.raw == int(found.raw))
+
+
+def _identifiers(text: str) -> list[str]:
+    return list(dict.fromkeys(found.group() for found in _IDENTIFIER.finditer(text)))
+
+
+def _contained(text: str, evidence: _Evidence) -> bool:
+    wanted = text.casefold()
+    return any(wanted in known.casefold() for known in (*evidence.given, *evidence.texts))
+
+
+def _altered(
+    claim: CheckedClaim, act: Act, evidence: _Evidence
+) -> tuple[CheckedClaim, Span, str] | None:
+    """Return the computed result that a number of the answer almost is."""
+    wanted = next(quantities(claim.text), None)
+    if claim.kind != "number" or wanted is None:
+        return None
+    for _, tool, text in reversed(evidence.results):
+        figures = list(quantities(text)) if len(text) <= 60 else []
+        if len(figures) != 1:
+            continue
+        exact = figures[0].raw
+        near = abs(exact - wanted.raw) <= ALTERED * abs(exact)
+        digits = sorted(str(exact)) == sorted(str(wanted.raw))
+        stated = any(abs(q.raw - exact) <= max(q.step / 2, 1e-9) for q in quantities(act.text))
+        if exact and (near or digits) and not stated:
+            return claim, tool, text
+    return None
+
+
+def _derivable(claim: CheckedClaim, answer: str, evidence: _Evidence) -> bool:
+    """Return whether arithmetic on the evidence could give a number of the answer."""
+    wanted = next(quantities(claim.text), None)
+    if claim.kind != "number" or wanted is None:
+        return False
+    numbers = _numbers((*evidence.given[-3:], *evidence.texts, answer[: claim.start]))
+    if len(numbers) > MAX_NUMBERS:
+        return True
+    return _computed(wanted.raw, numbers, max(wanted.step, abs(wanted.raw) * 1e-3))
+
+
+def _numbers(texts: Iterable[str]) -> list[float]:
+    found: dict[float, None] = {}
+    for text in texts:
+        for quantity in quantities(text[:MAX_TEXT]):
+            found[quantity.raw] = None
+            if len(found) > MAX_NUMBERS:
+                return list(found)
+    return list(found)
+
+
+def _computed(wanted: float, numbers: Sequence[float], slack: float) -> bool:
+    """Return whether a sum, difference, product or ratio of known numbers is the wanted one."""
+
+    def close(value: float) -> bool:
+        return abs(value - wanted) <= slack
+
+    total = sum(numbers)
+    if numbers and (close(total) or close(total / len(numbers)) or close(float(len(numbers)))):
+        return True
+    for a, b in combinations(numbers, 2):
+        if close(a + b) or close(abs(a - b)) or close(a * b) or close(a * b / 100):
+            return True
+        if (b and (close(a / b) or close(100 * a / b))) or (
+            a and (close(b / a) or close(100 * b / a))
+        ):
+            return True
+        if close(a * (1 + b / 100)) or close(a * (1 - b / 100)):
+            return True
+        if close(b * (1 + a / 100)) or close(b * (1 - a / 100)):
+            return True
+    return False
+
+
+def _first_statement(steps: Steps, value: str, answer: Act) -> Act:
+    """Return the first act that states a value."""
+    for act in steps.acts:
+        if value in act.text and not any(value in result for result in act.results):
+            return act
+    return answer
+
+
+def _nothing_summary(evidence: _Evidence) -> str:
+    """Describe results that hold nothing: `8 × search_invoices → []`."""
+    counts: dict[tuple[str, str], int] = {}
+    for _, tool, text in evidence.results:
+        error = tool.error_message or error_value(tool.tool_output)
+        shown = line(error, 60) if failed_result(tool) else (text or "nothing")
+        key = (tool.tool_name or tool.name, shown)
+        counts[key] = counts.get(key, 0) + 1
+    parts = [
+        f"{f'{n} × ' if n > 1 else ''}{name} → {line(shown, 60)}"
+        for (name, shown), n in list(counts.items())[:3]
+    ]
+    return ", ".join(parts)
+
+
+def _sentence(text: str, place: int) -> str:
+    """Return the whole sentence around a place, or what a quote can hold of it."""
+    begin = max(text.rfind("\n", 0, place), text.rfind(". ", 0, place) + 1) + 1
+    ends = [end for end in (text.find("\n", place), text.find(". ", place)) if end >= 0]
+    end = min(ends) + 1 if ends else len(text)
+    return text[begin:end].strip()
