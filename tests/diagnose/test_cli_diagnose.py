@@ -34,14 +34,15 @@ def test_of_several_files_each_trace_says_its_own(shared: Path, tmp_path: Path) 
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_bytes(path.read_bytes())
     one, two = str(tmp_path / "one.json"), str(tmp_path / "two.json")
-    told = CliRunner().invoke(diagnose, [str(tmp_path)]).output
+    told = CliRunner().invoke(diagnose, [str(tmp_path), "--details"]).output
     heads = [line.split(" trace ")[0] for line in told.splitlines() if " trace " in line]
     assert heads == [one, one, two, two]
     assert one not in CliRunner().invoke(diagnose, [one]).output
     written = CliRunner().invoke(diagnose, [one, two, "--format", "json"]).output
     assert [json.loads(line)["file"] for line in written.splitlines()] == [one, one, two, two]
-    shown = CliRunner().invoke(diagnose, [one, two, "--format", "markdown"]).output
-    assert len({line for line in shown.splitlines() if line.startswith("## ")}) == 4
+    shown = CliRunner().invoke(diagnose, [one, two, "--details", "--format", "markdown"]).output
+    heads = {line for line in shown.splitlines() if line.startswith("## ") and "trace " in line}
+    assert len([head for head in heads if ".json" in head]) == 4
 
 
 def test_a_budget_that_is_none() -> None:

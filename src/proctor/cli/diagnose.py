@@ -27,8 +27,12 @@ from proctor.diagnose import methods
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from proctor.diagnose.clusters import Clusters, SharedCauses
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.llm.detector import DetectorOptions
+    from proctor.diagnose.methods import TrialEvidence
     from proctor.trace import Trace
 
 
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
 @option("--max-cost USD", "Cost limit per trace.", type=POSITIVE)
 @option("--no-cache", "Do not use cached answers of the model.", is_flag=True)
 @option("--failed", "For a run, only trials that did not pass.", is_flag=True)
+@option("--all", "everything", "Show findings of less than 25 % confidence, too.", is_flag=True)
+@option("--details", "For several traces, show each diagnosis after the summary.", is_flag=True)
 @option(
     "--format",
     "shape",
@@ -63,7 +69,9 @@ if TYPE_CHECKING:
 def diagnose(files: tuple[str, ...], **options: Any) -> None:
     """Find what broke in traces, or in the trials of a run.
 
-    For a run, failures that several trials share are clustered, the most frequent first.
+    Says where to start: the step from which the other findings follow. For a run or several traces,
+    those that share a cause are one row, the most frequent first. Failing trials of a run are
+    compared with passing trials of the same case.
 
     Examples:
       # what broke, where, and how certain it is
@@ -72,6 +80,8 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
       proctor diagnose traces/ --format json
       # what the failures of a run have in common
       proctor diagnose latest --failed
+      # and every diagnosis in full
+      proctor diagnose latest --failed --details
       # with a model
       proctor diagnose run.json --method agentic --model openai:gpt-4o-mini
     """
@@ -114,61 +124,140 @@ def _find_run(text: str) -> Path | None:
         return None  # the trace reader reports what is wrong with it
 
 
-def _diagnose(trace: Trace, method: str, detector: DetectorOptions | None) -> Diagnosis:
+def _diagnose(
+    trace: Trace,
+    method: str,
+    detector: DetectorOptions | None,
+    evidence: TrialEvidence | None = None,
+) -> Diagnosis:
     from proctor.background import run_sync
 
     if detector is None:
-        return methods.diagnose_offline(trace, method)
-    return run_sync(methods.adiagnose(trace, method, detector))
+        return methods.diagnose_offline(trace, method, evidence)
+    return run_sync(methods.adiagnose(trace, method, detector, evidence))
 
 
 def _echo_traces(
     loaded: TraceFiles, detector: DetectorOptions | None, options: dict[str, Any]
 ) -> None:
-    """Print each diagnosis as soon as its trace is read, with the file if there are several."""
-    from proctor.report.diagnosis import console_lines, markdown_lines
+    """Print the diagnosis of a trace; of several, what they share, and each on request."""
+    from proctor.diagnose.clusters import Clusters, SharedCauses
+    from proctor.diagnose.finding import SHOWN_FROM
 
     redactor = None if options["no_redact"] else settings_redactor()
-    lines = markdown_lines if options["shape"] == "markdown" else console_lines
+    causes, clusters = SharedCauses(), Clusters()
+    shown: list[tuple[str, Diagnosis]] = []
     for trace in loaded:
         # Redacted first: quotes in findings, and what a model is sent, come from the trace.
         safe = trace if redactor is None else redactor.trace(trace)
         found = _diagnose(safe, options["method"], detector)
         if options["shape"] == "json":
             # One document per line: the number of traces is not known in advance.
-            click.echo(json.dumps({"file": loaded.file, **found.to_dict()}))
+            least = 0.0 if options["everything"] else SHOWN_FROM
+            click.echo(json.dumps({"file": loaded.file, **found.to_dict(least)}))
         else:
-            click.echo("\n".join(lines(found, loaded.file if loaded.several else None)))
+            causes.add(f"{loaded.file} {found.trace_id}", safe, found)
+            clusters.add(f"{loaded.file} {found.trace_id}", safe, found)
+            shown.append((loaded.file if loaded.several else "", found))
+    if options["shape"] != "json" and shown:
+        if len(shown) == 1:
+            _echo_details(shown, options)
+        else:
+            _echo_summary(causes, clusters, shown, options)
+
+
+def _echo_details(shown: Sequence[tuple[str, Diagnosis]], options: dict[str, Any]) -> None:
+    from proctor.report.diagnosis import console_lines, markdown_lines
+
+    for where, found in shown:
+        if options["shape"] == "markdown":
+            lines = markdown_lines(found, where or None, everything=options["everything"])
+        else:
+            lines = console_lines(found, where or None, everything=options["everything"])
+        click.echo("\n".join(lines))
+
+
+def _echo_summary(
+    causes: SharedCauses,
+    clusters: Clusters,
+    shown: Sequence[tuple[str, Diagnosis]],
+    options: dict[str, Any],
+) -> None:
+    """Print what several diagnoses share: causes, then kinds of failure, then notes."""
+    from collections import Counter
+
+    from proctor.report.diagnosis import (
+        cluster_lines,
+        cluster_table,
+        other_notes,
+        shared_cause_lines,
+        shared_cause_table,
+    )
+
+    notes = Counter(note for _, found in shown for note in dict.fromkeys(other_notes(found)))
+    console = options["shape"] == "console"
+    rows = causes.all()
+    lines = list((shared_cause_lines if console else shared_cause_table)(rows, len(shown), notes))
+    found = clusters.all()
+    if options["details"] or not rows:
+        lines += (cluster_lines if console else cluster_table)(found, len(shown))
+    click.echo("\n".join(lines))
+    if options["details"]:
+        _echo_details(shown, options)
+    elif any(diagnosis.findings for _, diagnosis in shown):
+        click.echo("--details shows every finding")
 
 
 def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, Any]) -> None:
-    """Print the clusters of failures in a run. Its traces were redacted when they were stored."""
-    from proctor.diagnose.clusters import Clusters
+    """Print what the trials of a run share. Its traces were redacted when they were stored."""
+    from proctor.diagnose.clusters import Clusters, SharedCauses
+    from proctor.diagnose.contrast import Trajectories
+    from proctor.diagnose.finding import SHOWN_FROM
     from proctor.formatting import and_more, plural
-    from proctor.report.diagnosis import cluster_lines, cluster_table
     from proctor.runs.run import Run
 
-    run, clusters, diagnoses = checked_run(Run(path)), Clusters(), list[dict[str, Any]]()
+    run, clusters, causes = checked_run(Run(path)), Clusters(), SharedCauses()
+    diagnoses = list[dict[str, Any]]()
+    shown: list[tuple[str, Diagnosis]] = []
     unreadable: list[str] = []
+    trajectories = Trajectories()
+    failing = {trial.case for trial in run.trials() if trial.status.judged and not trial.passed}
+    for trial in run.trials():
+        if trial.case in failing and trial.status.judged:
+            trace = run.readable_trace(trial, [])
+            if trace is not None:
+                trajectories.add(trial.case, trial.cell.arm, trace, passed=trial.passed)
     for trial in run.trials():
         if options["failed"] and trial.passed:
             continue
         trace = run.readable_trace(trial, unreadable)
         if trace is None:
             continue
-        found = _diagnose(trace, options["method"], detector)
+        contrast = None
+        if trial.status.judged and not trial.passed:
+            contrast = trajectories.contrast(trial.case, trial.cell.arm)
+        evidence = methods.TrialEvidence(
+            checks=trial.checks,
+            error=f"{trial.error.type}: {trial.error.message}" if trial.error else "",
+            contrast=contrast.finding if contrast is not None else None,
+            instead=contrast.instead if contrast is not None else None,
+        )
+        found = _diagnose(trace, options["method"], detector, evidence)
         clusters.add(trial.name, trace, found)
-        diagnoses.append({"trial": trial.name, **found.to_dict()})
+        failed = [c.id for c in trial.checks if c.status == "fail"]
+        causes.add(trial.name, trace, found, failed)
+        shown.append((trial.name, found))
+        least = 0.0 if options["everything"] else SHOWN_FROM
+        diagnoses.append({"trial": trial.name, **found.to_dict(least)})
     if unreadable:
         warn(f"{plural(len(unreadable), 'trace')} skipped: {and_more(unreadable, 2, str)}")
-    rows = clusters.all()
     if options["shape"] == "json":
         document = {
-            "clusters": [row.to_dict() for row in rows],
+            "causes": [row.to_dict() for row in causes.all()],
+            "clusters": [row.to_dict() for row in clusters.all()],
             "trials": diagnoses,
             "unreadable": unreadable,
         }
         click.echo(json.dumps(document))
     else:
-        lines = cluster_lines if options["shape"] == "console" else cluster_table
-        click.echo("\n".join(lines(rows, len(diagnoses))))
+        _echo_summary(causes, clusters, shown, options)

@@ -416,7 +416,7 @@ def _read_acts(steps: Steps) -> list[Act]:
 
 def _notable(span: Span) -> bool:
     """Return whether a span that is no call is an act: it failed, or holds something."""
-    return span.failed or span.error_message is not None or http_status(span) >= 400
+    return span.failed or span.error_message is not None or http_status(span) >= 500
 
 
 def http_status(span: Span) -> int:

@@ -1,10 +1,10 @@
 """Name the decisive step: which agent made the error from which the others follow.
 
-Two kinds of traces. Where findings point at acts, the decisive one is the earliest of the strongest:
-an act of the agent weighs more than a failure around it, a symptom (a failed check on the answer)
-less than either. In a group chat there are only messages; each is scored by what the log itself
-shows about it: who introduced the final answer, what was assumed, what later turns correct, which
-instruction was not followed, which errors recur. Position is one signal among these.
+Two kinds of traces. Where findings point at acts, the decisive one is the earliest of the
+strongest: an act of the agent weighs more than a failure around it, a symptom (a failed check on
+the answer) less than either. In a group chat there are only messages; each is scored by what the
+log itself shows about it: who introduced the final answer, what was assumed, what later turns
+correct, which instruction was not followed, which errors recur. Position is one signal among these.
 
 Weights are odds set by hand and checked on made-up failures of several designs
 (tests/diagnose/planted.py), not fitted to any data set.
@@ -68,11 +68,14 @@ CLEAR = 1.3
 
 MAX_CANDIDATES = 3
 
+# A question of fewer characters may occur in a message by chance.
+MIN_QUESTION = 30
+
 
 def root_causes(steps: Steps, findings: Sequence[Finding]) -> tuple[RootCause, ...]:
     """Return up to three probable causes, the most probable first."""
     if is_group_chat(steps):
-        return chat_causes(steps, findings)
+        return chat_causes(steps)
     return _caused_by_findings(steps, findings)
 
 
@@ -228,8 +231,8 @@ _FAILED_RUN = re.compile(
 )
 _CODE_BLOCK = re.compile(r"```")
 _FINAL = re.compile(
-    r"(?:final answer|the answer|answer|result|conclusion)\b(?: to [^:\n]{0,80})?(?: is|:|=| would be)"
-    r"\W{0,4}(.{1,160})",
+    r"(?:final answer|the answer|answer|result|conclusion)\b(?: to [^:\n]{0,80})?"
+    r"(?: is|:|=| would be)\W{0,4}(.{1,160})",
     re.IGNORECASE,
 )
 _ASSUMES = re.compile(
@@ -285,6 +288,7 @@ ODDS = {
     "introduces the answer": 1.5,
     "wrote the code that gave the answer": 1.7,
     "answer without a source": 1.3,
+    "answer differs from what was reported": 1.6,
     "assumes": 1.0,
     "corrected later": 1.4,
     "code fails and the failure recurs": 0.9,
@@ -294,7 +298,8 @@ ODDS = {
     "does not follow its instruction": 1.0,
     "reports no success": 0.3,
     "instruction repeated in vain": 0.7,
-    "instruction leaves the task": 0.9,
+    "instruction leaves the task": 2.2,
+    "does what a wrong instruction says": -1.2,
     "approves": -0.4,
     "says little": -1.0,
     "restates the task": -3.0,
@@ -314,17 +319,13 @@ class Turn(NamedTuple):
         return self.act.agent
 
 
-def chat_causes(steps: Steps, findings: Sequence[Finding] = ()) -> tuple[RootCause, ...]:
+def chat_causes(steps: Steps) -> tuple[RootCause, ...]:
     """Return the probable causes in a group chat: the messages with the highest odds."""
     turns = read_turns(steps)
     eligible = [n for n, turn in enumerate(turns) if turn.role in ("worker", "orchestrator")]
     if not eligible:
         return ()
     shown = _Signals(turns, plain(steps.trace.query)).read()
-    for finding in findings:
-        for n in eligible:
-            if turns[n].act.span.span_id == finding.location:
-                shown[n].append((finding.description, 2 * _strength(finding)))
     odds = {n: sum(weight for _, weight in shown[n]) for n in eligible}
     scale = sum(math.exp(value) for value in odds.values())
     # An agent is suspected by all of its messages; a step by its own.
@@ -411,7 +412,7 @@ class _Signals:
     """Read what a group chat shows about each of its messages."""
 
     def __init__(self, turns: Sequence[Turn], query: str) -> None:
-        self.turns = turns
+        self.turns, self.query = turns, query
         self.shown: list[list[tuple[str, float]]] = [[] for _ in turns]
         first = turns[0].text if turns else ""
         self.task = f"{query}\n{first if self._is_task(0) else ''}"
@@ -422,9 +423,14 @@ class _Signals:
     def _is_task(self, n: int) -> bool:
         """Return whether a message only states the task."""
         turn = self.turns[n]
-        if n > 1 or turn.role not in ("worker", "orchestrator"):
-            return n == 0 and turn.role == "person"
-        return bool(_TASK.search(turn.text[:300])) and n == 0
+        if n:
+            return False
+        asked = self.query if len(self.query) >= MIN_QUESTION else ""
+        return (
+            turn.role == "person"
+            or bool(_TASK.search(turn.text[:300]))
+            or bool(asked and " ".join(asked.split()) in " ".join(turn.text.split()))
+        )
 
     def read(self) -> list[list[tuple[str, float]]]:
         """Return the signals of each message with their odds."""
@@ -475,7 +481,21 @@ class _Signals:
                 self._add(n, "introduces the answer")
                 if not _CODE_BLOCK.search(turn.text):
                     self._add(n, "answer without a source", 0.6)
+                    if self._replaces(n, final):
+                        self._add(n, "answer differs from what was reported")
             return
+
+    def _replaces(self, n: int, final: str) -> bool:
+        """Return whether a figure that nobody had reported takes the place of one that was."""
+        if len(re.sub(r"\D", "", final)) < 3:
+            return False  # a short figure may count anything
+        reported = set[str]()
+        for turn in self.turns[:n]:
+            if turn.role in ("worker", "terminal"):
+                reported |= _figures(turn.text)
+        task = _figures(self.task)
+        digits = len(final.partition(".")[0])
+        return any(len(figure.partition(".")[0]) == digits for figure in reported - task)
 
     def _final_answer(self) -> str:
         """Return the answer of the log: a figure or a few words that its last messages state."""
@@ -595,8 +615,9 @@ class _Signals:
                 if self.turns[reply].role == "worker":
                     self._add(reply, "instruction repeated in vain")
             given.setdefault(worker.agent, []).append(before)
-            if len(task) >= 6 and len(wanted) >= 6 and not wanted & task:
+            if len(task) >= 4 and len(wanted) >= 6 and not wanted & task:
                 self._add(before, "instruction leaves the task")
+                self._add(after, "does what a wrong instruction says")
         for n, turn in enumerate(self.turns):
             if (
                 turn.role == "worker"
@@ -612,7 +633,7 @@ def _almost(one: str, other: str) -> bool:
         a, b = float(one), float(other)
     except ValueError:
         return False
-    return a != b and b != 0 and abs(a - b) <= 0.15 * abs(b) and round(a) != round(b)
+    return b not in (a, 0) and abs(a - b) <= 0.15 * abs(b) and round(a) != round(b)
 
 
 def _alike(one: str, other: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proctor.diagnose.finding import Diagnosis, Finding, Impact
+from proctor.diagnose.finding import Diagnosis, Finding, Impact, RootCause
 from proctor.diagnose.taxonomy import Category
 
 if TYPE_CHECKING:
@@ -59,6 +59,63 @@ class Cluster:
     def to_dict(self) -> dict[str, object]:
         """Return the cluster as JSON data."""
         return msgspec.to_builtins(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCause:
+    """A cause and the trials that share it: the same failed checks, place and act."""
+
+    cause: RootCause | None
+    checks: tuple[str, ...]
+    place: str
+    where: tuple[str, ...]
+    of: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the cause as JSON data."""
+        found = msgspec.to_builtins(self)
+        return {**found, "count": len(self.where)}
+
+
+class SharedCauses:
+    """Collect diagnoses of trials and group those with the same cause."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._groups: list[tuple[RootCause | None, tuple[str, ...], str, list[str]]] = []
+
+    def add(
+        self, where: str, trace: Trace, diagnosis: Diagnosis, failed: Iterable[str] = ()
+    ) -> None:
+        """Add one trace with the ids of the checks that failed; without these and without a cause
+        there is nothing to share.
+        """
+        self._seen += 1
+        cause, checks = diagnosis.decisive, tuple(sorted(set(failed)))
+        if cause is None and not checks:
+            return
+        span = next((s for s in trace.spans if cause and s.span_id == cause.location), None)
+        place = place_of(span) if cause else "the answer"
+        words = _cause_words(cause)
+        for other, *same, names in self._groups:
+            known = _cause_words(other)
+            alike = len(words & known) >= ALIKE * len(words | known)
+            if same == [checks, place] and alike:
+                names.append(where)
+                return
+        self._groups.append((cause, checks, place, [where]))
+
+    def all(self) -> list[SharedCause]:
+        """Return the shared causes, the most frequent first."""
+        rows = [
+            SharedCause(cause, checks, place, tuple(names), self._seen)
+            for cause, checks, place, names in self._groups
+        ]
+        return sorted(rows, key=lambda row: (-len(row.where), row.where))
+
+
+def _cause_words(cause: RootCause | None) -> frozenset[str]:
+    return frozenset(_WORD.findall(normalised(cause.what))) if cause else frozenset()
 
 
 class _Noted(NamedTuple):

@@ -1,7 +1,7 @@
 """Turn what a trial knows about itself into findings: failed checks, quality, missing recordings.
 
-A failed check is a fact, so its confidence is high; whether it is a cause or a symptom is decided by
-`attribution`. A check that names spans is found there, any other at the answer.
+A failed check is a fact, so its confidence is high; `attribution` decides whether it is a cause or
+a symptom. A check that names spans is found there, any other at the answer.
 """
 
 from __future__ import annotations
@@ -79,12 +79,13 @@ def check_findings(steps: Steps, checks: Iterable[CheckResult]) -> list[Finding]
             _BY_LAYER[check.layer],
         )
         by = f" ({check.method})" if check.method else ""
+        act = f"calls {span.tool_name}; " if known and span.tool_name else ""
         findings.append(
             Finding(
                 category=category,
                 location=span.span_id,
                 evidence=quote(span, plain(check.actual), last.text if last else ""),
-                description=f"check {check.id} failed{by}: {line(check.reason, 300)}",
+                description=f"{act}check {check.id} failed{by}: {line(check.reason, 300)}",
                 impact=Impact.HIGH if blocking else Impact.LOW,
                 confidence=0.95 if blocking else 0.5,
                 detector=f"check:{check.id}",
@@ -108,7 +109,7 @@ def quality_findings(steps: Steps) -> Iterator[Finding]:
             category=category,
             location=span.span_id,
             evidence=quote(span, plain(span.tool_input)),
-            description=f"quality: {dimension.name} {dimension.score or 0:.2f}, {line(issues, 200)}",
+            description=f"quality, {dimension.name} {dimension.score}: {line(issues, 200)}",
             impact=Impact.LOW,
             confidence=0.3,
             detector=f"quality:{dimension.name}",

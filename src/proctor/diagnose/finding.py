@@ -137,8 +137,13 @@ class Diagnosis:
         title = f"{len(rows)} findings in trace {self.trace_id} ({self.method})"
         return html_table(title, head, rows, [*scores, *self.notes])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis as the content of a TRAIL prediction file."""
+    def to_dict(self, least: float = 0.0) -> dict[str, Any]:
+        """Return the diagnosis as the content of a TRAIL prediction file.
+
+        Findings of less confidence than `least` are left out and counted as `hidden`.
+        """
+        errors = [finding for finding in self.findings if finding.confidence >= least]
+        hidden = len(self.findings) - len(errors)
         scores: dict[str, Any] = {}
         for name, score in self.scores.items():
             scores[f"{name}_score"] = score.value
@@ -148,7 +153,8 @@ class Diagnosis:
         return {
             "trace_id": self.trace_id,
             "method": self.method,
-            "errors": [finding.to_dict() for finding in self.findings],
+            "errors": [finding.to_dict() for finding in errors],
+            **({"hidden": hidden} if hidden else {}),
             "scores": [scores] if scores else [],
             "looked": list(self.looked),
             **({"decisive": decisive.to_dict()} if (decisive := self.decisive) else {}),

@@ -111,15 +111,19 @@ def diagnose(
 
 
 async def adiagnose(
-    trace: Trace, method: str = "offline", how: DetectorOptions | None = None
+    trace: Trace,
+    method: str = "offline",
+    how: DetectorOptions | None = None,
+    evidence: TrialEvidence | None = None,
 ) -> Diagnosis:
     """Find what broke in a trace; `how` configures the model for methods that call one."""
     if not calls_model(method):
-        return diagnose_offline(trace, method)
+        return diagnose_offline(trace, method, evidence)
     from proctor.diagnose.llm import detector
 
     look = detector.agentic if _method(method) == "agentic" else detector.single_pass
-    return await look(trace, how or detector_options(None), diagnose_offline(trace, "offline"))
+    offline = diagnose_offline(trace, "offline", evidence)
+    return await look(trace, how or detector_options(None), offline)
 
 
 def diagnose_offline(

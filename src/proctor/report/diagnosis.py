@@ -6,15 +6,16 @@ reasons; failures that many traces share as one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from proctor.diagnose.finding import SHOWN_FROM
 from proctor.diagnose.quotes import in_words
-from proctor.formatting import money, percent, plural
+from proctor.formatting import and_more, money, percent, plural
 from proctor.sanitize import line
 
 if TYPE_CHECKING:
-    from proctor.diagnose.clusters import Cluster
+    from proctor.diagnose.clusters import Cluster, SharedCause
     from proctor.diagnose.finding import Diagnosis, Finding
 
 QUOTE = 200
@@ -23,28 +24,77 @@ MAX_CLUSTERS = 20
 """Rows shown; the rest are counted, and JSON has them all."""
 
 
-def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
-    """Yield the diagnosis of one trace for a terminal."""
-    count = len(found.findings)
+def console_lines(
+    found: Diagnosis, where: str | None = None, *, everything: bool = False
+) -> Iterator[str]:
+    """Yield the diagnosis of one trace for a terminal: where to start, then every finding."""
+    findings = found.findings if everything else found.shown
+    hidden = len(found.findings) - len(findings)
     name = f"{line(where, 120)} " if where else ""
-    yield f"{name}trace {line(found.trace_id, NAME)}: {counted(count)} ({found.method})"
-    for finding in found.findings:
-        yield f"  {finding.category.value} at {line(finding.location, NAME)} {sure(finding)}"
+    more = f", {hidden} below {percent(SHOWN_FROM)} hidden (--all)" if hidden else ""
+    count = f"{counted(len(findings))}{more}"
+    yield f"{name}trace {line(found.trace_id, NAME)}: {count} ({found.method})"
+    yield from cause_lines(found)
+    for finding in findings:
+        also = f", also {', '.join(c.value for c in finding.also)}" if finding.also else ""
+        step = f"step {finding.step}, " if finding.step is not None else ""
+        place = f"{finding.category.value} at {line(finding.location, NAME)}"
+        yield f"  {step}{place} {sure(finding)}{also}"
         yield f"    {line(finding.description, QUOTE)}"
         yield f"    > {line(finding.evidence, QUOTE)}"
     for name, score in found.scores.items():
         yield f"  {in_words(name)} {score.value:.1f} of 5: {line(score.reason, QUOTE)}"
-    yield from (f"  note: {line(note, QUOTE)}" for note in found.notes)
+    yield f"  looked at by: {looked(found)}"
+    yield from (f"  note: {line(note, QUOTE)}" for note in other_notes(found))
     if (use := found.use) is not None:
         cached = f", {use.cached} from the cache" if use.cached else ""
         cost = money(use.cost_usd, use.unpriced)
         yield f"  {plural(use.calls, 'model call')}{cached}{f', {cost}' if cost else ''}"
 
 
-def markdown_lines(found: Diagnosis, where: str | None = None) -> list[str]:
+def cause_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield where to start looking: the decisive step, or up to three candidates."""
+    several = len(found.candidates) > 1
+    for number, cause in enumerate(found.candidates, start=1):
+        head, _, rest = cause.what.partition(": ")
+        title = f"START HERE {number} of {len(found.candidates)}" if several else "START HERE"
+        place = f"step {cause.step}, agent {line(cause.agent, NAME) or 'unknown'}"
+        yield f"{title}  {place}, span {line(cause.location, 16)}: {line(head, QUOTE)}"
+        if rest:
+            yield f"  {line(rest, QUOTE)}"
+        yield f"  why  {line(cause.why, QUOTE)} ({percent(round(cause.confidence, 2))} sure)"
+        for because in cause.because:
+            yield f"  caused by  {line(because, QUOTE)}"
+        if cause.instead:
+            yield f"  passing trials: {line(cause.instead, QUOTE)}"
+        if cause.follows:
+            yield f"  {plural(len(set(cause.follows)), 'later finding')} may follow from it"
+
+
+LEARNED_NOTE, SCORES_NOTE = "learned detector: ", "scores: unknown"
+
+
+def looked(found: Diagnosis) -> str:
+    """Return what looked at the trace, and what could not."""
+    parts = [", ".join(found.looked) or "nothing"]
+    parts += [note for note in found.notes if note.startswith(LEARNED_NOTE)]
+    if not found.scores:
+        parts.append(SCORES_NOTE)
+    return line("; ".join(parts), 2 * QUOTE)
+
+
+def other_notes(found: Diagnosis) -> list[str]:
+    """Return the notes that `looked` does not include."""
+    return [note for note in found.notes if not note.startswith((LEARNED_NOTE, SCORES_NOTE))]
+
+
+def markdown_lines(
+    found: Diagnosis, where: str | None = None, *, everything: bool = False
+) -> list[str]:
     """Return the diagnosis of one trace as Markdown."""
     name = f"{line(where, 120)}, trace" if where else "Trace"
-    return _template_lines("diagnosis.md", found=found, where=name)
+    findings = found.findings if everything else found.shown
+    return _template_lines("diagnosis.md", found=found, where=name, findings=findings)
 
 
 def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
@@ -62,6 +112,34 @@ def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
         yield f"                > {line(sample.where, 80)}: {line(sample.evidence, 120)}"
     if len(clusters) > MAX_CLUSTERS:
         yield f"  … {len(clusters) - MAX_CLUSTERS} more; --format json has them all"
+
+
+def shared_cause_lines(
+    rows: Sequence[SharedCause], of: int, notes: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield causes that traces share, the most frequent first, for a terminal."""
+    if rows:
+        yield f"{plural(len(rows), 'cause')} in {plural(of, 'trace')}, the most frequent first:"
+    for row in rows[:MAX_CLUSTERS]:
+        checks = f"; failed: {', '.join(row.checks)}" if row.checks else ""
+        yield f"  {f'{len(row.where)} of {row.of}':>12}  {line(row.place, NAME)}{line(checks, 120)}"
+        indent = " " * 16
+        if (cause := row.cause) is not None:
+            place = f"step {cause.step}, agent {line(cause.agent, NAME) or 'unknown'}"
+            yield f"{indent}START HERE  {place}: {line(cause.what, 2 * QUOTE)}"
+            yield from (f"{indent}caused by  {line(text, QUOTE)}" for text in cause.because)
+            if cause.instead:
+                yield f"{indent}passing trials: {line(cause.instead, QUOTE)}"
+        yield f"{indent}> {and_more(row.where, 4, lambda where: line(where, 80))}"
+    if len(rows) > MAX_CLUSTERS:
+        yield f"  … {len(rows) - MAX_CLUSTERS} more; --format json has them all"
+    for note, count in notes.items():
+        yield f"  note ({count} of {plural(of, 'trace')}): {line(note, QUOTE)}"
+
+
+def shared_cause_table(rows: Sequence[SharedCause], of: int, notes: Mapping[str, int]) -> list[str]:
+    """Return causes that traces share, as a Markdown table."""
+    return _template_lines("causes.md", rows=rows, of=of, notes=notes)
 
 
 def cluster_table(clusters: Sequence[Cluster], of: int) -> list[str]:

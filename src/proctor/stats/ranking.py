@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 
 from proctor.errors import ProctorError
 from proctor.stats.compare import paired_means
@@ -19,6 +20,21 @@ from proctor.stats.types import RESAMPLES, STOPPED, DifferenceTest, Estimand, fi
 # Adjusted p-values for multiple tests. Holm controls the probability of a single false alarm (for
 # gates). Benjamini–Hochberg controls the share of false discoveries (for lists of cases to look
 # at); e-BH does so for e-values.
+
+
+def fisher_exact(a: int, b: int, c: int, d: int) -> float:
+    """Return the two-sided p-value of Fisher's exact test of the table [[a, b], [c, d]].
+
+    The sum over all tables with the same margins that are at most as probable as this one. Exact
+    integers, so that equally probable tables are never lost to rounding.
+    """
+    rows, first, total = a + b, a + c, a + b + c + d
+    ways = {
+        k: comb(first, k) * comb(total - first, rows - k)
+        for k in range(max(0, rows + first - total), min(rows, first) + 1)
+    }
+    extreme = sum(count for count in ways.values() if count <= ways[a])
+    return extreme / comb(total, rows)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from proctor.diagnose.finding import Finding
 from proctor.diagnose.quotes import quote
-from proctor.diagnose.rules import _behaviour, _claims, _failures
+from proctor.diagnose.rules import _behaviour, _failures, claims
 from proctor.diagnose.rules._base import Rule, RuleHit
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ RULES: tuple[Rule, ...] = (
 # Rules for traces of any kind, where the learned detector is not competent: it was not trained
 # with them, and on its own kind of traces it has the better evidence.
 EVIDENCE: tuple[Rule, ...] = (
-    _claims.forbidden_call,
-    _claims.ungrounded_values,
-    _claims.answer_from_nothing,
-    _claims.ignored_error,
-    _claims.claimed_call,
-    _claims.argument_from_nowhere,
-    _claims.required_call_missing,
-    _claims.plan_not_executed,
+    claims.forbidden_call,
+    claims.ungrounded_values,
+    claims.answer_from_nothing,
+    claims.ignored_error,
+    claims.claimed_call,
+    claims.argument_from_nowhere,
+    claims.required_call_missing,
+    claims.plan_not_executed,
 )
 
 # Rules that the detector was not trained with: TRAIL has too few of their cases to learn from.

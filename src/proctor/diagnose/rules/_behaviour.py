@@ -98,9 +98,8 @@ def tool_passed_over(steps: Steps) -> Iterator[RuleHit]:
     """The agent writes code that names an offered tool without calling it, or that does by its own
     means what the tool does: it prints a request, fetches pages or reads files itself.
 
-    Code that only computes passes over no tool. Found at: the first such model call of an agent.
+    Code that only computes passes over no tool. Found at: the model call that writes such code.
     """
-    seen: set[tuple[str, str]] = set()
     for step in steps.steps:
         if "```" not in step.text or step.calls:
             continue
@@ -119,8 +118,7 @@ def tool_passed_over(steps: Steps) -> Iterator[RuleHit]:
                 named, passage = own, found.group()
                 what = f"The code does by its own means what the offered tool {own} does."
                 break
-        if named and (step.agent, named) not in seen:
-            seen.add((step.agent, named))
+        if named:
             yield RuleHit(step.span, what, (passage, *_SENTENCE.findall(step.text)[:1]))
 
 

@@ -44,6 +44,9 @@ MAX_ERROR = 5000
 HEAD = 600
 
 
+# HTTP statuses that are a failure although the span does not say so; a 404 may be an answer.
+SERVER_ERROR = 500
+
 # Calls with the same arguments from which on they are no longer a retry.
 IDENTICAL_CALLS = 5
 
@@ -312,7 +315,7 @@ def _outcome(span: Span) -> SpanOutcome:
     if span.failed:
         text = f"{span.error_type or ''} {span.error_message or ''}".strip()
         return SpanOutcome(span, text or _status_text(span) or span.status.value, failed=True)
-    if http_status(span) >= 400:
+    if http_status(span) >= SERVER_ERROR:
         return SpanOutcome(span, _status_text(span), failed=True)
     error = error_value(span.tool_output)
     if error:
@@ -322,7 +325,7 @@ def _outcome(span: Span) -> SpanOutcome:
 
 def _status_text(span: Span) -> str:
     status = http_status(span)
-    return f"HTTP {status}" if status >= 400 else ""
+    return f"HTTP {status}" if status >= SERVER_ERROR else ""
 
 
 _STATUS_KEYS = ("status", "status_code", "statusCode", "http_status", "code")
@@ -408,12 +411,12 @@ def _crashed(steps: Steps) -> Iterator[Span]:
 
     The failure of a chain around a model call is the failure of that step, which was looked at.
     """
-    failures = _spans_around(steps, lambda span: span.failed or http_status(span) >= 400)
+    failures = _spans_around(steps, lambda span: span.failed or http_status(span) >= SERVER_ERROR)
     covered = {step.span.parent_id for step in steps.steps if step.failure}
     for span in steps.trace.index.spans:
         if span.kind in _CALLS or span.span_id in failures or span.span_id in covered:
             continue
-        if span.failed or http_status(span) >= 400:
+        if span.failed or http_status(span) >= SERVER_ERROR:
             yield span
 
 

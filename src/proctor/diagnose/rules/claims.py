@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.checks.grounding import CheckedClaim, ground, quantities
-from proctor.diagnose._steps import MAX_TEXT, gives_up, plain
+from proctor.diagnose._steps import MAX_TEXT, gives_up, offered_in, plain
 from proctor.diagnose.finding import Impact
 from proctor.diagnose.rules._base import RuleHit, rule
 from proctor.diagnose.rules._failures import error_value
@@ -35,6 +35,9 @@ MAX_NUMBERS = 40
 # A figure this near to a computed result, and unequal to it, is that result altered.
 ALTERED = 0.1
 
+# Calls whose arguments are looked up: each needs all text before it.
+MAX_CALLS = 60
+
 # Whole numbers up to this one may count anything.
 SMALL = 12
 
@@ -44,8 +47,8 @@ _IDENTIFIER = re.compile(
 )
 _EMPTY_TEXT = re.compile(
     r"\s*(?:(?:no|0|zero) (?:\w+ ){0,3}(?:results?|records?|rows?|match(?:es)?|entries|documents?|"
-    r"items?|hits?|data)\b.{0,60}|nothing (?:was )?found.{0,40}|not found\.?|none|null|n/a|\[\]|\{\}|)"
-    r"\s*",
+    r"items?|hits?|data)\b.{0,60}|nothing (?:was )?found.{0,40}|not found\.?|none|null|n/a"
+    r"|\[\]|\{\}|)\s*",
     re.IGNORECASE | re.DOTALL,
 )
 _CLAIMED = re.compile(
@@ -53,8 +56,8 @@ _CLAIMED = re.compile(
     r"(?:searched|looked (?:it |this |that |them )?up|checked|verified|called|queried|ran|executed"
     r"|fetched|retrieved|browsed|consulted|opened|computed|calculated|tested|confirmed)\b"
     r"(?!(?: \w+){0,3} (?:in|from|against) (?:my|your|the (?:request|question|conversation)))"
-    r"[^.\n]{0,120}|\b(?:according to|based on|as shown (?:by|in)) the (?:search|query|tool|database"
-    r"|lookup|api|test) (?:results?|outputs?|responses?|run)\b[^.\n]{0,120}",
+    r"[^.\n]{0,120}|\b(?:according to|based on|as shown (?:by|in)) the (?:search|query|tool"
+    r"|database|lookup|api|test) (?:results?|outputs?|responses?|run)\b[^.\n]{0,120}",
     re.IGNORECASE,
 )
 _PLAN_LINE = re.compile(r"^\s*(?:\d+[.)]|[-*]|step \d+[:.])\s+(.{3,200})$", re.MULTILINE | re.I)
@@ -98,9 +101,12 @@ class _Claims:
         """Requests and instructions: the query, system and user messages."""
         texts = [as_text(self.trace.query)]
         for step in self.steps.steps[:200]:
-            for message in step.span.input_messages[:4] + step.span.input_messages[-2:]:
-                if message.role in ("system", "developer", "user") and message.content:
-                    texts.append(message.content[:MAX_TEXT])
+            messages = step.span.input_messages[:4] + step.span.input_messages[-2:]
+            texts += [
+                message.content[:MAX_TEXT]
+                for message in messages
+                if message.role in ("system", "developer", "user") and message.content
+            ]
         roots = [span for span in self.trace.index.spans[:1] if span.input is not None]
         texts += [as_text(span.input) for span in roots]
         return list(dict.fromkeys(filter(None, texts)))
@@ -168,7 +174,7 @@ def _holds_nothing(value: Any) -> bool:
             entry for key, entry in entries.items() if key in ("count", "total", "total_results")
         ]
         return not entries or (bool(lists) and not any(lists) and not any(counts))
-    return value is None or value == [] or value == ""
+    return value in (None, [], "")
 
 
 def failed_result(span: Span) -> bool:
@@ -194,10 +200,10 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
         return
     full = evidence.full
     stated = _unsupported(act.text, evidence)
-    numbers = [claim for claim in stated if claim.kind in ("number", "date", "quote")]
+    numbers = [claim for claim in stated if claim.kind in ("number", "date")]
     names = [claim for claim in stated if claim.kind == "name"]
     identifiers = [text for text in _identifiers(act.text) if not _contained(text, evidence)]
-    altered = next((pair for n in numbers if (pair := _altered(n, act, evidence))), None)
+    altered = next((pair for n in numbers[:50] if (pair := _altered(n, act, evidence))), None)
     if altered is not None:
         claim, tool, result = altered
         yield RuleHit(
@@ -217,8 +223,11 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
     if not values:
         return
     first = _first_statement(steps, values[0], act)
-    nothing = "" if full else f" ({_nothing_summary(evidence)})"
-    sure = 0.85 if not full else 0.8 if identifiers else 0.55
+    # The last call failed or found nothing: what follows cannot come from it.
+    latest = evidence.results[-1][1]
+    unmet = not full or not any(tool is latest for _, tool, _ in full)
+    nothing = f" ({_nothing_summary(evidence)})" if unmet else ""
+    sure = 0.85 if unmet else 0.8 if identifiers else 0.55
     stated_text = ", ".join(line(value, 40) for value in values[:3])
     where = {1: "it occurs in no tool result", 2: "neither value occurs in any tool result"}.get(
         len(values), "none of these values occurs in any tool result"
@@ -229,7 +238,7 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
         (_sentence(first.text, max(0, first.text.find(values[0]))), first.text),
         confidence=sure,
         impact=Impact.HIGH if sure > 0.55 or len(values) > 1 else Impact.MEDIUM,
-        causes=tuple(tool for _, tool, _ in evidence.results) if not full else (),
+        causes=_unmet(evidence) if unmet else (),
     )
 
 
@@ -266,32 +275,32 @@ def ignored_error(steps: Steps) -> Iterator[RuleHit]:
     claims = _Claims(steps)
     if claims.chat:
         return
-    acts = steps.acts
-    for position, act in enumerate(acts[:-1]):
+    acts, answer = steps.acts, claims.answer
+    if answer is None or gives_up(answer.text) or _mentions_failure(answer.text):
+        return
+    worked: set[str] = set()
+    hits: list[RuleHit] = []
+    # From the end, so that a later success of the same tool is known.
+    for act, after in reversed(list(pairwise(acts))):
+        for tool in after.tools:
+            if not failed_result(tool):
+                worked.add(tool.tool_name or tool.name)
         for tool in act.tools:
             error = "" if tool.failed else error_value(tool.tool_output)
-            if not error:
-                continue
             name = tool.tool_name or tool.name
-            later = [t for a in acts[position + 1 :] for t in a.tools]
-            if any((t.tool_name or t.name) == name and not failed_result(t) for t in later):
+            wrote = "\n".join([after.text, *(call.arguments for call in after.calls)])
+            if not error or name in worked or (after is not answer and _mentions_failure(wrote)):
                 continue
-            after = acts[position + 1]
-            answer = claims.answer
-            if answer is None or gives_up(answer.text) or _mentions_failure(answer.text):
-                continue
-            if answer is not after and (
-                _mentions_failure(after.text)
-                or _mentions_failure(plain([call.arguments for call in after.calls]))
-            ):
-                continue
-            yield RuleHit(
-                after.span,
-                f"goes on after {name} returned an error: {line(error, 100)}",
-                (after.text, *(call.arguments for call in after.calls)),
-                confidence=0.6,
-                causes=(tool,),
+            hits.append(
+                RuleHit(
+                    after.span,
+                    f"goes on after {name} returned an error: {line(error, 100)}",
+                    (after.text, *(call.arguments for call in after.calls)),
+                    confidence=0.6,
+                    causes=(tool,),
+                )
             )
+    yield from reversed(hits)
 
 
 @rule(Category.TOOL_RELATED, confidence=0.6, impact=Impact.HIGH, heard=False)
@@ -303,21 +312,18 @@ def claimed_call(steps: Steps) -> Iterator[RuleHit]:
     claims = _Claims(steps)
     if claims.chat or not steps.trace.shows("tool_calls"):
         return
-    called = False
     for act in steps.acts:
-        mine = bool(act.tools or act.calls)
-        evidence = claims.before(act) if not called and not mine else None
-        if evidence is not None and not evidence.results and not _shown_results(steps, act):
-            found = _CLAIMED.search(act.text[:MAX_TEXT])
-            if found is not None and not gives_up(act.text):
-                yield RuleHit(
-                    act.span,
-                    f"says {line(found.group(), 100)!r}; no call was made before",
-                    (_sentence(act.text, found.start()),),
-                    confidence=0.7,
-                )
-                return
-        called = called or mine
+        if act.tools or act.calls or any(m.role == "tool" for m in act.span.input_messages):
+            return
+        found = _CLAIMED.search(act.text[:MAX_TEXT])
+        if found is not None and not gives_up(act.text):
+            yield RuleHit(
+                act.span,
+                f"says {line(found.group(), 100)!r}; no call was made before",
+                (_sentence(act.text, found.start()),),
+                confidence=0.7,
+            )
+            return
 
 
 @rule(Category.GOAL_DEVIATION, confidence=0.5, heard=False)
@@ -417,26 +423,24 @@ def argument_from_nowhere(steps: Steps) -> Iterator[RuleHit]:
     claims = _Claims(steps)
     if claims.chat:
         return
-    said: list[str] = []
-    for act in steps.acts:
-        if act.tools:
-            evidence = claims.before(act)
-            known = [*evidence.given, *evidence.texts, *said]
-            for tool in act.tools:
-                if (hit := _strange_argument(tool, known)) is not None:
-                    value, near = hit
-                    name = tool.tool_name or tool.name
-                    where = f"; the nearest is {line(near, 40)}" if near else ""
-                    yield RuleHit(
-                        tool,
-                        f"passes {line(value, 40)} to {name}: it is neither in the request nor in "
-                        f"an earlier result{where}",
-                        (value, plain(tool.tool_input)),
-                        confidence=0.75 if near else 0.4,
-                        impact=Impact.HIGH if near else Impact.MEDIUM,
-                    )
-                    return
-        said += [call.arguments for call in act.calls] if act.tools else []
+    known = list(claims.given)
+    for act in [act for act in steps.acts if act.tools][:MAX_CALLS]:
+        for tool in act.tools:
+            if (hit := _strange_argument(tool, known)) is not None:
+                value, near = hit
+                name = tool.tool_name or tool.name
+                where = f"; the nearest is {line(near, 40)}" if near else ""
+                yield RuleHit(
+                    tool,
+                    f"passes {line(value, 40)} to {name}: it is neither in the request nor in an "
+                    f"earlier result{where}",
+                    (value, plain(tool.tool_input)),
+                    confidence=0.75 if near else 0.4,
+                    impact=Impact.HIGH if near else Impact.MEDIUM,
+                )
+                return
+        known += [result_of(tool) for tool in act.tools]
+        known += [call.arguments for call in act.calls]
 
 
 def _strange_argument(tool: Span, known: Sequence[str]) -> tuple[str, str] | None:
@@ -543,8 +547,6 @@ def _mentions_failure(text: str) -> bool:
 
 
 def _offered(steps: Steps) -> set[str]:
-    from proctor.diagnose._steps import offered_in
-
     names: set[str] = set()
     for step in steps.steps[:20]:
         names.update(offered_in(step.rules))
@@ -553,11 +555,6 @@ def _offered(steps: Steps) -> set[str]:
             if "tool" in key and isinstance(value, str) and '"name"' in value:
                 names.update(re.findall(r'"name"\s*:\s*"(\w+)"', value[:MAX_TEXT]))
     return names
-
-
-def _shown_results(steps: Steps, act: Act) -> bool:
-    """Return whether the messages before an act hold results of tools."""
-    return any(m.role == "tool" or m.tool_calls for m in act.span.input_messages)
 
 
 def _unsupported(answer: str, evidence: _Evidence) -> list[CheckedClaim]:
@@ -591,7 +588,7 @@ def _altered(
     wanted = next(quantities(claim.text), None)
     if claim.kind != "number" or wanted is None:
         return None
-    for _, tool, text in reversed(evidence.results):
+    for _, tool, text in reversed(evidence.results[-MAX_CALLS:]):
         figures = list(quantities(text)) if len(text) <= 60 else []
         if len(figures) != 1:
             continue
@@ -656,10 +653,19 @@ def _first_statement(steps: Steps, value: str, answer: Act) -> Act:
     return answer
 
 
+def _unmet(evidence: _Evidence) -> tuple[Span, ...]:
+    """Return the calls that failed or found nothing."""
+    return tuple(
+        tool for _, tool, text in evidence.results if is_empty(text) or failed_result(tool)
+    )
+
+
 def _nothing_summary(evidence: _Evidence) -> str:
     """Describe results that hold nothing: `8 × search_invoices → []`."""
     counts: dict[tuple[str, str], int] = {}
     for _, tool, text in evidence.results:
+        if not (is_empty(text) or failed_result(tool)):
+            continue
         error = tool.error_message or error_value(tool.tool_output)
         shown = line(error, 60) if failed_result(tool) else (text or "nothing")
         key = (tool.tool_name or tool.name, shown)
