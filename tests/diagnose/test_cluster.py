@@ -156,7 +156,8 @@ def test_a_model_may_look_too(run_folder: Path, monkeypatch, tmp_path: Path) -> 
         assert done.exit_code == 0, done.output
         asked = len(server.requests)
     assert asked >= 2
-    assert all("gave no answer" in t["notes"][0] for t in json.loads(done.output)["trials"])
+    for trial in json.loads(done.output)["trials"]:
+        assert any("gave no answer" in note for note in trial["notes"])
 
 
 def test_the_package_is_the_verb() -> None:

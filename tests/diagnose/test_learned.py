@@ -131,7 +131,11 @@ def test_silent_on_strange_traces() -> None:
     assert judged(detectors(), reading, rows, rules, "learned"), "it would speak if made to"
     assert find(detectors(), rows, rules, "learned") == ([], None)
     assert rules
-    assert list(diagnose(trace, "offline").findings) == rules
+    told = diagnose(trace, "offline")
+    assert [(f.location, f.category) for f in told.shown] == [
+        (f.location, f.category) for f in rules
+    ]
+    assert (told.method, told.looked, told.scores) == ("rules", ("rules",), {})
 
 
 def reading_trace(code: str, shown: str) -> Trace:
@@ -212,7 +216,9 @@ def test_scores_and_reasons(shared: Path) -> None:
     """R-G2: four scores of 0 to 5 whose mean is the overall one, with reasons from findings."""
     path = sorted((shared / "trail" / "data" / "GAIA").glob("*.json"))[0]
     (trace,) = load_traces(path)
-    for method in ("rules", "learned", "offline"):
+    assert diagnose(trace, "rules").scores == {}, "rules alone give no scores"
+    assert diagnose(trace, "rules").overall is None
+    for method in ("learned", "offline"):
         told = diagnose(trace, method)
         assert list(told.scores) == list(BEARS_ON)
         assert all(0 <= score.value <= 5 for score in told.scores.values())
@@ -222,19 +228,20 @@ def test_scores_and_reasons(shared: Path) -> None:
         assert any(name in told.scores["reliability"].reason for name in found)
 
 
-def test_scores_from_findings_alone() -> None:
-    """R-G2: without the detector each finding takes off by impact, and only where it bears."""
-    clean = scores_of(())
-    assert {score.value for score in clean.values()} == {5.0}
+def test_reasons_of_scores() -> None:
+    """R-G2: a score's reason names the findings that bear on it, and only those."""
     found = [
         finding(Category.FORMATTING, Impact.LOW),
         finding(Category.RESOURCE_ABUSE, Impact.HIGH),
     ]
-    told = scores_of(found)
-    assert told["reliability"].value == 3.75
-    assert told["instruction_adherence"].value == 4.75
-    assert told["plan_opt"].value == 4.0
-    assert told["security"].value == 5.0
-    assert scores_of(found * 20)["reliability"].value == 0.0
+    told = scores_of(found, [7.0, 5.0, 4.75, -1.0])
+    assert {name: score.value for name, score in told.items()} == {
+        "reliability": 5.0,
+        "security": 5.0,
+        "instruction_adherence": 4.75,
+        "plan_opt": 0.0,
+    }
+    assert told["instruction_adherence"].reason == "Formatting Errors."
+    assert told["plan_opt"].reason == "Resource Abuse."
     many = [finding(category, Impact.LOW) for category in list(Category)[:5]]
-    assert scores_of(many)["reliability"].reason.endswith(" and 1 more kind.")
+    assert scores_of(many, [5.0] * 4)["reliability"].reason.endswith(" and 1 more kind.")

@@ -14,17 +14,27 @@ import proctor
 from proctor.diagnose.finding import Diagnosis, Finding, Impact
 from proctor.diagnose.llm._digest import digest, shorten
 from proctor.diagnose.llm._prompt import prompt_texts
-from proctor.diagnose.llm.detector import DetectorOptions, agentic, group_spans, single_pass
+from proctor.diagnose.llm.detector import (
+    DetectorOptions,
+    agentic,
+    all_at_once,
+    binary_search,
+    group_spans,
+    single_pass,
+    step_by_step,
+)
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
 from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.taxonomy import Category
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
-from proctor.llm.cache import DiskCache
-from proctor.llm.chat_model import ChatReply
+from proctor.llm.cache import DiskCache, request_key
+from proctor.llm.chat_model import ChatReply, ChatRequest
 from proctor.llm.retry import RetryPolicy
 from proctor.trace import Message, SpanKind, SpanStatus, Trace
+from proctor.trace.assemble import Collector
+from proctor.trace.formats import transcript
 
 SCORES = {
     name: {"value": 3, "reason": "so so"}
@@ -212,7 +222,8 @@ def test_findings_are_cleaned() -> None:
     spans = {s.span_id: s for s in sample().spans}
     assert all(contains_quote(spans[f.location], f.evidence) for f in found.findings)
     assert sum(found.dropped.values()) == 5
-    assert len(found.notes()) == 5
+    assert len(found.notes()) == 6
+    assert found.repaired.total() == 2
     loose = read_findings({"errors": told}, sample(), evidence="off", detector="test")
     assert ("model001", Category.LANGUAGE_ONLY) in {
         (f.location, f.category) for f in loose.findings
@@ -270,17 +281,16 @@ async def test_single_pass_asks_once_and_cleans() -> None:
 
 
 async def test_scores_the_model_left_out() -> None:
-    """R-G2: four scores, of the model where it gave them, else the offline ones; reasons name
-    findings that are told."""
+    """R-G2: scores of the model where it gave them; the others are unknown where no offline
+    detector is competent, and the notes say so."""
     some = {"security": {"value": 2, "reason": "a secret was told"}, "reliability": 9}
     offline = diagnose(sample())
     with MockLLM([reply(error("Service Errors"), scores=some)]) as server:
         found = await single_pass(sample(), asking(server), offline)
-    assert list(found.scores) == list(offline.scores)
-    assert found.scores["security"].value == 2
-    assert found.scores["reliability"].value == offline.scores["reliability"].value
-    assert found.scores["reliability"].reason == "Service Errors."
-    assert any("no usable score of reliability, instruction" in note for note in found.notes)
+    assert offline.scores == {}
+    assert {name: score.value for name, score in found.scores.items()} == {"security": 2}
+    missing = "no usable score of reliability, instruction adherence, plan optimality: unknown"
+    assert any(missing in note for note in found.notes)
 
 
 async def test_prompt_versions_differ() -> None:
@@ -474,3 +484,97 @@ def test_groups_cover_every_span_once(count: int) -> None:
     assert [s for group in groups for s in group] == spans
     assert all(groups)
     assert len(groups) <= 8
+
+
+# -- which step, of which agent -------------------------------------------------------------------
+
+
+def chatting() -> Trace:
+    """Four messages of a group chat; the second is wrong."""
+    log = [
+        {"role": "Ann", "content": "Let us add the rows of the table."},
+        {"role": "Bob", "content": "The sum is 412, I left out the last row."},
+        {"role": "Ann", "content": "Fine, we take 412 then."},
+        {"role": "Cleo", "content": "The answer is 412."},
+    ]
+    out = Collector("log.json")
+    transcript.read({"history": log, "question": "What is the sum?"}, out)
+    return next(iter(out.traces.values()))
+
+
+async def test_attribution_by_a_model(tmp_path: Path) -> None:
+    """R-G8: all at once, step by step and by halves: the step that the model names is the decisive
+    one; the offline findings are kept, and a step that does not exist is asked for again."""
+    found = chatting()
+    offline = diagnose(found)
+    named = {"agent": "Bob", "step": 1, "reason": "a row is missing"}
+    with MockLLM([json.dumps({**named, "step": 77}), json.dumps(named)]) as server:
+        whole = await all_at_once(found, asking(server), offline)
+        assert len(server.requests) == 2
+        assert "[step 1] Bob: The sum is 412" in json.dumps(server.requests[0].body)
+    verdicts = [json.dumps({"error": wrong, "reason": "a row"}) for wrong in (False, True)]
+    with MockLLM(verdicts) as server:
+        stepwise = await step_by_step(found, asking(server), offline)
+        assert len(server.requests) == 2
+        assert "Cleo" not in json.dumps(server.requests[1].body), "later steps are not shown"
+    halves = [json.dumps({"half": half, "reason": "a row"}) for half in ("first", "second")]
+    with MockLLM(halves) as server:
+        halved = await binary_search(found, asking(server), offline)
+        assert len(server.requests) == 2, "four steps need two questions"
+    for diagnosis, method in (
+        (whole, "all_at_once"),
+        (stepwise, "step_by_step"),
+        (halved, "binary_search"),
+    ):
+        cause = diagnosis.decisive
+        assert cause is not None
+        assert (cause.agent, cause.step, "row" in cause.why) == ("Bob", 1, True)
+        assert diagnosis.method == method
+        assert diagnosis.looked[-1] == method
+    with MockLLM([{"error": 401, "times": "forever"}]) as server:
+        refused = await step_by_step(found, asking(server), offline)
+    assert refused.method == offline.method
+    assert any("step_by_step gave no answer" in note for note in refused.notes)
+
+
+async def test_own_prompts_and_options(tmp_path: Path) -> None:
+    """R-G4: a text file replaces our instructions, not the data; the effort reaches the provider;
+    an unknown version names the shipped ones."""
+    mine = tmp_path / "mine.txt"
+    mine.write_text("Look only for rude words.\n{taxonomy}")
+    with MockLLM([reply(error())]) as server:
+        how = asking(server, prompt_version=str(mine), reasoning_effort="low", limit=5000)
+        found = await single_pass(sample(), how, diagnose(sample()))
+        body = json.dumps(server.requests[0].body)
+    assert "Look only for rude words." in body
+    assert "Rate Limiting (System Execution)" in body
+    assert "search01" in body
+    assert pairs(found) == {("search01", "Rate Limiting")}
+    assert found.decisive is not None
+    assert found.decisive.location == "search01"
+    with MockLLM([]) as server, pytest.raises(ProctorError, match="unknown prompt version"):
+        asking(server, prompt_version=str(tmp_path / "none.txt"))
+    assert len(group_spans(long_trace(), agents=3, chunk=2)) == 3
+    request = ChatRequest.of("x", reasoning_effort="low")
+    assert request_key("m", request, "p") != request_key("m", ChatRequest.of("x"), "p")
+
+
+async def test_repairs_and_cuts() -> None:
+    """R-G4: an id in another case and a lightly paraphrased quote are repaired and counted, an
+    invented quote is still dropped, and a reply that was cut off is reported."""
+    told = "The boat sank in the harbour of Stockholm on its first voyage in 1628."
+    made = trace(span("Span-AB12", kind=SpanKind.LLM, output=told))
+    listed = [
+        error("Language-only", "span-ab12", "The boat sank in a harbour of Stockholm on its first "
+              "voyage"),
+        error("Formatting Errors", "Span-AB12", "an entirely different sentence about aeroplanes"),
+    ]  # fmt: skip
+    cleaned = read_findings({"errors": listed}, made, evidence="strict", detector="d")
+    (kept,) = cleaned.findings
+    assert kept.location == "Span-AB12"
+    assert kept.evidence in told
+    assert cleaned.repaired.total() == 2
+    assert cleaned.dropped["a quote that is not in its span"] == 1
+    with MockLLM([{"text": reply(error()), "finish_reason": "length"}]) as server:
+        found = await single_pass(sample(), asking(server), diagnose(sample()))
+    assert any("one reply of the model cut at" in note for note in found.notes)

@@ -85,7 +85,10 @@ def test_a_plan_that_needs_only_thought() -> None:
     answer = call("a", 9, "Reversed, it says: right.", tool="final_answer")
     code = call("c", 5, "Code:\n```py\nprint('thgir'[::-1])\n```")
     assert told(agent(think, code, answer)) == set()
-    assert told(agent(fetch, code, answer)) == {
+    passed = call("c", 5, "Code:\n```py\nprint('please search for the record')\n```")
+    fetched = call("c", 5, "Code:\n```py\nimport requests\nprint(requests.get(URL))\n```")
+    assert told(agent(fetch, fetched, answer)) == told(agent(fetch, passed, answer))
+    assert told(agent(fetch, passed, answer)) == {
         ("c", Category.TOOL_SELECTION),
         ("a", Category.GOAL_DEVIATION),
         ("a", Category.LANGUAGE_ONLY),
@@ -233,7 +236,7 @@ def test_tools_without_any_model_call() -> None:
     assert told(agent(refused, again)) == set()
     whole = proctor.diagnose(agent(refused, broken))
     assert [finding.location for finding in whole.findings] == ["t1", "t2"]
-    assert whole.scores["reliability"].value == 4.0
+    assert whole.scores == {}, "rules alone give no scores"
 
 
 def test_handoffs_and_agents_that_fail() -> None:

@@ -39,8 +39,23 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
 @option("--method", "How to diagnose.", choices=methods.METHODS, default="offline")
-@chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@option("--prompt-version", "v1 or v2.", default="v2")
+@chat_model_options("PROVIDER:MODEL, for the methods that call a model.")
+@option("--prompt-version", "v1, v2, or a text file with your own instructions.", default="v2")
+@option(
+    "--prompt-size",
+    "Characters of a trace in one prompt.",
+    type=click.IntRange(min=1000),
+    default=120_000,
+)
+@option(
+    "--reasoning-effort",
+    "Effort of a model that reasons.",
+    choices=("minimal", "low", "medium", "high"),
+)
+@option(
+    "--agents", "For agentic, parts investigated at most.", type=click.IntRange(min=1), default=8
+)
+@option("--chunk", "For agentic, spans in a part.", type=click.IntRange(min=1), default=12)
 @option(
     "--evidence",
     "Whether a model's quotes must appear verbatim in the span.",
@@ -97,6 +112,10 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
             evidence=options["evidence"],
             leads=options["leads"],
             max_cost_usd=options["max_cost"],
+            limit=options["prompt_size"],
+            reasoning_effort=options["reasoning_effort"],
+            agents=options["agents"],
+            chunk=options["chunk"],
             cache=None if options["no_cache"] else DiskCache(cache_folder("diagnose"), ChatReply),
         )
     runs = {text: found for text in files if (found := _find_run(text)) is not None}
@@ -141,12 +160,12 @@ def _echo_traces(
     loaded: TraceFiles, detector: DetectorOptions | None, options: dict[str, Any]
 ) -> None:
     """Print the diagnosis of a trace; of several, what they share, and each on request."""
-    from proctor.diagnose.clusters import Clusters, SharedCauses
     from proctor.diagnose.finding import SHOWN_FROM
 
     redactor = None if options["no_redact"] else settings_redactor()
-    causes, clusters = SharedCauses(), Clusters()
     shown: list[tuple[str, Diagnosis]] = []
+    last: tuple[str, Trace, Diagnosis] | None = None
+    several: tuple[SharedCauses, Clusters] | None = None
     for trace in loaded:
         # Redacted first: quotes in findings, and what a model is sent, come from the trace.
         safe = trace if redactor is None else redactor.trace(trace)
@@ -155,15 +174,27 @@ def _echo_traces(
             # One document per line: the number of traces is not known in advance.
             least = 0.0 if options["everything"] else SHOWN_FROM
             click.echo(json.dumps({"file": loaded.file, **found.to_dict(least)}))
-        else:
-            causes.add(f"{loaded.file} {found.trace_id}", safe, found)
-            clusters.add(f"{loaded.file} {found.trace_id}", safe, found)
-            shown.append((loaded.file if loaded.several else "", found))
-    if options["shape"] != "json" and shown:
-        if len(shown) == 1:
-            _echo_details(shown, options)
-        else:
-            _echo_summary(causes, clusters, shown, options)
+            continue
+        shown.append((loaded.file if loaded.several else "", found))
+        # One trace shares nothing: groups begin with the second.
+        if last is not None:
+            several = several or _groups()
+            for group in several:
+                group.add(*last)
+        file = f"{loaded.file} " if loaded.several else ""
+        last = (f"{file}{found.trace_id}", safe, found)
+    if last is not None and several is None:
+        _echo_details(shown, options)
+    elif last is not None and several is not None:
+        for group in several:
+            group.add(*last)
+        _echo_summary(*several, shown, options)
+
+
+def _groups() -> tuple[SharedCauses, Clusters]:
+    from proctor.diagnose.clusters import Clusters, SharedCauses
+
+    return SharedCauses(), Clusters()
 
 
 def _echo_details(shown: Sequence[tuple[str, Diagnosis]], options: dict[str, Any]) -> None:
@@ -210,13 +241,12 @@ def _echo_summary(
 
 def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, Any]) -> None:
     """Print what the trials of a run share. Its traces were redacted when they were stored."""
-    from proctor.diagnose.clusters import Clusters, SharedCauses
     from proctor.diagnose.contrast import Trajectories
     from proctor.diagnose.finding import SHOWN_FROM
     from proctor.formatting import and_more, plural
     from proctor.runs.run import Run
 
-    run, clusters, causes = checked_run(Run(path)), Clusters(), SharedCauses()
+    run, (causes, clusters) = checked_run(Run(path)), _groups()
     diagnoses = list[dict[str, Any]]()
     shown: list[tuple[str, Diagnosis]] = []
     unreadable: list[str] = []

@@ -7,7 +7,7 @@ log itself shows about it: who introduced the final answer, what was assumed, wh
 correct, which instruction was not followed, which errors recur. Position is one signal among these.
 
 Weights are odds set by hand and checked on made-up failures of several designs
-(tests/diagnose/planted.py), not fitted to any data set.
+(tests/planted.py), not fitted to any data set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.diagnose._steps import plain
-from proctor.diagnose.finding import Finding, Impact, RootCause
+from proctor.diagnose.finding import SHOWN_FROM, Finding, Impact, RootCause
 from proctor.sanitize import line
 from proctor.trace.formats.transcript import MESSAGE_INDEX
 
@@ -96,8 +96,17 @@ def placed(steps: Steps, findings: Iterable[Finding]) -> list[Finding]:
                 agent=act.agent if act is not None else "",
                 step=act.number if act is not None else None,
             )
-        elif finding.category != first.category and finding.category not in first.also:
-            best[finding.location] = replace(first, also=(*first.also, finding.category))
+            continue
+        if finding.category != first.category and finding.category not in first.also:
+            first = replace(first, also=(*first.also, finding.category))
+        if finding.detector.startswith("check:"):
+            # A failed check is a fact with a reason of its own: it stays visible.
+            first = replace(
+                first,
+                description=f"{first.description}; {finding.description}",
+                detector=f"{first.detector}+{finding.detector}",
+            )
+        best[finding.location] = first
     order = steps.trace.index.position
     return sorted(best.values(), key=lambda f: order.get(f.location, 0))
 
@@ -127,15 +136,13 @@ def _strength(finding: Finding) -> float:
 
 
 def _caused_by_findings(steps: Steps, findings: Sequence[Finding]) -> tuple[RootCause, ...]:
-    located = [f for f in findings if f.step is not None]
+    located = [f for f in findings if f.step is not None and f.confidence >= SHOWN_FROM]
     if not located:
         return ()
     strongest = max(map(_strength, located))
-    order = steps.trace.index.position
-    # Only an act may displace a stronger later one: what merely failed before it is its reason.
     near = [f for f in located if _strength(f) >= NEARLY * strongest]
-    first = min(near, key=lambda f: (order[f.location], -_strength(f)))
-    ranked = sorted(located, key=lambda f: (f is not first, -_strength(f), order[f.location]))
+    first = min(near, key=lambda f: (f.step or 0, -_strength(f)))
+    ranked = sorted(located, key=lambda f: (f is not first, -_strength(f), f.step or 0))
     chosen: list[Finding] = []
     for finding in ranked:
         if all(finding.step != other.step for other in chosen):
@@ -151,9 +158,8 @@ def _explained(finding: Finding, cause: Finding) -> bool:
 
 
 def _cause(steps: Steps, finding: Finding, findings: Sequence[Finding]) -> RootCause:
-    order = steps.trace.index.position
-    here = order[finding.location]
-    follows = [f.location for f in findings if order[f.location] > here]
+    here = finding.step or 0
+    follows = [f.location for f in findings if (f.step or 0) > here]
     reasons = _reasons(steps, finding)
     why = "the earliest act that explains the failure" if follows else "the strongest evidence"
     if any(f.detector.startswith("check:") and f.location != finding.location for f in findings):
@@ -329,9 +335,10 @@ def chat_causes(steps: Steps) -> tuple[RootCause, ...]:
     odds = {n: sum(weight for _, weight in shown[n]) for n in eligible}
     scale = sum(math.exp(value) for value in odds.values())
     # An agent is suspected by all of its messages; a step by its own.
-    by_agent: Counter[str] = Counter()
+    by_agent: dict[str, float] = {}
     for n, value in odds.items():
-        by_agent[turns[n].agent] += math.exp(value) / scale
+        agent = turns[n].agent
+        by_agent[agent] = by_agent.get(agent, 0.0) + math.exp(value) / scale
     ranked = sorted(
         eligible, key=lambda n: (-odds[n] - 0.5 * math.log(by_agent[turns[n].agent]), n)
     )

@@ -135,7 +135,7 @@ class Clusters:
         """Add the findings of one trace; `where` is the trace's display name."""
         self._seen += 1
         spans = {span.span_id: span for span in trace.spans}
-        for finding in diagnosis.findings:
+        for finding in diagnosis.shown:
             place = place_of(spans.get(finding.location))
             words = frozenset(_WORD.findall(normalised(finding.description)))
             self._by_place[finding.category, place].append(_Noted(where, finding, words))

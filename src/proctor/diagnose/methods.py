@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 OfflineMethod = Literal["offline", "off", "rules", "learned"]
-ModelMethod = Literal["single_pass", "agentic", "on"]
+ModelMethod = Literal[
+    "single_pass", "agentic", "on", "all_at_once", "step_by_step", "binary_search"
+]
 
 # Name that users write → method. `rules` needs no training, `learned` is the shipped detector
-# alone, `offline` is both; the others call a model.
+# alone, `offline` is both; the others call a model, the last three only to name the decisive step.
 METHODS: dict[OfflineMethod | ModelMethod, str] = {
     "offline": "offline",
     "off": "offline",
@@ -38,9 +40,12 @@ METHODS: dict[OfflineMethod | ModelMethod, str] = {
     "single_pass": "single_pass",
     "agentic": "agentic",
     "on": "agentic",
+    "all_at_once": "all_at_once",
+    "step_by_step": "step_by_step",
+    "binary_search": "binary_search",
 }
 
-_CALL_A_MODEL = ("single_pass", "agentic")
+_CALL_A_MODEL = ("single_pass", "agentic", "all_at_once", "step_by_step", "binary_search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class ModelOptions(TypedDict, total=False):
     """Options of the methods that call a model; the budget is for one trace."""
 
     prompt_version: str
-    """The shipped prompt to use."""
+    """The shipped prompt to use, or the path of a text file."""
     evidence: Literal["strict", "off"]
     """Whether quotes must appear verbatim in their span."""
     leads: Literal["none", "offline"]
@@ -81,6 +86,12 @@ class ModelOptions(TypedDict, total=False):
     """Seconds."""
     parallel: int
     """Calls at a time."""
+    reasoning_effort: str | None
+    """Effort of models that reason: minimal, low, medium or high."""
+    agents: int
+    """Parts of a trace that `agentic` investigates at most."""
+    chunk: int
+    """Spans of a part, until there are that many parts."""
 
 
 @overload
@@ -121,7 +132,13 @@ async def adiagnose(
         return diagnose_offline(trace, method, evidence)
     from proctor.diagnose.llm import detector
 
-    look = detector.agentic if _method(method) == "agentic" else detector.single_pass
+    look = {
+        "single_pass": detector.single_pass,
+        "agentic": detector.agentic,
+        "all_at_once": detector.all_at_once,
+        "step_by_step": detector.step_by_step,
+        "binary_search": detector.binary_search,
+    }[_method(method)]
     offline = diagnose_offline(trace, "offline", evidence)
     return await look(trace, how or detector_options(None), offline)
 
@@ -139,7 +156,7 @@ def diagnose_offline(
     from proctor.diagnose._steps import read_steps
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.quotes import scores_of
-    from proctor.diagnose.rules import EVIDENCE, RULES, apply_rules
+    from proctor.diagnose.rules import EVIDENCE, RULES, apply_rules, remaining_failures
 
     chosen = _method(method)
     started = perf_counter()
@@ -170,6 +187,7 @@ def diagnose_offline(
     if values is None and chosen != "learned":
         started = perf_counter()
         findings += apply_rules(steps, EVIDENCE)
+        findings += remaining_failures(steps, findings)
         seconds["evidence"] = perf_counter() - started
     if evidence is not None:
         from proctor.diagnose.evidence import check_findings, quality_findings, recording_findings

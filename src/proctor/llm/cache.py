@@ -70,6 +70,8 @@ def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
         "max_tokens": request.max_tokens,
         "seed": request.seed,
     }
+    if request.reasoning_effort is not None:
+        inputs["reasoning_effort"] = request.reasoning_effort
     return hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()
 
 

@@ -36,7 +36,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a model.
 
     `schema` requests a JSON object of that shape; models that cannot enforce one get it in the
-    prompt, so callers still validate the text. `timeout` is in seconds for the whole call.
+    prompt, so callers still validate the text. `timeout` is in seconds for the whole call;
+    `reasoning_effort` is minimal, low, medium or high, for models that reason.
     """
 
     messages: tuple[Message, ...]
@@ -46,6 +47,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     seed: int | None = None
     timeout: float | None = 120.0
+    reasoning_effort: str | None = None
 
     @classmethod
     def of(cls, text: str, *, system: str | None = None, **rest: Any) -> ChatRequest:

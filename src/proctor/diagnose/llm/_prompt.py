@@ -78,13 +78,18 @@ def prompt_texts() -> Mapping[str, Any]:
     return yaml.safe_load(text)
 
 
-def single_pass(trace_text: str, hints: Sequence[Finding], version: str) -> ChatRequest:
-    """Build the single-pass prompt."""
-    parts = [
+def single_pass(
+    trace_text: str, hints: Sequence[Finding], version: str, custom: str = ""
+) -> ChatRequest:
+    """Build the single-pass prompt; custom text replaces our instructions, not the data."""
+    shipped = [
         _taxonomy(version),
         f"Where:\n{prompt_texts()['location_rules']}",
         f"Scores:\n{prompt_texts()['score_guide']}",
         *([prompt_texts()["examples"]] if version != "v1" else []),
+    ]
+    parts = [
+        *([_filled(custom)] if custom else shipped),
         _leads(hints),
         _fenced("TRACE", trace_text),
         prompt_texts()["ask_whole"],
@@ -103,12 +108,19 @@ def profile(overview: str, hints: Sequence[Finding]) -> ChatRequest:
 
 
 def investigate(
-    part: str, known: str, hints: Sequence[Finding], number: int, of: int, version: str
+    part: str,
+    known: str,
+    hints: Sequence[Finding],
+    number: int,
+    of: int,
+    version: str,
+    *,
+    custom: str = "",
 ) -> ChatRequest:
     """Build the second prompt: one part of the trace in detail."""
+    shipped = [_taxonomy(version), f"Where:\n{prompt_texts()['location_rules']}"]
     parts = [
-        _taxonomy(version),
-        f"Where:\n{prompt_texts()['location_rules']}",
+        *([_filled(custom)] if custom else shipped),
         _leads(hints),
         _fenced("PROFILE", known),
         _fenced(f"PART {number} OF {of}", part),
@@ -130,6 +142,53 @@ def synthesise(known: str, candidates: Sequence[Finding]) -> ChatRequest:
         prompt_texts()["ask_choice"],
     ]
     return _request(parts, CHOICE_SHAPE)
+
+
+STEP_SHAPE = _object(agent={"type": "string"}, step={"type": "integer"}, reason={"type": "string"})
+VERDICT_SHAPE = _object(error={"type": "boolean"}, reason={"type": "string"})
+HALF_SHAPE = _object(
+    half={"type": "string", "enum": ["first", "second"]}, reason={"type": "string"}
+)
+
+_FAILED_RUN = (
+    "The agents below failed their task. The decisive error is the earliest step that, done right, "
+    "would have let them succeed."
+)
+
+
+def name_step(log: str, question: str, custom: str = "") -> ChatRequest:
+    """Build the prompt that names the decisive step of a whole log."""
+    ask = "Reply with the agent, the number of the step, and the reason."
+    return _request([custom or _FAILED_RUN, *_log(question, log), ask], STEP_SHAPE)
+
+
+def judge_step(log: str, question: str, step: int, custom: str = "") -> ChatRequest:
+    """Build the prompt that says whether the last step of a log is the decisive error."""
+    ask = (
+        f"Is step {step}, the last one shown, an error that could lead to the wrong outcome? Reply "
+        "with error and reason."
+    )
+    return _request([custom or _FAILED_RUN, *_log(question, log), ask], VERDICT_SHAPE)
+
+
+def choose_half(
+    log: str, question: str, first: tuple[int, int], second: tuple[int, int], custom: str = ""
+) -> ChatRequest:
+    """Build the prompt that says in which half of a range the decisive error is."""
+    ask = (
+        f"Is the decisive error in the first half (steps {first[0]} to {first[1]}) or in the "
+        f"second half (steps {second[0]} to {second[1]})? Reply with half and reason."
+    )
+    return _request([custom or _FAILED_RUN, *_log(question, log), ask], HALF_SHAPE)
+
+
+def _log(question: str, log: str) -> list[str]:
+    return [_fenced("TASK", question or "(not recorded)"), _fenced("STEPS", log)]
+
+
+def _filled(custom: str) -> str:
+    """Return a custom text; `{taxonomy}` in it becomes the list of kinds of error."""
+    return custom.replace("{taxonomy}", _taxonomy("v2"))
 
 
 def repair(request: ChatRequest, reply: str, problem: str) -> ChatRequest:

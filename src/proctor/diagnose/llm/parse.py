@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.diagnose.finding import Finding, Impact, Score
@@ -44,6 +46,7 @@ CONFIDENCE = {Impact.HIGH: 0.7, Impact.MEDIUM: 0.6, Impact.LOW: 0.5}
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _ID = re.compile(r"[\w.:-]+")
+_WORDS = re.compile(r"\w+")
 
 
 def without_trailing_commas(text: str) -> str:
@@ -57,14 +60,18 @@ class Cleaned:
 
     findings: list[Finding] = field(default_factory=list[Finding])
     dropped: Counter[str] = field(default_factory=Counter[str])
+    repaired: Counter[str] = field(default_factory=Counter[str])
     cut: bool = False
     """Whether the reply ended in the middle of its list."""
 
     def notes(self) -> list[str]:
-        """Describe what was dropped."""
+        """Describe what was dropped, and what was repaired."""
         cut = ["the model's reply was cut off: more may be missing"] if self.cut else []
         dropped = [f"{n} of the model's findings dropped: {why}" for why, n in self.dropped.items()]
-        return cut + dropped
+        repaired = [
+            f"{n} of the model's findings repaired: {why}" for why, n in self.repaired.items()
+        ]
+        return cut + dropped + repaired
 
 
 def json_in(text: str) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def read_findings(
         cleaned.dropped[f"beyond the first {MAX_FINDINGS}"] = more
     for entry in entries[:MAX_FINDINGS]:
         try:
-            finding = _finding(entry, spans, evidence, detector)
+            finding = _finding(entry, spans, evidence, detector, cleaned.repaired)
         except ValueError as error:
             cleaned.dropped[str(error)] += 1
             continue
@@ -160,7 +167,13 @@ def read_findings(
     return cleaned
 
 
-def _finding(entry: Any, spans: Mapping[str, Span], evidence: Evidence, detector: str) -> Finding:
+def _finding(
+    entry: Any,
+    spans: Mapping[str, Span],
+    evidence: Evidence,
+    detector: str,
+    repaired: Counter[str],
+) -> Finding:
     """Return one entry of a reply as a finding; ValueError says why it is dropped."""
     if not isinstance(entry, dict):
         raise ValueError("not an object")
@@ -174,7 +187,12 @@ def _finding(entry: Any, spans: Mapping[str, Span], evidence: Evidence, detector
         raise ValueError("a span that is not in the trace")
     shown = passage[:MAX_QUOTE] if evidence == "off" else verified(span, passage)
     if not shown and evidence == "strict":
-        raise ValueError("a quote that is not in its span")
+        shown = nearest_quote(span, passage)
+        if not shown:
+            raise ValueError("a quote that is not in its span")
+        repaired["a quote that was paraphrased"] += 1
+    if span.span_id not in str(said.get("location") or ""):
+        repaired["a span id that was written differently"] += 1
     stated = str(said.get("impact") or "").strip().upper()
     impact = Impact(stated) if stated in Impact.__members__ else Impact.MEDIUM
     return Finding(
@@ -195,10 +213,13 @@ def _located(said: str, passage: str, spans: Mapping[str, Span]) -> Span | None:
     text = said.strip().strip("`'\"")
     if text in spans:
         return spans[text]
-    # Models write words or quotes around an id.
+    # Models write words or quotes around an id, and change its case.
+    by_fold = {span_id.casefold(): span for span_id, span in spans.items()}
     for token in _ID.findall(text):
         if token in spans:
             return spans[token]
+        if len(by_fold) == len(spans) and token.casefold() in by_fold:
+            return by_fold[token.casefold()]
     if len(text) >= 6:  # shorter beginnings fit by chance
         close = [span for span_id, span in spans.items() if span_id.startswith(text)]
         if len(close) == 1:
@@ -226,6 +247,42 @@ def verified(span: Span, passage: str) -> str:
     for text in span_texts(span):
         if (found := pattern.search(text)) is not None:
             return found.group()
+    return ""
+
+
+# Share of a quote's words that must be in the span, in order, for it to count as paraphrased.
+PARAPHRASED = 0.75
+
+# Words of a span that are searched for a paraphrased quote.
+MAX_WORDS = 20_000
+
+
+def nearest_quote(span: Span, passage: str) -> str:
+    """Return the text of the span that a quote paraphrases lightly; empty when there is none.
+
+    A few words may be changed, added or left out; most must be there, close together, in order.
+    """
+    wanted = [word.casefold() for word in _WORDS.findall(passage[:MAX_QUOTE])]
+    if len(wanted) < 4:
+        return ""
+    for text in span_texts(span):
+        found = list(islice(_WORDS.finditer(text), MAX_WORDS))
+        words = [match.group().casefold() for match in found]
+        rarest = set(wanted)
+        starts = [n for n, word in enumerate(words) if word in rarest]
+        best, place = 0.0, 0
+        for start in dict.fromkeys(max(0, n - k) for n in starts[:400] for k in (0, 1)):
+            window = words[start : start + len(wanted) + 2]
+            # Cheap bound first: common words, whatever their order.
+            if len(rarest & set(window)) < PARAPHRASED * len(rarest):
+                continue
+            blocks = SequenceMatcher(None, wanted, window, autojunk=False).get_matching_blocks()
+            share = sum(block.size for block in blocks) / len(wanted)
+            if share > best:
+                best, place = share, start
+        if best >= PARAPHRASED:
+            last = min(len(found), place + len(wanted)) - 1
+            return text[found[place].start() : found[last].end()][:MAX_QUOTE].strip()
     return ""
 
 

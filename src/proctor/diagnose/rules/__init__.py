@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.finding import Finding
+from proctor.diagnose.finding import Finding, Impact
 from proctor.diagnose.quotes import quote
 from proctor.diagnose.rules import _behaviour, _failures, claims
 from proctor.diagnose.rules._base import Rule, RuleHit
@@ -83,4 +83,24 @@ def apply_rules(steps: Steps, rules: Iterable[Rule]) -> list[Finding]:
     return sorted(best.values(), key=lambda f: (order[f.location], f.category))
 
 
-__all__ = ["EVIDENCE", "RULES", "Rule", "RuleHit", "apply_rules", "heard"]
+def remaining_failures(steps: Steps, findings: Iterable[Finding]) -> list[Finding]:
+    """Return the failed spans at which nothing was found: the trace recovered from them, or they
+    repeat. They are of little confidence: a retry that works is no error.
+    """
+    known = {finding.location for finding in findings}
+    return [
+        Finding(
+            category=category,
+            location=span.span_id,
+            evidence=quote(span, span.error_message or ""),
+            description=description,
+            impact=Impact.LOW,
+            confidence=0.2,
+            detector="rule:failed_span",
+        )
+        for span, category, description in _failures.failed_spans(steps)
+        if span.span_id not in known
+    ]
+
+
+__all__ = ["EVIDENCE", "RULES", "Rule", "RuleHit", "apply_rules", "heard", "remaining_failures"]

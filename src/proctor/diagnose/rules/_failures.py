@@ -409,10 +409,15 @@ _CALLS = (SpanKind.LLM, SpanKind.TOOL)
 def _crashed(steps: Steps) -> Iterator[Span]:
     """Return failed spans that are no model or tool call, and whose failure nothing inside shows.
 
-    The failure of a chain around a model call is the failure of that step, which was looked at.
+    The failure of a chain around a model call is the failure of that step, if a rule knows it.
     """
     failures = _spans_around(steps, lambda span: span.failed or http_status(span) >= SERVER_ERROR)
-    covered = {step.span.parent_id for step in steps.steps if step.failure}
+    others = (_MALFORMED, _CODE, _EMPTY, _MISSING)
+    covered = {
+        step.span.parent_id
+        for step in steps.steps
+        if _fault(step.failure) or any(pattern.search(step.failure) for pattern in others)
+    }
     for span in steps.trace.index.spans:
         if span.kind in _CALLS or span.span_id in failures or span.span_id in covered:
             continue
@@ -486,6 +491,17 @@ _OWN_EXCEPTION = re.compile(
     r"|IndexError|NameError|UnboundLocalError|RecursionError|NotImplementedError|ValueError"
     r"|OverflowError|StopIteration|LookupError|ArithmeticError)\b"
 )
+
+
+def failed_spans(steps: Steps) -> Iterator[tuple[Span, Category, str]]:
+    """Yield every failed span, the innermost of nested ones, with the kind of its error."""
+    around = _spans_around(steps, lambda span: span.failed)
+    for span in steps.trace.index.spans:
+        if span.failed and span.span_id not in around:
+            outcome = _outcome(span)
+            fault = _fault(outcome.text)
+            kind = fault.category if fault is not None else _kind(outcome)
+            yield span, kind, f"{span.name!r} fails, and later steps go on: {_line(outcome.text)}"
 
 
 def _kind(outcome: SpanOutcome) -> Category:

@@ -121,8 +121,12 @@ class _Claims:
         for earlier in self.steps.acts:
             if earlier is act:
                 break
+            # A call whose result was not recorded may have returned anything.
             found.results += [
-                (earlier, tool, result_of(tool)) for tool in earlier.tools if tool is not act.span
+                (earlier, tool, result_of(tool))
+                for tool in earlier.tools
+                if tool is not act.span
+                and (tool.failed or tool.tool_output is not None or tool.documents)
             ]
         if not found.results:
             # Only the model client was instrumented: results are in the messages.
@@ -169,7 +173,7 @@ def is_empty(text: str) -> bool:
 def _holds_nothing(value: Any) -> bool:
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
-        lists = [entry for entry in entries.values() if isinstance(entry, list)]
+        lists = [cast("list[Any]", entry) for entry in entries.values() if isinstance(entry, list)]
         counts = [
             entry for key, entry in entries.items() if key in ("count", "total", "total_results")
         ]
@@ -216,7 +220,12 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
             causes=(tool,),
         )
         return
-    numbers = [n for n in numbers if not _derivable(n, act.text, evidence)]
+    numbers = [
+        n
+        for n in numbers
+        if not any(n.text in identifier for identifier in identifiers)
+        and not _derivable(n, act.text, evidence)
+    ]
     values = list(dict.fromkeys([*identifiers, *(claim.text for claim in numbers)]))
     if not full:
         values = list(dict.fromkeys([*values, *(claim.text for claim in names)]))

@@ -76,6 +76,8 @@ class LiteModel(NamedModel):
             "drop_params": True,  # models without a seed parameter are called without it
             "api_base": self._base_url,
         }
+        if request.reasoning_effort is not None:
+            options["reasoning_effort"] = request.reasoning_effort
         key = key_from(self._api_key_env, self.name)
         if key is not None or self._base_url is not None:
             # As in `get_model`: the provider's standard key is not sent to a custom endpoint.

@@ -261,6 +261,8 @@ def to_messages(request: ChatRequest) -> list[ModelMessage]:
 def _settings(request: ChatRequest) -> ModelSettings:
     names = ("temperature", "max_tokens", "seed", "timeout")
     given = {name: value for name in names if (value := getattr(request, name)) is not None}
+    if request.reasoning_effort is not None:
+        given["thinking"] = request.reasoning_effort
     # The caller decides about retries.
     return cast("ModelSettings", {"max_retries": 0, **given})
 

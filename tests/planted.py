@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - wordings on one line each
 """Made-up failures with a known cause, built from a seed: several designs of agents, many wordings.
 
 Every failure has one planted cause: the agent and the number of the step. Half of the causes are
@@ -114,7 +115,7 @@ class Chat:
 
     def say(self, role: str, *texts: str, name: str | None = None, cause: bool = False) -> None:
         if cause:
-            speaker = name or role.split(" (")[0]
+            speaker = name or role.split(" (", maxsplit=1)[0]
             self.cause = (speaker, len(self.history))
         message = {"role": role, "content": self.story.pick(*texts)}
         self.history.append(message if name is None else {**message, "name": name})
@@ -407,8 +408,7 @@ class Spans:
         self.clock += 2
 
     def trace(self) -> Trace:
-        made = trace(*self.spans, query=self.spans[0].input, response=self.spans[0].output)
-        return made
+        return trace(*self.spans, query=self.spans[0].input, response=self.spans[0].output)
 
 
 def lookup(story: Story) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -416,7 +416,7 @@ def lookup(story: Story) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return arguments, [{"year": story.year, story.thing: story.true, "source": f"S-{story.true}7"}]
 
 
-def single(story: Story, fault: str, rng: random.Random) -> Spans:  # noqa: C901, PLR0912, PLR0915
+def single(story: Story, fault: str, rng: random.Random) -> Spans:
     """One agent with tools."""
     arguments, rows = lookup(story)
     tool = rng.choice(("query_figures", "lookup_total", "get_statistics"))

@@ -1,0 +1,307 @@
+"""The decisive step: planted causes, evidence of trials, contrast with passing trials."""
+
+import json
+import math
+from itertools import product
+from pathlib import Path
+
+import planted
+import pytest
+from click.testing import CliRunner
+from planted import Planted
+from scipy import stats as scipy_stats
+from spans import span, trace
+
+import proctor
+from proctor.checks.base import CheckResult, CheckStatus, Layer
+from proctor.cli.diagnose import diagnose as command
+from proctor.diagnose.contrast import Trajectories
+from proctor.diagnose.finding import SHOWN_FROM, Impact
+from proctor.diagnose.methods import TrialEvidence, diagnose_offline
+from proctor.diagnose.taxonomy import Category
+from proctor.llm import MockLLM
+from proctor.stats.ranking import fisher_exact
+from proctor.trace import SpanKind, SpanStatus, Trace
+from proctor.trace.export import save_traces
+from proctor.trace.model import Message
+
+
+def position_rule(one: Planted) -> tuple[str, int]:
+    """The first turn of a worker that is neither orchestrator nor terminal: what to beat."""
+    for item in one.trace.index.spans[1:]:
+        name = item.agent_name or one.trace.index.spans[0].name
+        if item.kind == SpanKind.LLM and not any(
+            word in name.lower() for word in ("orchestrator", "terminal", "planner", "editor")
+        ):
+            return name, item.attributes.get("message.index", 1)
+    return "", -1
+
+
+def test_planted_causes() -> None:
+    """R-G8: of made-up failures of six designs the decisive step is named, half of them late, where
+    the first worker is not to blame; in clean traces next to nothing is harmful."""
+    found = list(planted.failures(4))
+    assert len(found) >= 60
+    assert 0.4 <= sum(one.late for one in found) / len(found) <= 0.6
+    agent = step = near = by_position = 0
+    missed: list[str] = []
+    for one in found:
+        cause = diagnose_offline(one.trace).decisive
+        by_position += position_rule(one) == (one.agent, one.step)
+        if cause is None:
+            missed.append(one.name)
+            continue
+        agent += cause.agent == one.agent
+        step += cause.step == one.step
+        near += abs(cause.step - one.step) <= 1
+        assert one.trace.node(cause.location) is not None
+        if cause.step != one.step:
+            missed.append(f"{one.name}: {cause.agent} {cause.step}, not {one.agent} {one.step}")
+    n = len(found)
+    assert agent >= 0.8 * n, missed
+    assert step >= 0.6 * n, missed
+    assert near >= 0.75 * n, missed
+    assert step > 1.5 * by_position, "no better than position"
+    clean = list(planted.clean(20))
+    harmful = [
+        one.name
+        for one in clean
+        if any(f.impact is Impact.HIGH for f in diagnose_offline(one.trace).findings)
+    ]
+    assert len(harmful) <= 0.02 * len(clean), harmful
+
+
+def test_unknown_instead_of_perfect() -> None:
+    """R-G8: where no competent detector looked there are no scores, and the notes say so; one act
+    is one finding, and every finding has its agent and step."""
+    for one in planted.failures(1, seed=3):
+        found = diagnose_offline(one.trace)
+        assert found.scores == {}
+        assert found.overall is None
+        assert found.method == "rules"
+        assert any(note.startswith("scores: unknown") for note in found.notes)
+        places = [finding.location for finding in found.findings]
+        assert len(places) == len(set(places))
+        assert all(f.step is not None for f in found.shown)
+        assert all(f.evidence not in ("None", "null") for f in found.findings)
+
+
+def invoices(*, searches: int = 8) -> Trace:
+    """The example of the documentation: empty searches, then an invented invoice."""
+    asked = "Which invoice did Meyer Ltd. receive in March?"
+    spans = [span("root", end=999, kind=SpanKind.AGENT, name="assistant", agent_name="assistant")]
+    messages = [Message("system", "You answer questions about invoices."), Message("user", asked)]
+    for n in range(searches):
+        spans += [
+            span(f"m{n}", "root", start=4 * n + 1, end=1, kind=SpanKind.LLM,
+                 input_messages=tuple(messages), output_messages=(Message("assistant", ""),)),
+            span(f"t{n}", "root", start=4 * n + 3, end=1, kind=SpanKind.TOOL,
+                 tool_name="search_invoices", tool_input={"name": "Meyer"}, tool_output=[]),
+        ]  # fmt: skip
+        messages.append(Message("tool", "[]"))
+    answer = "The invoice is INV-20316 over 4,870.00 EUR."
+    spans.append(
+        span("last", "root", start=99, end=1, kind=SpanKind.LLM, input_messages=tuple(messages),
+             output_messages=(Message("assistant", answer),))
+    )  # fmt: skip
+    return trace(*spans, query=asked, response=answer)
+
+
+def test_the_example_reads_as_promised(tmp_path: Path) -> None:
+    """R-G8: the first line says where to start, then why, what led to it, and what looked."""
+    path = tmp_path / "t.jsonl"
+    save_traces([invoices()], path, "jsonl")
+    shown = CliRunner().invoke(command, [str(path)]).output.splitlines()
+    (start,) = (n for n, text in enumerate(shown) if text.startswith("START HERE"))
+    assert "step 9, agent assistant, span last: states INV-20316, 4,870.00 EUR" in shown[start]
+    assert "neither value occurs in any tool result (8 × search_invoices → [])" in shown[start + 1]
+    rest = "\n".join(shown[start:])
+    assert "caused by  steps 1–8: the same call with the same arguments, always []" in rest
+    assert (
+        "looked at by: rules; learned detector: not applicable to this kind of trace; "
+        "scores: unknown" in rest
+    )
+    assert "5.0 of 5" not in rest
+
+
+def test_what_is_uncertain_is_hidden(tmp_path: Path) -> None:
+    """R-G8: findings below 25 % are counted, and shown with --all."""
+    retried = trace(
+        span("root", end=99, kind=SpanKind.AGENT),
+        span("a", "root", start=1, kind=SpanKind.TOOL, tool_name="get", status=SpanStatus.ERROR,
+             error_message="HTTP 503 Service Unavailable"),
+        span("b", "root", start=20, kind=SpanKind.TOOL, tool_name="get", tool_output="fine"),
+    )  # fmt: skip
+    (found,) = diagnose_offline(retried).findings
+    assert (found.location, found.category) == ("a", Category.SERVICE)
+    assert found.confidence < SHOWN_FROM
+    path = tmp_path / "t.jsonl"
+    save_traces([retried], path, "jsonl")
+    assert "1 below 25 % hidden (--all)" in CliRunner().invoke(command, [str(path)]).output
+    assert "Service Errors at a" in CliRunner().invoke(command, [str(path), "--all"]).output
+    least = json.loads(CliRunner().invoke(command, [str(path), "--format", "json"]).output)
+    assert (least["errors"], least["hidden"]) == ([], 1)
+
+
+@pytest.mark.parametrize("kind", [SpanKind.OTHER, SpanKind.CHAIN, SpanKind.GUARDRAIL])
+def test_failed_spans_of_every_kind(kind: SpanKind) -> None:
+    """R-G8: a failure is reported whatever its span is called, also as a status alone; an exception
+    of the program itself is no service error."""
+    inside = span("m", "x", start=2, end=1, kind=SpanKind.LLM,
+                  output_messages=(Message("assistant", "fine"),))  # fmt: skip
+    for error, category in (
+        ("HTTP 503 Service Unavailable", Category.SERVICE),
+        ("KeyError: 'total'", Category.TOOL_DEFINITION),
+        ("ZeroDivisionError: division by zero", Category.TOOL_DEFINITION),
+        ("AssertionError", Category.TOOL_DEFINITION),
+    ):
+        failed = span("x", end=50, kind=kind, status=SpanStatus.ERROR, error_message=error)
+        found = diagnose_offline(trace(failed, inside)).findings
+        # Of a chain around a model call it is the failure of that call.
+        place = "m" if kind is SpanKind.CHAIN and category is Category.SERVICE else "x"
+        assert [(f.location, f.category) for f in found if f.impact is not Impact.LOW] == [
+            (place, category)
+        ], error
+    status = span("x", end=50, kind=kind, attributes={"http.response.status_code": 503})
+    assert [f.category for f in diagnose_offline(trace(status)).findings] == [Category.SERVICE]
+
+
+def test_a_repeated_call_is_judged_by_itself() -> None:
+    """R-G8: a search that works is not reported as failing because another call of its turn
+    fails."""
+    spans = [span("root", end=999, kind=SpanKind.AGENT)]
+    for n in range(3):
+        at = 10 * n
+        calls = (Message("assistant", "look", ()),)
+        spans += [
+            span(f"m{n}", "root", start=at + 1, end=1, kind=SpanKind.LLM, output_messages=calls),
+            span(f"s{n}", "root", start=at + 3, end=1, kind=SpanKind.TOOL, tool_name="search",
+                 tool_input={"q": "boat"}, tool_output="the Vasa"),
+            span(f"w{n}", "root", start=at + 5, end=1, kind=SpanKind.TOOL, tool_name="write",
+                 tool_input={"f": "a"}, status=SpanStatus.ERROR, error_message="disk locked"),
+        ]  # fmt: skip
+    found = diagnose_offline(trace(*spans)).findings
+    repeated = [f for f in found if Category.RESOURCE_ABUSE in (f.category, *f.also)]
+    assert {f.location for f in repeated} == {"w2"}
+
+
+def test_evidence_of_the_trial() -> None:
+    """R-G8: failed checks, with the reason of a judge, and what a cassette did not know are
+    findings at their spans; passed checks are none."""
+    done = trace(
+        span("root", end=99, kind=SpanKind.AGENT, name="clerk"),
+        span("a", "root", start=1, kind=SpanKind.TOOL, tool_name="cancel_order"),
+        query="Where is it?",
+        response="It is cancelled.",
+    )
+    checks = [
+        CheckResult(id="forbidden_tools", check="forbidden_tools", layer=Layer.PATH, passed=False,
+                    reason="forbidden: cancel_order", span_ids=("a",), blocking=True),
+        CheckResult(id="tone", check="llm_judge", passed=False, reason="rude to the customer",
+                    method="judge:m"),
+        CheckResult(id="fine", check="contains", passed=True),
+        CheckResult(id="max_tool_calls", check="max_tool_calls", layer=Layer.PATH,
+                    status=CheckStatus.WARN, score=0.0, reason="too many", span_ids=("a",)),
+    ]  # fmt: skip
+    found = diagnose_offline(done, evidence=TrialEvidence(checks=checks))
+    assert found.looked == ("rules", "checks")
+    assert found.decisive is not None
+    assert (found.decisive.location, found.decisive.agent) == ("a", "clerk")
+    assert "calls cancel_order" in found.decisive.what
+    judged = next(f for f in found.findings if "check:tone" in f.detector)
+    assert judged.location == "root"
+    assert "rude to the customer" in judged.description
+    assert judged.caused_by == ("a",)
+    missed = "CassetteMiss: no recorded answer for POST /v1/chat"
+    lost = diagnose_offline(done, evidence=TrialEvidence(error=missed))
+    assert [f.detector for f in lost.findings] == ["recording"]
+
+
+def test_fisher_exact() -> None:
+    """R-G9: the test agrees with another implementation on every small table."""
+    for a, b, c, d in product(range(5), repeat=4):
+        if (a + b) * (c + d) * (a + c) * (b + d):
+            wanted = scipy_stats.fisher_exact([[a, b], [c, d]]).pvalue
+            assert math.isclose(fisher_exact(a, b, c, d), wanted, rel_tol=1e-9), (a, b, c, d)
+    assert fisher_exact(6, 1, 0, 9) == pytest.approx(0.000874, abs=1e-5)
+
+
+def reading(policy: str, *, retries: int = 1) -> Trace:
+    tools = [
+        span(f"q{n}", "root", start=n, end=0, kind=SpanKind.TOOL, tool_name="query",
+             tool_input={"order": 7}, tool_output=[{"total": 3}])
+        for n in range(retries)
+    ]  # fmt: skip
+    read = span("p", "root", start=50, end=1, kind=SpanKind.TOOL, tool_name="read_policy",
+                tool_input={"name": policy}, tool_output=f"about {policy}")  # fmt: skip
+    return trace(span("root", end=99, kind=SpanKind.AGENT, name="clerk"), *tools, read,
+                 query="May I?", response="Yes.")  # fmt: skip
+
+
+def test_contrast_with_passing_trials() -> None:
+    """R-G9: the first divergence has its span, its counts, a corrected test, and what the passing
+    trials do instead; what both do is no divergence."""
+    trajectories = Trajectories()
+    for n in range(16):
+        wrong = n < 7
+        policy = "shipping" if wrong and n else "returns"
+        trajectories.add("refund", "clerk", reading(policy, retries=1 + n % 3), passed=not wrong)
+    contrast = trajectories.contrast("refund", "clerk")
+    evidence = TrialEvidence(contrast=contrast.finding, instead=contrast.instead)
+    found = diagnose_offline(reading("shipping"), evidence=evidence)
+    assert found.decisive is not None
+    assert found.decisive.location == "p"
+    said = "6 of 7 failing trials call read_policy with name=shipping, 0 of 9 passing ones"
+    assert said in found.decisive.what
+    assert "corrected" in found.decisive.what
+    assert "not significant" not in found.decisive.what
+    assert found.decisive.instead == "9 of 9 call read_policy with name=returns; 1 of 7 failing do"
+    assert diagnose_offline(reading("returns"), evidence=evidence).decisive is None
+    raw = {d.feature.detail: d for d in contrast.divergences() if d.feature.kind == "argument"}
+    assert "order=7" not in raw, "all trials do that"
+    assert raw["name=shipping"].adjusted >= raw["name=shipping"].p
+
+
+def test_the_demo_names_every_cause(tmp_path: Path) -> None:
+    """R-G8, R-G9: the command that the demo suggests names the true cause of each hard failure."""
+    suite = Path(proctor.__file__).parent / "demo" / "suite.yaml"
+    run = proctor.run(suite, results=tmp_path)
+    done = CliRunner().invoke(command, [str(run.path), "--failed", "--format", "json"])
+    assert done.exit_code == 0, done.output
+    causes = {
+        t["trial"]: t.get("decisive", {}).get("what", "") for t in json.loads(done.output)["trials"]
+    }
+    failed = [trial for trial in run.trials() if not trial.passed]
+    assert failed
+    for trial in failed:
+        held = run.trace(trial)
+        assert held is not None
+        policies = [s.tool_input["name"] for s in held.spans if s.tool_name == "read_policy"]
+        if "cancel_order" in held.tools_used:
+            wanted = "cancel_order"
+        elif "shipping" in policies:
+            wanted = "read_policy with name=shipping"
+        elif "calculate" in held.tools_used:
+            wanted = "calculate returned"
+        else:
+            wanted = "no such order"
+            assert "query_database" in causes[trial.name], causes[trial.name]
+            continue
+        assert wanted in causes[trial.name], trial.name
+    shown = CliRunner().invoke(command, [str(run.path), "--failed"]).output
+    assert shown.count("START HERE") < len(failed), "trials with one cause are one row"
+
+
+def test_notes_of_a_run_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G8: with a server that refuses, a run says that the model gave no answer, and why."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    suite = proctor.Suite(
+        cases=[proctor.Case(input="x", correctness={"expected_in_answer": ["y"]})]
+    )
+    run = proctor.run(suite, agent=lambda _: "z", trials=2, results=tmp_path)
+    with MockLLM([{"error": 401, "times": "forever"}]) as server:
+        args = [str(run.path), "--method", "single_pass", "--model", "openai:m"]
+        done = CliRunner().invoke(command, [*args, "--base-url", server.base_url])
+    assert done.exit_code == 0
+    assert "single_pass gave no answer" in done.output
+    assert "2 of 2 traces" in done.output
