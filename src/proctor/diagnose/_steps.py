@@ -400,7 +400,7 @@ def _read_acts(steps: Steps) -> list[Act]:
     acts.sort(key=lambda act: (act.span.start_ns, trace.index.position[act.span.span_id]))
     last = next((act for act in reversed(acts) if act.span.kind == SpanKind.LLM), None)
     answer = plain(trace.response)
-    given = last is not None and (not answer or last is acts[-1] or answer in last.text)
+    given = last is not None and (not answer or _gives(last, answer))
     if last is not None and given:
         last.answers = True
     elif answer and spans:
@@ -412,6 +412,15 @@ def _read_acts(steps: Steps) -> list[Act]:
         index = act.span.attributes.get(MESSAGE_INDEX)
         act.number = index if isinstance(index, int) else number
     return acts
+
+
+def _gives(act: Act, answer: str) -> bool:
+    """Return whether a model call gives the answer, perhaps in another form."""
+    said = "\n".join([act.text, *(call.arguments for call in act.calls)])
+    if answer in said or (act.text and act.text in answer):
+        return True
+    words = set(re.findall(r"\w+", answer.lower())[:200])
+    return len(words & set(re.findall(r"\w+", said.lower()))) >= 0.5 * len(words)
 
 
 def _notable(span: Span) -> bool:

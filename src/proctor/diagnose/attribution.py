@@ -108,7 +108,8 @@ def placed(steps: Steps, findings: Iterable[Finding]) -> list[Finding]:
             )
         best[finding.location] = first
     order = steps.trace.index.position
-    return sorted(best.values(), key=lambda f: order.get(f.location, 0))
+    # The answer of plain code is on the span around everything: its step comes last.
+    return sorted(best.values(), key=lambda f: (f.step or 0, order.get(f.location, 0)))
 
 
 def linked(findings: Sequence[Finding], cause: RootCause | None) -> list[Finding]:

@@ -267,7 +267,7 @@ def answer_from_nothing(steps: Steps) -> Iterator[RuleHit]:
     errors = [tool for _, tool, _ in evidence.results if failed_result(tool)]
     yield RuleHit(
         act.span,
-        f"gives a definite answer; {_nothing_summary(evidence)}",
+        f"gives a definite answer without any result: {_nothing_summary(evidence)}",
         (_sentence(act.text, 0), act.text),
         Category.TOOL_RELATED if errors else Category.LANGUAGE_ONLY,
         confidence=0.75,
@@ -686,9 +686,12 @@ def _nothing_summary(evidence: _Evidence) -> str:
     return ", ".join(parts)
 
 
+_ENDS = ("\n", ". ")
+
+
 def _sentence(text: str, place: int) -> str:
     """Return the whole sentence around a place, or what a quote can hold of it."""
-    begin = max(text.rfind("\n", 0, place), text.rfind(". ", 0, place) + 1) + 1
+    begin = max(text.rfind(end, 0, place) + len(end) if end in text[:place] else 0 for end in _ENDS)
     ends = [end for end in (text.find("\n", place), text.find(". ", place)) if end >= 0]
     end = min(ends) + 1 if ends else len(text)
     return text[begin:end].strip()
