@@ -313,7 +313,7 @@ ODDS = {
 }
 
 
-class Turn(NamedTuple):
+class ChatTurn(NamedTuple):
     """One message of a group chat, with the part its speaker plays."""
 
     act: Act
@@ -352,7 +352,7 @@ def chat_causes(steps: Steps) -> tuple[RootCause, ...]:
 
 
 def _chat_cause(
-    turns: Sequence[Turn], n: int, shown: Sequence[tuple[str, float]], chance: float
+    turns: Sequence[ChatTurn], n: int, shown: Sequence[tuple[str, float]], chance: float
 ) -> RootCause:
     turn = turns[n]
     reasons = [name for name, weight in sorted(shown, key=lambda s: -s[1]) if weight > 0]
@@ -371,7 +371,7 @@ def _chat_cause(
     )
 
 
-def read_turns(steps: Steps) -> list[Turn]:
+def read_turns(steps: Steps) -> list[ChatTurn]:
     """Return the messages of a group chat with their roles, found by name and by behaviour."""
     acts = steps.acts
     spoken = Counter(act.agent for act in acts)
@@ -400,7 +400,7 @@ def read_turns(steps: Steps) -> list[Turn]:
             rest = [naming[name] / spoken[name] for name in spoken if name != leader]
             if max(rest, default=0.0) < 0.5:
                 roles[leader] = "orchestrator"
-    return [Turn(act, roles[act.agent], _text(act)) for act in acts]
+    return [ChatTurn(act, roles[act.agent], _text(act)) for act in acts]
 
 
 def _text(act: Act) -> str:
@@ -419,7 +419,7 @@ def _figures(text: str) -> set[str]:
 class _Signals:
     """Read what a group chat shows about each of its messages."""
 
-    def __init__(self, turns: Sequence[Turn], query: str) -> None:
+    def __init__(self, turns: Sequence[ChatTurn], query: str) -> None:
         self.turns, self.query = turns, query
         self.shown: list[list[tuple[str, float]]] = [[] for _ in turns]
         first = turns[0].text if turns else ""
