@@ -561,3 +561,15 @@ def make(build: Callable[..., Any], design: str, fault: str, seed: str, *, late:
     found = chat(made.history, story.question) if isinstance(made, Chat) else made.trace()
     agent, step = made.cause
     return Planted(f"{design}: {fault} {seed}", found, agent, step, late)
+
+
+def first_worker(one: Planted) -> tuple[str, int]:
+    """Return what position says: the first turn of a worker, neither orchestrator nor terminal."""
+    for item in one.trace.index.spans[1:]:
+        name = item.agent_name or item.attributes.get("langgraph.node") or "assistant"
+        if item.kind == SpanKind.LLM and not any(
+            word in name.lower()
+            for word in ("orchestrator", "terminal", "planner", "editor", "supervisor", "router")
+        ):
+            return name, item.attributes.get("message.index", 1)
+    return "", -1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,7 +74,56 @@ def page(figures: Figures) -> str:
         parts.append(_aims(figures.cuts, split))
     parts += [_across(figures.across), _categories(figures.cuts), _scores(figures.cuts)]
     parts.append(_calibration(figures.chances, figures.truths))
+    parts.append(_planted())
     return "\n".join(parts)
+
+
+PLANTED = """\
+## The decisive step of made-up failures
+
+Failures with one planted cause, built from a seed by `tests/planted.py`: four designs of group
+chats and two of traces with spans, several faults each, 12 of every fault. They were written by the
+authors of the detector and are easier than real logs; the figures show that it works where position
+says nothing, not how often it is right on your agents. No figure on annotated logs of real
+multi-agent systems is given, because none was available here. "Position" is the rule "first turn of
+a worker that is neither orchestrator nor terminal". Clean traces are of the same designs.
+
+| data | failures | method | agent | exact step | step ±1 |
+|---|---|---|---|---|---|
+"""
+
+
+def _planted() -> str:
+    """Return the figures of the decisive step on made-up failures."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    import planted
+
+    from proctor.diagnose.methods import diagnose_offline
+
+    groups: dict[tuple[str, str], list[tuple[bool, bool, bool]]] = {}
+    for one in planted.failures(12, seed=2026):
+        kind = "group chats" if one.name.split(":")[0] in planted.CHATS else "traces"
+        when = "late cause" if one.late else "early cause"
+        cause = diagnose_offline(one.trace).decisive
+        found = {
+            "offline": ("", -9) if cause is None else (cause.agent, cause.step),
+            "position": planted.first_worker(one),
+        }
+        for method, (agent, step) in found.items():
+            hits = (agent == one.agent, step == one.step, abs(step - one.step) <= 1)
+            groups.setdefault((f"{kind}, {when}", method), []).append(hits)
+    lines = [
+        f"| {data} | {len(hits)} | {method} | "
+        + " | ".join(f"{sum(column) / len(hits):.2f}" for column in zip(*hits, strict=True))
+        + " |"
+        for (data, method), hits in groups.items()
+    ]
+    clean = list(planted.clean(50, seed=2026))
+    harmful = sum(
+        any(f.impact == "HIGH" for f in diagnose_offline(one.trace).findings) for one in clean
+    )
+    note = f"\nClean traces with a finding of HIGH impact: {harmful} of {len(clean)}.\n"
+    return PLANTED + "\n".join(lines) + "\n" + note
 
 
 def _table(cuts: Sequence[Cards], split: str, methods: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 import planted
 import pytest
 from click.testing import CliRunner
-from planted import Planted
 from scipy import stats as scipy_stats
 from spans import span, trace
 
@@ -26,17 +25,6 @@ from proctor.trace.export import save_traces
 from proctor.trace.model import Message
 
 
-def position_rule(one: Planted) -> tuple[str, int]:
-    """The first turn of a worker that is neither orchestrator nor terminal: what to beat."""
-    for item in one.trace.index.spans[1:]:
-        name = item.agent_name or one.trace.index.spans[0].name
-        if item.kind == SpanKind.LLM and not any(
-            word in name.lower() for word in ("orchestrator", "terminal", "planner", "editor")
-        ):
-            return name, item.attributes.get("message.index", 1)
-    return "", -1
-
-
 def test_planted_causes() -> None:
     """R-G8: of made-up failures of six designs the decisive step is named, half of them late, where
     the first worker is not to blame; in clean traces next to nothing is harmful."""
@@ -47,7 +35,7 @@ def test_planted_causes() -> None:
     missed: list[str] = []
     for one in found:
         cause = diagnose_offline(one.trace).decisive
-        by_position += position_rule(one) == (one.agent, one.step)
+        by_position += planted.first_worker(one) == (one.agent, one.step)
         if cause is None:
             missed.append(one.name)
             continue

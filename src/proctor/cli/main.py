@@ -90,6 +90,7 @@ SECTIONS = {
         "diagnose": Entry(
             ".diagnose", "diagnose", "Find what broke in traces, or in the trials of a run."
         ),
+        "case": Entry(".case", "case", "Make a regression case from a failing trial or trace."),
         "trail": Entry(".trail", "trail", "Measure diagnosis against TRAIL's annotations."),
     },
     "Models": {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from proctor.diagnose._steps import plain
 from proctor.diagnose.finding import Finding, Impact
 from proctor.diagnose.learned._classifier import (
     Judges,
@@ -25,6 +26,7 @@ from proctor.diagnose.learned._classifier import (
 from proctor.diagnose.quotes import quote
 from proctor.diagnose.rules import heard
 from proctor.diagnose.taxonomy import Category
+from proctor.sanitize import line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +42,8 @@ CATEGORIES = tuple(Category)
 # half of TRAIL seen from the other below 0.59; traces of other frameworks below 0.7.
 FAMILIAR = 0.7
 
-_SENTENCE = re.compile(r"[^.\n]{20,200}")
+# A whole sentence; an abbreviation or a decimal point does not end it.
+_SENTENCE = re.compile(r"[^\n]{20,230}?(?:[.!?](?=\s|$)|$)", re.MULTILINE)
 
 # Categories that annotators usually mark HIGH: they affect the answer.
 _HIGH = frozenset(
@@ -148,8 +151,7 @@ def judged(
         evidence = rule.evidence if rule else _evidence(row)
         if not evidence:  # an empty span: nothing to point at
             continue
-        what = "This tool call" if row.span is not row.scene.step.span else "This model call"
-        description = f"{what} looks like others marked {category.value}: {category.meaning}"
+        description = f"{_act(row)}. {category.meaning}"
         findings.append(
             Finding(
                 category=category,
@@ -162,6 +164,24 @@ def judged(
             )
         )
     return findings
+
+
+def _act(row: FeatureRow) -> str:
+    """Name what a span does."""
+    step = row.scene.step
+    if row.span is not step.span:
+        arguments = line(plain(row.span.tool_input), 80)
+        return f"Calls {row.span.tool_name or row.span.name}({arguments})"
+    if step.failure:
+        return f"Goes wrong: {line(step.failure, 100)}"
+    if step.answers:
+        return "Hands in the answer"
+    if step.plans:
+        return "Plans"
+    names = list(dict.fromkeys(call.name for call in step.calls))
+    if names:
+        return f"Requests {', '.join(names[:3])}"
+    return "Writes code" if "```" in step.text else "Replies"
 
 
 def _evidence(row: FeatureRow) -> str:

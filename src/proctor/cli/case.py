@@ -1,0 +1,110 @@
+"""`proctor case from`: a regression case from a failing trial or trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from proctor import api
+from proctor.cli._command import Command, CommandGroup
+from proctor.cli._options import option, settings_redactor
+from proctor.errors import EXIT_FAIL, ProctorError
+from proctor.sanitize import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from proctor.checks.base import CheckResult
+    from proctor.trace import Trace
+
+
+@click.group(cls=CommandGroup)
+def case() -> None:
+    """Make cases from what was recorded."""
+
+
+@case.command("from", cls=Command)
+@click.argument("source", metavar="RUN:TRIAL|TRACE")
+@option("--good RUN:TRIAL|TRACE", "A recording that is right; default: a passing trial.")
+@option("--name", "The id of the case; default: from the source.")
+@option(
+    "--out", "The suite to write.", type=click.Path(path_type=Path), default=Path("regression.yaml")
+)
+@click.pass_context
+def from_(ctx: click.Context, source: str, good: str | None, name: str | None, out: Path) -> None:
+    """Write a regression case from a failing trial or trace.
+
+    Checks are proposed from the diagnosis. The case is written only if its checks fail on the
+    failing recording and pass on a good one. The recorded tool results are written beside it, as
+    mock tools of a chat agent.
+
+    Exits with 1 if no check tells the two recordings apart.
+
+    Examples:
+      # from a trial; a passing trial of the same case is the good one
+      proctor case from latest:refund/hasty/0/1
+      # from traces
+      proctor case from failing.json --good right.json --name refund
+    """
+    import yaml
+
+    from proctor.files import write_atomic
+    from proctor.trials.regression_case import regression_case
+
+    failing, checks, passing, stem = _recording(source)
+    right = _recording(good)[0] if good is not None else passing
+    if right is None:
+        raise ProctorError(
+            "there is no good recording to verify the case with",
+            where=source,
+            hint="name one with --good: a trace, or RUN:TRIAL",
+        )
+    try:
+        made = regression_case(failing, right, name=name or stem, checks=checks)
+    except ProctorError as error:
+        click.echo(printable(f"no case written: {error}"), err=True)
+        ctx.exit(EXIT_FAIL)
+    header = "# Written by `proctor case from`; verified on a failing and on a good recording.\n"
+    tools = out.with_suffix(".tools.yaml")
+    text = yaml.safe_dump(made.document, sort_keys=False, allow_unicode=True)
+    write_atomic(out, (header + text).encode())
+    listed = yaml.safe_dump({"tools": made.tools}, sort_keys=False, allow_unicode=True)
+    write_atomic(tools, (header + listed).encode())
+    count = len(made.case["assertions"])
+    click.echo(printable(f"wrote {out}: case {made.case['id']}, {count} verified checks"))
+    click.echo(printable(f"wrote {tools}: {len(made.tools)} mock tools for a chat agent"))
+    for why in made.rejected:
+        click.echo(printable(f"  rejected: {why}"))
+
+
+def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None, str]:
+    """Return a trace, the results of its checks, a passing trial of its case, and a name."""
+    from proctor.runs.find import find_run
+    from proctor.runs.run import Run
+    from proctor.trace.load import load_traces
+
+    redactor = settings_redactor()
+    place, _, wanted = source.rpartition(":")
+    if Path(source).is_file() or not place:
+        found = load_traces(source)
+        if len(found) != 1:
+            raise ProctorError(f"the file holds {len(found)} traces, not one", where=source)
+        return redactor.trace(found[0]), (), None, Path(source).stem
+    run = Run(find_run(place, api.results_root()))
+    trials = list(run.trials())
+    trial = next((one for one in trials if wanted in (one.name, one.trace_id)), None)
+    if trial is None or (trace := run.trace(trial)) is None:
+        names = [one.name for one in trials if not one.passed][:3]
+        raise ProctorError(
+            f"the run has no trial {wanted!r} with a trace",
+            where=place,
+            hint=f"failing trials are {', '.join(names)}" if names else None,
+        )
+    same = sorted(
+        (one for one in trials if one.case == trial.case and one.passed),
+        key=lambda one: one.agent != trial.agent,
+    )
+    passing = next((held for one in same if (held := run.trace(one)) is not None), None)
+    return trace, trial.checks, passing, f"{trial.case}-regression"

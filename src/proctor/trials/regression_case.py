@@ -1,0 +1,187 @@
+"""Turn a failing trial or trace into a regression case that is known to work.
+
+Checks are proposed from the diagnosis (the decisive step, the checks that failed) and from how a
+good trace differs. Each is evaluated on both recordings; only those that fail on the failing one
+and pass on the good one are kept, and without any there is no case. Tool results are recorded as
+mock tools, by arguments, so that the case can be run with a chat agent and without the real tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from proctor.background import run_sync
+from proctor.checks.base import FAILED, CheckContext, CheckResult, CheckStatus
+from proctor.checks.evaluate import evaluate
+from proctor.checks.grounding import quantities
+from proctor.diagnose.methods import TrialEvidence, diagnose_offline
+from proctor.errors import ProctorError
+from proctor.sanitize import json_value
+from proctor.spec.case_checks import checks_of
+from proctor.spec.suite import Case
+from proctor.trace import SpanKind
+
+if TYPE_CHECKING:
+    from proctor.diagnose.finding import Diagnosis
+    from proctor.trace import Span, Trace
+
+# Checks of a trial that can be written again from their result, and the assertion that does so.
+_AGAIN = {
+    "expected_in_answer": "output_contains",
+    "not_in_answer": "output_not_contains",
+    "output_contains": "output_contains",
+    "output_not_contains": "output_not_contains",
+}
+
+# Values of an answer that a check can look for: figures and identifiers, not words.
+_IDENTIFIER = re.compile(r"\b(?=[\w-]*\d)[A-Z]{1,6}[-_#]?\d[\w-]{2,20}\b")
+
+MAX_CHECKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionCase:
+    """A verified case: its YAML data, its mock tools, and which proposals were rejected."""
+
+    case: dict[str, Any]
+    tools: list[dict[str, Any]]
+    diagnosis: Diagnosis
+    rejected: tuple[str, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The suite as YAML data."""
+        return {"version": 1, "cases": [self.case]}
+
+
+def regression_case(
+    failing: Trace, good: Trace, *, name: str, checks: Sequence[CheckResult] = ()
+) -> RegressionCase:
+    """Return a case that fails on the failing trace and passes on the good one.
+
+    `checks` are the results of the failing trial. `ProctorError` says why there is no such case.
+    """
+    found = diagnose_offline(failing, evidence=TrialEvidence(checks=checks) if checks else None)
+    question = failing.query if failing.query is not None else good.query
+    if question is None:
+        raise ProctorError("the trace does not record the input", hint="name another trace")
+    base = {"id": name, "input": json_value(question)}
+    kept: list[dict[str, Any]] = []
+    rejected: list[str] = []
+    seen: list[dict[str, Any]] = []
+    for assertion in proposals(failing, good, found, checks):
+        if assertion in seen:
+            continue
+        seen.append(assertion)
+        case = Case.model_validate({**base, "assertions": [{**assertion, "required": True}]})
+        on_failing, on_good = _status(case, failing), _status(case, good)
+        if on_failing in FAILED and on_good is CheckStatus.PASS:
+            kept.append({**assertion, "required": True})
+        else:
+            rejected.append(
+                f"{_shown(assertion)}: {on_failing.value} on the failing trace, {on_good.value} on "
+                "the good one"
+            )
+        if len(kept) == MAX_CHECKS:
+            break
+    if not kept:
+        tried = f" ({'; '.join(rejected[:3])})" if rejected else ""
+        raise ProctorError(
+            f"no check tells the failing trace from the good one{tried}",
+            hint="name another good trace with --good",
+        )
+    cause = found.decisive
+    about = f"step {cause.step}, {cause.agent}: {cause.what}" if cause is not None else "a failure"
+    case_data = {**base, "description": about[:500], "assertions": kept}
+    Case.model_validate(case_data)
+    return RegressionCase(case_data, mock_tools(good, failing), found, tuple(rejected))
+
+
+def proposals(
+    failing: Trace, good: Trace, found: Diagnosis, checks: Sequence[CheckResult]
+) -> Iterator[dict[str, Any]]:
+    """Yield assertions that may tell the two traces apart, the most specific first."""
+    for check in checks:
+        if check.status is CheckStatus.FAIL and check.expected is not None:
+            expected: Any = check.expected
+            listed = cast("list[str]", expected if isinstance(expected, list) else [expected])
+            if check.check in _AGAIN:
+                for text in listed:
+                    yield {"type": _AGAIN[check.check], "value": text}
+            elif check.check in ("forbidden_tools", "tool_not_called"):
+                for tool in listed:
+                    yield {"type": "tool_not_called", "tool": tool}
+    # The decisive call first, then every other call that the good trace makes differently.
+    cause = found.decisive
+    calls = failing.of_kind(SpanKind.TOOL)
+    for span in sorted(calls, key=lambda span: cause is None or span.span_id != cause.location):
+        yield from _of_call(span, good)
+    for tool in failing.tools_used:
+        if tool not in good.tools_used:
+            yield {"type": "tool_not_called", "tool": tool}
+    for tool in good.tools_used:
+        if tool not in failing.tools_used:
+            yield {"type": "tool_called", "tool": tool}
+    right, wrong = _values(good.response), _values(failing.response)
+    asked = _values(str(failing.query))
+    for value in [value for value in right if value not in wrong and value not in asked]:
+        yield {"type": "output_contains", "value": value}
+    for value in [value for value in wrong if value not in right and value not in asked]:
+        yield {"type": "output_not_contains", "value": value}
+
+
+def _of_call(span: Span, good: Trace) -> Iterator[dict[str, Any]]:
+    """Yield what the good trace passes to the tool that a span calls."""
+    mine = _arguments(span)
+    for call in good.tool_calls:
+        passed: Any = call.arguments
+        if call.name != span.tool_name or not isinstance(passed, Mapping):
+            continue
+        for key, value in cast("Mapping[str, Any]", passed).items():
+            if mine.get(key) != value:
+                yield {"type": "arg_equals", "tool": call.name, "arg": key, "value": value}
+
+
+def _arguments(span: Span) -> dict[str, Any]:
+    value: Any = span.tool_input
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
+
+
+def _values(text: str | None) -> list[str]:
+    """Return the figures and identifiers of an answer, as written."""
+    text = text or ""
+    figures = [text[found.start : found.end] for found in quantities(text)]
+    return list(dict.fromkeys([*_IDENTIFIER.findall(text), *figures]))
+
+
+def _status(case: Case, trace: Trace) -> CheckStatus:
+    context = CheckContext[Any](case=case, trace=trace, answer=trace.response or "")
+    (result,) = run_sync(evaluate(checks_of(case), context))
+    return result.status
+
+
+def _shown(assertion: Mapping[str, Any]) -> str:
+    return " ".join(str(value) for value in assertion.values())
+
+
+def mock_tools(*traces: Trace) -> list[dict[str, Any]]:
+    """Return the recorded tools as mocks of a chat agent: each call's result by its arguments."""
+    tools: dict[str, dict[str, Any]] = {}
+    for trace in traces:
+        for span in trace.of_kind(SpanKind.TOOL):
+            name = re.sub(r"[^A-Za-z0-9_-]", "_", span.tool_name or span.name)[:64]
+            tool = tools.setdefault(
+                name, {"name": name, "error": "this call was not recorded", "when": []}
+            )
+            arguments = json_value(_arguments(span))
+            if any(entry["arguments"] == arguments for entry in tool["when"]):
+                continue
+            if span.failed:
+                reply = {"error": span.error_message or span.error_type or "error"}
+            else:
+                reply = {"reply": json_value(span.tool_output)}
+            tool["when"].append({"arguments": arguments, **reply})
+    return list(tools.values())

@@ -1,0 +1,96 @@
+"""From a failing trial or trace to a verified regression case."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from spans import span, trace
+
+import proctor
+from proctor.agents._chat_tools import ToolConfig
+from proctor.cli.case import case as command
+from proctor.errors import ProctorError
+from proctor.spec import load_suite
+from proctor.trace import SpanKind, Trace
+from proctor.trace.export import save_traces
+from proctor.trials.regression_case import regression_case
+
+SUITE = Path(proctor.__file__).parent / "demo" / "suite.yaml"
+
+
+def answered(policy: str, response: str, *extra: str) -> Trace:
+    tools = [
+        span(f"t{n}", "root", start=n + 5, end=1, kind=SpanKind.TOOL, tool_name=name,
+             tool_input={"number": 7}, tool_output="done")
+        for n, name in enumerate(extra)
+    ]  # fmt: skip
+    return trace(
+        span("root", end=99, kind=SpanKind.AGENT, name="clerk"),
+        span("p", "root", start=1, end=1, kind=SpanKind.TOOL, tool_name="read_policy",
+             tool_input={"name": policy}, tool_output=f"about {policy}"),
+        *tools,
+        query="What do I get back for order 7?",
+        response=response,
+    )  # fmt: skip
+
+
+def test_only_checks_that_tell_them_apart_are_kept() -> None:
+    """R-G11: every check of the case fails on the failing trace and passes on the good one; its
+    tools are mocks by arguments; equal traces give no case."""
+    bad = answered("shipping", "You get 488.80.", "cancel_order")
+    good = answered("returns", "You get 439.92.")
+    made = regression_case(bad, good, name="refund")
+    kinds = [(a["type"], a.get("tool", a.get("value"))) for a in made.case["assertions"]]
+    assert ("arg_equals", "read_policy") in kinds
+    assert ("tool_not_called", "cancel_order") in kinds
+    assert ("output_contains", "439.92") in kinds
+    assert len(kinds) == len(set(kinds))
+    policy = next(tool for tool in made.tools if tool["name"] == "read_policy")
+    assert {"arguments": {"name": "returns"}, "reply": "about returns"} in policy["when"]
+    for tool in made.tools:
+        ToolConfig.model_validate(tool)
+    with pytest.raises(ProctorError, match="no check tells"):
+        regression_case(good, good, name="same")
+
+
+@pytest.mark.slow
+def test_from_a_trial_and_from_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G11: the command takes a trial, with a passing one of its case as the good one, or traces;
+    the case fails again on the failing recording; without a good recording nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    run = proctor.run(SUITE, agents=["hasty"], results=tmp_path / "results")
+    failing = [trial for trial in run.trials() if not trial.passed]
+    assert failing
+    for number, trial in enumerate(failing[:3]):
+        out = tmp_path / f"case{number}.yaml"
+        done = CliRunner().invoke(command, ["from", f"{run.path}:{trial.name}", "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        suite = load_suite(out, need_agent=False)
+        (written,) = suite.cases
+        assert written.id == f"{trial.case}-regression"
+        tools = yaml.safe_load(out.with_suffix(".tools.yaml").read_text())["tools"]
+        assert {tool["name"] for tool in tools} >= {"query_database"} & set(
+            (run.trace(trial) or trace()).tools_used
+        )
+        held = run.trace(trial)
+        assert held is not None
+        held.metadata["case"] = written.id
+        save_traces([held], tmp_path / "failing.jsonl", "jsonl")
+        again = proctor.run(
+            suite, agent={"kind": "replay", "traces": ["failing.jsonl"]}, trials=1,
+            results=tmp_path / "again"
+        )  # fmt: skip
+        assert [one.passed for one in again.trials()] == [False]
+    save_traces([answered("shipping", "You get 488.80.")], tmp_path / "bad.jsonl", "jsonl")
+    save_traces([answered("returns", "You get 439.92.")], tmp_path / "good.jsonl", "jsonl")
+    done = CliRunner().invoke(command, ["from", "bad.jsonl", "--good", "good.jsonl"])
+    assert done.exit_code == 0, done.output
+    assert "439.92" in json.dumps(yaml.safe_load(Path("regression.yaml").read_text()))
+    Path("regression.yaml").unlink()
+    same = CliRunner().invoke(command, ["from", "bad.jsonl", "--good", "bad.jsonl"])
+    assert same.exit_code == 1
+    alone = CliRunner().invoke(command, ["from", "bad.jsonl"])
+    assert "--good" in str(getattr(alone.exception, "hint", alone.output))
+    assert not Path("regression.yaml").exists()
