@@ -28,7 +28,7 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_PIPE_CLOSED = 128 + 13
 """The exit code that shells report for a process ended by SIGPIPE."""
 
-RUNS_TRIALS = frozenset(("test", "run", "rerun", "gate", "baseline", "agent", "schedule"))
+RUNS_TRIALS = frozenset(("test", "run", "ab", "rerun", "gate", "baseline", "agent", "schedule"))
 """Commands that import and run the code of users, which they leave to workers: an agent that ends
 or blocks its process must not decide the exit code of a gate."""
 
@@ -80,6 +80,7 @@ SECTIONS = {
         "compare": Entry(".compare", "compare", "Compare two or more runs or agents."),
         "leaderboard": Entry(".compare", "leaderboard", "Rank agents, with rank ranges."),
         "gate": Entry(".gate", "gate", "Test whether a run is worse than another."),
+        "ab": Entry(".causes", "ab", "Test whether a change of the agent helps."),
         "power": Entry(".gate", "power", "Compute how many cases and trials are needed."),
         "runs": Entry(".runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
     },

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
             "tag": Entry(".runs", "tag", "Tag a run, e.g. as main."),
             "note": Entry(".runs", "note", "Add a note to a run or trial."),
             "verify": Entry(".runs", "verify", "Check that a run is as it was written."),
+            "validity": Entry(
+                ".runs", "validity", "Search a run for cheating and for cases that measure nothing."
+            ),
             "audit": Entry(
                 ".runs", "audit", "Show the log of commands that changed or judged runs."
             ),
@@ -366,6 +369,42 @@ def audit(
         click.echo(f"hint: {hint_among(command, known)}", err=True)
     elif not found:
         click.echo(printable(f"no entries in {root}"))
+
+
+@click.command(cls=Command)
+@click.argument("run")
+@_options.readable_runs_option
+@_options.json_option
+@click.pass_context
+def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
+    """Search a run for cheating agents and for cases that measure nothing.
+
+    Looks for trials that read answers, change the grader, copy from the history of a repository,
+    answer without work or pass with nothing, and for cases that nobody or everybody passes, that
+    better agents fail, that the known solution fails (agents named scripted, oracle or gold) or an
+    agent that does nothing passes (named noop or empty). Each finding is a reason to look. Exits
+    with 1 if there is any.
+
+    Examples:
+      proctor runs validity latest
+    """
+    from proctor.causes.validity import scan_run, shares_of
+
+    report = scan_run(_options.read_run(run, root))
+    if as_json:
+        echo_json(report)
+    else:
+        for finding in report.findings:
+            who = f" {finding.agent}" if finding.agent else ""
+            who += f" trial {finding.trial}" if finding.trial is not None else ""
+            click.echo(printable(f"{finding.kind:24} {finding.case}{who}: {finding.evidence}"))
+        counts = ", ".join(f"{kind} {count}" for kind, count in shares_of(report).items())
+        click.echo(
+            f"{counts or 'no findings'}; searched {report.traces} of {report.trials} trials,"
+            f" {report.cases} cases, {report.agents} agents"
+        )
+    if report.findings:
+        ctx.exit(1)
 
 
 @click.command(cls=Command)

@@ -32,6 +32,7 @@ from proctor.sanitize import line
 from proctor.tables import table
 
 if TYPE_CHECKING:
+    from proctor.causes.ab import ABResult
     from proctor.results.aggregate import GroupRow
     from proctor.results.compare import ArmComparison, Comparison
     from proctor.results.gate import ArmGate, GateResult
@@ -251,6 +252,34 @@ def render_comparison(comparison: Comparison) -> str:
             out.append(f"only in {line(run)}: {', '.join(line(name, 80) for name in names)}")
     out += [f"note: {line(note)}" for note in comparison.notes]
     return "\n".join(out).rstrip()
+
+
+def render_ab(result: ABResult) -> str:
+    """Return an A/B experiment: the verdict, the figures, how it was decided."""
+    colours = {"HELPS": "green", "HURTS": "red"}
+    out = [
+        click.style(result.verdict, fg=colours.get(result.verdict, "yellow"), bold=True)
+        + f": {line(result.reason, 300)}",
+        "",
+        *_compared_pair(result.comparison, 1 - result.looks[-1].alpha),
+        "",
+        f"error rate {result.alpha:g} over {plural(result.planned_looks, 'look')}, set beforehand:",
+        *table(
+            ("trials per case and arm", "difference", "p", "stops below"),
+            [
+                (
+                    str(look.trials),
+                    figures.change("pass_rate", look.difference),
+                    p_text(look.p),
+                    p_text(look.alpha),
+                )
+                for look in result.looks
+            ],
+        ),
+    ]
+    out += [f"change received? {line(str(each), 200)}" for each in result.received]
+    out.append(f"stored in {line(result.run, 200)}")
+    return "\n".join(out)
 
 
 def _all_pairs(comparison: Comparison) -> Iterator[str]:
