@@ -64,7 +64,7 @@ def test_at_most_ten_inline_errors_first():
     assert len(found) == 10
     assert [name for name, _, _ in found[:6]] == ["error"] * 6
     assert found[-1][2] == "5 more messages, 0 of them errors: see the step summary"
-    summary = _github.summary(report(*cases)).decode()
+    summary = _github.summary(render("markdown", report(*cases))).decode()
     assert all(f"w{i}" in summary for i in range(8))
     assert summary.count("FAIL **expected") == 6
 
@@ -106,7 +106,7 @@ def test_console_lines_are_no_commands():
 def test_summary_keeps_within_its_limit():
     """R-Q5: GitHub refuses a summary over 1 MiB, so ours is cut and says so."""
     cases = [case(f"c{i}", "hard_fail", check(reason="r" * 400)) for i in range(3000)]
-    written = _github.summary(report(*cases), taken=1000)
+    written = _github.summary(render("markdown", report(*cases)), taken=1000)
     assert len(written) <= _github.SUMMARY_LIMIT - 1000
     assert written.decode().endswith("a step summary holds at most 1 MiB\n")
-    assert _github.summary(report(*cases), taken=_github.SUMMARY_LIMIT) == b""
+    assert _github.summary(render("markdown", report(*cases)), taken=_github.SUMMARY_LIMIT) == b""

@@ -110,6 +110,22 @@ max_not_judged_option = option(
     "  [default: 0.05]",
     type=click.FloatRange(0, 1),
 )
+margin_option = option(
+    "--margin X",
+    "The smallest drop in pass rate or score that matters: 0.05 is 5 points.",
+    type=PROBABILITY,
+    default=0.05,
+)
+alpha_option = option(
+    "--alpha X",
+    "The significance level: how often an unchanged agent may be called a regression.",
+    # A one-sided test: from 0.5 on, a coin would do as well.
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.05,
+)
+must_pass_option = option(
+    "--must-pass PATTERN", "Cases that may never fail; repeatable.", multiple=True
+)
 agents_option = option(
     "--agent AGENT", "agents", "Override the suite's agent; repeatable.", multiple=True
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +25,8 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("run")
 @option("--against RUN|TAG", "The run to compare with.", required=True)
-@option(
-    "--margin X",
-    "The smallest drop in pass rate or score that matters: 0.05 is 5 points.",
-    type=_options.PROBABILITY,
-    default=0.05,
-)
-@option(
-    "--alpha X",
-    "The significance level: how often an unchanged agent may be called a regression.",
-    # A one-sided test: from 0.5 on, a coin would do as well.
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
-    default=0.05,
-)
+@_options.margin_option
+@_options.alpha_option
 @_options.max_not_judged_option
 @option(
     "--inconclusive",
@@ -53,7 +43,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10),
     default=1,
 )
-@option("--must-pass PATTERN", "Cases that may never fail; repeatable.", multiple=True)
+@_options.must_pass_option
 @_options.estimand_option
 @_options.readable_runs_option
 @_options.quiet_option
@@ -93,6 +83,7 @@ def gate(
     """
     from proctor.report.console_results import render_gate
     from proctor.report.figures import document
+    from proctor.report.outputs import write_gate
     from proctor.runs.folder import address_of
 
     if extend_by is not None and inconclusive != "extend":
@@ -145,6 +136,7 @@ def gate(
                 "INCONCLUSIVE passes by default (exit code 0): --inconclusive fail or extend"
                 " changes that"
             )
+    write_gate(facts, tested, os.environ, to_stderr=as_json)
     # A remote run is only a cached copy here: its gate is logged in the local results folder.
     far = address_of(tested.path)
     _options.record_audit(

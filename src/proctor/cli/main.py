@@ -55,6 +55,11 @@ SECTIONS = {
             ".validate", "validate", "Check suites, experiments, templates and settings."
         ),
         "test": Entry(".test", "test", "Run each case once and check the result."),
+        "ci": Entry(
+            ".ci",
+            "ci",
+            "Run a suite, compare it with the main branch's run, report to the pull request.",
+        ),
         "baseline": Entry(
             ".baseline", "baseline", "Save the agent's traces, and show what changed since."
         ),
@@ -191,7 +196,7 @@ def run(args: Sequence[str]) -> int:
     name = next((each for each in args if not each.startswith("-")), "")
     try:
         # Windows has no fork: there, the code of an agent can end the command with its exit code.
-        if name in RUNS_TRIALS and hasattr(os, "fork"):
+        if (name in RUNS_TRIALS or name == "ci") and hasattr(os, "fork"):
             from proctor.imports import user_code_left_to_workers
 
             with user_code_left_to_workers():

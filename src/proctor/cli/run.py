@@ -397,7 +397,7 @@ def _echo_runs(ended: list[EndedRun], options: SimpleNamespace) -> int:
     from proctor.report import console
     from proctor.report.facts import ReportFacts
     from proctor.report.json_report import render_summary
-    from proctor.report.outputs import plan_outputs, write_outputs
+    from proctor.report.outputs import Output, in_actions, plan_outputs, write_outputs
     from proctor.sanitize import line
 
     # Codes above 2 come from signals. Of the others, 1 (a cell failed) is the more definite result
@@ -426,6 +426,11 @@ def _echo_runs(ended: list[EndedRun], options: SimpleNamespace) -> int:
             echo_report(console.render(facts).rstrip("\n"))
             _echo_workdirs(each.run)
     _echo_documents("runs", documents)
+    if in_actions(os.environ):
+        for each in ended:
+            # The one format that is not asked for: annotations, and the step summary with them.
+            output = Output("github", None, to_stderr=options.as_json)
+            write_outputs(ReportFacts(each.run, signal=each.signal), [output], os.environ)
     return exit_code
 
 

@@ -1,8 +1,8 @@
 """Annotations for GitHub Actions, and the step summary.
 
 Guarantees: at most ten annotations (GitHub shows no more of a kind per step), errors before
-warnings, each at the line of its case; the step summary has everything. No text of an agent can
-start a workflow command.
+warnings, each at the line of its case; the step summary has everything. Where cases ran several
+times, a case has one annotation with its counts. No text of an agent can start a workflow command.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from typing import NamedTuple
 
 from proctor.checks.base import CheckStatus
 from proctor.formatting import plural
-from proctor.report import _markdown
 from proctor.report.facts import ReportFacts, TrialFacts
-from proctor.report.figures import damage_note
+from proctor.report.figures import damage_note, moved_cases, points
+from proctor.results.gate import GateResult
+from proctor.runs.run import Run
+from proctor.runs.summary import Verdict
 from proctor.runs.trial import UNJUDGED, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec.located import SourceLocation
 
 MOST_INLINE = 10
 """GitHub shows no more annotations of a step."""
+
+MOST_REASONS = 3
+"""Failed checks named in the annotation of a case."""
 
 SUMMARY_LIMIT = 1024 * 1024
 """Maximum bytes of a step summary; GitHub refuses a larger one as a whole."""
@@ -46,18 +51,63 @@ def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
         for run in facts.runs
         if run.damaged
     ]
-    found += [each for case in facts.trials for each in _of_trial(case)]
-    found.sort(key=lambda each: each.level != "error")
-    # The last place is for the message that counts the rest.
-    kept = found if len(found) <= MOST_INLINE else found[: MOST_INLINE - 1]
-    environ = os.environ if environ is None else environ
-    lines = [_command(each, environ) for each in kept]
-    if left := len(found) - len(kept):
-        errors = sum(each.level == "error" for each in found[len(kept) :])
-        level = "error" if errors else "warning"
-        more = f"{plural(left, 'more message')}, {errors} of them errors: see the step summary"
-        lines.append(_command(GithubAnnotation(level, facts.title, more, None), environ))
-    return "".join(f"{each}\n" for each in lines)
+    if facts.detailed:
+        found += [each for case in facts.trials for each in _of_trial(case)]
+    else:
+        found += [each for run in facts.runs for each in _of_cells(run)]
+    return _commands(found, facts.title, os.environ if environ is None else environ)
+
+
+def render_gate(result: GateResult, run: Run, environ: Mapping[str, str] | None = None) -> str:
+    """Return the workflow commands of a gate: its verdict, and the cases that got worse."""
+    level = _GATE_LEVELS[result.verdict]
+    found = [GithubAnnotation(level, result.verdict, result.reason, None)]
+    if result.verdict == "REGRESSION":
+        found += [
+            GithubAnnotation(
+                "warning",
+                f"{move.case}: {points(-move.drop)} points",
+                f"{arm.name}: {move.candidate.passes} of {move.candidate.trials} trials passed,"
+                f" {move.baseline.passes} of {move.baseline.trials} in the reference",
+                _place(run, move.case),
+            )
+            for arm in result.arms
+            for move in moved_cases(arm.gate)
+            if move.drop > 0
+        ]
+    return _commands(found, "gate", os.environ if environ is None else environ)
+
+
+_GATE_LEVELS = {
+    "REGRESSION": "error",
+    "NOT COMPARABLE": "error",
+    "INCONCLUSIVE": "warning",
+    "NO REGRESSION": "notice",
+}
+
+
+def _of_cells(run: Run) -> Iterator[GithubAnnotation]:
+    """Yield one annotation for each cell that did not pass, with its most harmful failures."""
+    several = len({cell.agent for cell in run.cells}) > 1
+    for cell in run.cells:
+        if cell.verdict == Verdict.PASS:
+            continue
+        name = f"{cell.case} ({cell.cell.arm})" if several else cell.case
+        counts = f"{cell.passed} of {plural(cell.judged, 'judged trial')} passed"
+        if cell.unjudged:
+            counts += f"; {cell.unjudged} without a verdict"
+        lines = [counts] + [
+            f"{each.check_id} failed {each.count}×: {each.samples[0].reason}"
+            for each in cell.failures[:MOST_REASONS]
+            if each.samples
+        ]
+        title = f"{name}: {cell.verdict.value}"
+        yield GithubAnnotation("error", title, "\n".join(lines), _place(run, cell.case))
+
+
+def _place(run: Run, case: str) -> SourceLocation | None:
+    place = run.places.get(case)
+    return None if place is None else SourceLocation(*place)
 
 
 def _of_trial(case: TrialFacts) -> Iterator[GithubAnnotation]:
@@ -78,6 +128,19 @@ def _of_trial(case: TrialFacts) -> Iterator[GithubAnnotation]:
 
 
 # -- writing commands ------------------------------------------------------------------------------
+
+
+def _commands(found: list[GithubAnnotation], title: str, environ: Mapping[str, str]) -> str:
+    found.sort(key=lambda each: each.level != "error")
+    # The last place is for the message that counts the rest.
+    kept = found if len(found) <= MOST_INLINE else found[: MOST_INLINE - 1]
+    lines = [_command(each, environ) for each in kept]
+    if left := len(found) - len(kept):
+        errors = sum(each.level == "error" for each in found[len(kept) :])
+        level = "error" if errors else "warning"
+        more = f"{plural(left, 'more message')}, {errors} of them errors: see the step summary"
+        lines.append(_command(GithubAnnotation(level, title, more, None), environ))
+    return "".join(f"{each}\n" for each in lines)
 
 
 def _command(annotation: GithubAnnotation, environ: Mapping[str, str]) -> str:
@@ -120,9 +183,9 @@ def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
 # -- the step summary ------------------------------------------------------------------------------
 
 
-def summary(facts: ReportFacts, taken: int = 0) -> bytes:
-    """Return the report for a step summary that has `taken` bytes already."""
-    content = _markdown.render(facts).encode("utf-8", "replace")
+def summary(text: str, taken: int = 0) -> bytes:
+    """Return a Markdown text for a step summary that has `taken` bytes already."""
+    content = text.encode("utf-8", "replace")
     room = max(0, SUMMARY_LIMIT - taken)
     if len(content) <= room:
         return content

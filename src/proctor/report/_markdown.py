@@ -7,6 +7,7 @@ templates pass it through the filters `md` and `code`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ from proctor.sanitize import markdown, markdown_code, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from proctor.results.gate import GateResult
+    from proctor.runs.run import Run
 
 MOST_CASES = 60
 """Rows of the table of cases, the worst first: what a pull request shows without scrolling."""
@@ -37,9 +41,50 @@ _MARKS = {
 }
 
 
+GATE_MARKS = {
+    "REGRESSION": "❌",
+    "NOT COMPARABLE": "⚠️",
+    "INCONCLUSIVE": "❔",
+    "NO REGRESSION": "✅",
+}
+
+
 def render(facts: ReportFacts) -> str:
     """Return the report: trials one by one where each cell has one, else agents and cells."""
     return render_template("report.md", facts=facts)
+
+
+def render_gate(result: GateResult) -> str:
+    """Return the verdict of a gate, with its evidence."""
+    mark = GATE_MARKS[result.verdict]
+    body = render_template("gate.md", result=result, names=("reference", "candidate"))
+    return f"## {mark} {result.verdict}\n\n{body}"
+
+
+def render_comment(
+    facts: ReportFacts,
+    verdict: str,
+    *,
+    result: GateResult | None = None,
+    reference: Run | None = None,
+    names: tuple[str, str] = ("reference", "this change"),
+    notes: Sequence[str] = (),
+    link: str = "",
+) -> str:
+    """Return the comment of a pull request: the verdict, what changed, the cost, a link.
+
+    With `result`, the gate of the run against `reference`, its evidence is part of it.
+    """
+    return render_template(
+        "ci.md",
+        facts=facts,
+        verdict=verdict,
+        result=result,
+        reference=reference,
+        names=names,
+        notes=notes,
+        link=link,
+    )
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -61,6 +106,7 @@ def _environment() -> Environment:
     )
     found.filters |= {"md": markdown, "code": markdown_code}
     found.globals |= template_globals() | {
+        "GATE_MARKS": GATE_MARKS,
         "MARKS": _MARKS,
         "MOST_CASES": MOST_CASES,
         "MOST_FAILURES": MOST_FAILURES,

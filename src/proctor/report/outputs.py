@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -23,6 +23,8 @@ from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     from proctor.report.facts import ReportFacts
+    from proctor.results.gate import GateResult
+    from proctor.runs.run import Run
 
 STDOUT = "-"
 
@@ -87,8 +89,7 @@ def plan_outputs(
         Output(name, placed.get(name), bool(programs) and not FORMATS[name].for_programs)
         for name in names
     ]
-    # Documented by GitHub: always "true" in a workflow.
-    if environ.get("GITHUB_ACTIONS") == "true" and "github" not in names:
+    if in_actions(environ) and "github" not in names:
         # The runner reads workflow commands on both streams.
         outputs.append(Output("github", None, to_stderr=bool(programs)))
     return outputs
@@ -115,20 +116,58 @@ def write_outputs(
                 write_atomic(with_folder(output.file), content)
         except ProctorError as error:
             problems.append(error)
-    if step_summary := environ.get("GITHUB_STEP_SUMMARY"):
-        from proctor.report._github import summary
-
-        path = Path(step_summary)
+    if environ.get("GITHUB_STEP_SUMMARY"):
         try:
-            # Earlier commands of the step may have written to it: the limit is for all together.
-            _append(path, summary(facts, path.stat().st_size if path.exists() else 0))
-        except OSError as error:
-            why = f"cannot read: {error.strerror}"
-            problems.append(ProctorError(why, where=str(path)))
+            write_step_summary(render("markdown", facts), environ)
         except ProctorError as error:
             problems.append(error)
     if problems:
         raise problems[0]
+
+
+def write_step_summary(text: str, environ: Mapping[str, str]) -> None:
+    """Append Markdown to the step summary of GitHub Actions, if there is one."""
+    if not (step_summary := environ.get("GITHUB_STEP_SUMMARY")):
+        return
+    from proctor.report._github import summary
+
+    path = Path(step_summary)
+    try:
+        # Earlier commands of the step may have written to it: the limit is for all together.
+        taken = path.stat().st_size if path.exists() else 0
+    except OSError as error:
+        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
+    _append(path, summary(text, taken))
+
+
+def write_gate(
+    result: GateResult,
+    run: Run,
+    environ: Mapping[str, str],
+    *,
+    text: str | None = None,
+    to_stderr: bool = False,
+) -> None:
+    """Write annotations and step summary (`text`, by default the evidence) of a gate."""
+    from proctor.report import _github, _markdown
+
+    if in_actions(environ):
+        # The runner reads workflow commands on both streams.
+        _to_stream(_github.render_gate(result, run), Output("github", None, to_stderr), environ)
+    write_step_summary(text or _markdown.render_gate(result), environ)
+
+
+def comment_text(facts: ReportFacts, verdict: str, **about: Any) -> str:
+    """Return the comment of a pull request, as `_markdown.render_comment` writes it."""
+    from proctor.report._markdown import render_comment
+
+    return render_comment(facts, verdict, **about)
+
+
+def in_actions(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a job of GitHub Actions."""
+    # Documented by GitHub: always "true" in a workflow.
+    return environ.get("GITHUB_ACTIONS") == "true"
 
 
 def _to_stream(text: str, output: Output, environ: Mapping[str, str]) -> None:
