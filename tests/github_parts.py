@@ -56,7 +56,7 @@ class GitHub:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PATCH = do_PUT = answer
+            do_GET = do_POST = do_PATCH = do_PUT = answer  # noqa: N815 (names of the base class)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._store = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -227,9 +227,7 @@ class Job:
                 self.github.add_artifact(
                     given["name"], Path(given["path"]), self.branch, self.number
                 )
-        outputs = {
-            name: fill(about["value"], known) for name, about in declared["outputs"].items()
-        }
+        outputs = {name: fill(about["value"], known) for name, about in declared["outputs"].items()}
         return Done(code, printed, outputs)
 
 

@@ -82,8 +82,8 @@ def load_object(path: str, base_dir: str | Path | None = None) -> Any:
     return value
 
 
-def find_object(path: str, base_dir: str | Path | None = None) -> None:
-    """Raise as `load_object` would, by reading the source only: no user code is executed.
+def find_object(path: str, base_dir: str | Path | None = None) -> Path | None:
+    """Return the source file of an object, or raise as `load_object` would; no user code runs.
 
     Names that only running code can know (a star import, `__getattr__`, a compiled module, an
     attribute of an object) are accepted.
@@ -102,7 +102,7 @@ def find_object(path: str, base_dir: str | Path | None = None) -> None:
         and importlib.machinery.PathFinder.find_spec(top, own) is None
     ):
         load_object(path)  # no user code; `os.path` and built-in modules have no file to look at
-        return
+        return None
     places: Sequence[str] | None = [*own, *sys.path]
     spec = None
     parts = module_name.split(".")
@@ -113,7 +113,7 @@ def find_object(path: str, base_dir: str | Path | None = None) -> None:
             raise ProctorError(f"no module {'.'.join(parts[:depth])!r}", where=path)
         places = spec.submodule_search_locations
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return
+        return None
     source = Path(spec.origin)
     try:
         names = _defined(ast.parse(source.read_bytes()).body)
@@ -122,7 +122,7 @@ def find_object(path: str, base_dir: str | Path | None = None) -> None:
     walked = module_name
     for step in attribute.split("."):
         if "*" in names or "__getattr__" in names:
-            return
+            return source
         if step not in names:
             hint = did_you_mean(step, [name for name in names if not name.startswith("_")])
             raise ProctorError(f"{walked} has no {step!r}", where=path, hint=hint)
@@ -131,7 +131,8 @@ def find_object(path: str, base_dir: str | Path | None = None) -> None:
         if isinstance(found, ast.ClassDef) and not (found.bases or found.decorator_list):
             names = _defined(found.body)
         else:
-            return
+            return source
+    return source
 
 
 def _defined(body: Iterable[ast.stmt]) -> dict[str, ast.stmt | None]:

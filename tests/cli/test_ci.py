@@ -75,9 +75,7 @@ def test_the_action_from_the_first_push_to_the_fifth(
     assert Path(done.outputs["report"]).read_text("utf-8").startswith("<!doctype html>")
 
     # A newer run of a fork's branch `main` is not the reference: it would decide the verdict.
-    github.add_artifact(
-        "proctor-suite", Path(done.outputs["run"]), "main", 1, head_repository_id=2
-    )
+    github.add_artifact("proctor-suite", Path(done.outputs["run"]), "main", 1, head_repository_id=2)
     github.archives[3] = b"no archive"
 
     job, done = push(1.0)
@@ -186,8 +184,11 @@ def test_gitlab_and_elsewhere(github: GitHub, work: Path) -> None:
 
     github.answer = answer
     env = {
-        **{"GITLAB_CI": "true", "CI_API_V4_URL": github.url, "CI_PROJECT_ID": "9"},
-        **{"CI_MERGE_REQUEST_IID": "3", "CI_JOB_URL": "https://gitlab.com/a/b/-/jobs/1"},
+        "GITLAB_CI": "true",
+        "CI_API_V4_URL": github.url,
+        "CI_PROJECT_ID": "9",
+        "CI_MERGE_REQUEST_IID": "3",
+        "CI_JOB_URL": "https://gitlab.com/a/b/-/jobs/1",
     }
     plain = {k: v for k, v in Job(github, work, number=1).environ(BIN).items() if "GITHUB" not in k}
     args = ("ci", "suite.yaml", "--trials", 2)

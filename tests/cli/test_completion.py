@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 HERE = Path(sys.executable).parent
@@ -91,3 +92,36 @@ def test_other_shells(tmp_path: Path, shell: str, instruction: str, offered: str
     if shutil.which(shell) is not None:  # the shell itself finds no fault in them
         (tmp_path / "script").write_text(script)
         ask(shell, f"{shell} -n script", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_names_of_the_project(tmp_path: Path) -> None:
+    """R-N13: tab offers runs, agents, cases and tags, without running the code of the agent."""
+    (tmp_path / "bot.py").write_text("def answer(q): return q\n")
+    (tmp_path / "suite.yaml").write_text(
+        "version: 1\nagents: {careful: {kind: python, target: bot:answer}}\ncases:\n"
+        "- {id: refund-1, input: a, tags: [smoke, money], correctness: {expected_in_answer: [a]}}\n"
+        "- {id: hours, input: b, tags: [night], correctness: {expected_in_answer: [b]}}\n"
+    )
+    (tmp_path / "proctor.yaml").write_text(
+        "agents: {cautious: {kind: python, target: bot:answer}}\n"
+    )
+    assert commands.proctor("run", "suite.yaml", "--quiet", cwd=tmp_path).returncode == 0
+    assert commands.proctor("runs", "tag", "latest", "lovely", cwd=tmp_path).returncode == 0
+    (tmp_path / "bot.py").write_text("raise SystemExit('imported')\n")
+    (run,) = (tmp_path / "results/suite").iterdir()
+    for line, offered in {
+        "proctor report l": ["latest", "lovely"],
+        "proctor gate latest --against s": [f"suite/{run.name}"],
+        "proctor trace show lo": ["lovely"],
+        "proctor run suite.yaml --agent ca": ["careful", "cautious"],
+        "proctor run suite.yaml --tags m": ["money"],
+        "proctor run suite.yaml --tags money,n": ["money,night"],
+        "proctor test suite.yaml --filter h": ["hours"],
+        "proctor gate latest --against lovely --must-pass r": ["refund-1"],
+        "proctor results --case ho": ["hours"],
+        "proctor report nothing": [],
+    }.items():
+        assert in_bash(line, tmp_path) == offered, line
+    assert in_bash("proctor trace show x.j", tmp_path)[:3] == ["files:", "-o", "default"]

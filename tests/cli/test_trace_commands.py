@@ -371,3 +371,21 @@ def test_the_trace_in_memory_equals_the_one_converted(example: Path, tmp_path: P
     """R-T8: the command does what two lines of Python do."""
     proctor("trace", "convert", example, "--to", "jsonl", "-o", tmp_path / "a.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes() == export_traces(load_traces(example), "jsonl")
+
+
+def test_runs_are_named_as_elsewhere(tmp_path: Path) -> None:
+    """R-N13: `latest`, a tag or a run stands for its traces, also where no such file is."""
+    assert proctor("init", cwd=tmp_path).code == 0
+    assert proctor("run", "suite.yaml", "--trials", "1", "--quiet", cwd=tmp_path).code == 0
+    assert proctor("runs", "tag", "latest", "main", cwd=tmp_path).code == 0
+    for name in ("latest", "main"):
+        done = proctor("trace", "show", name, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert done.out.count("search_handbook") == 3
+    queried = proctor("trace", "query", "latest", "{kind: tool}", cwd=tmp_path)
+    assert "3 of 6 spans in 3 traces match" in queried.err
+    assert proctor("trace", "show", "none.json", cwd=tmp_path).code == 2
+    (tmp_path / "empty").mkdir()
+    nothing = proctor("trace", "show", "latest", cwd=tmp_path / "empty")
+    assert nothing.code == 2
+    assert "there are no runs" in nothing.err

@@ -1,11 +1,16 @@
 """`proctor serve` on the command line: what it refuses, and in which words."""
 
 import contextlib
+import os
+import re
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import httpx
 import pytest
 from click.testing import CliRunner
@@ -13,6 +18,7 @@ from server_parts import TRACE, started, wire_request
 
 from proctor.cli.serve import serve
 from proctor.cli.store import add
+from proctor.data import example_trace
 from proctor.errors import ProctorError
 from proctor.server.store import open_store
 
@@ -144,3 +150,34 @@ def test_bad_paging_and_names_are_refused(tmp_path: Path) -> None:
         for query in ("limit=100000000", "limit=0", "offset=-1"):
             assert httpx.get(f"{address}/api/traces?{query}").status_code == 400, query
         assert httpx.get(f"{address}/runs/s%00").status_code == 404
+
+
+def test_a_folder_of_traces_is_viewed(tmp_path: Path) -> None:
+    """R-N13: `view FOLDER` shows trace files in the browser, leaves them alone, keeps no store."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    (folder / "one.json").write_bytes(example_trace().read_bytes())
+    (tmp_path / "nothing").mkdir()
+    none = commands.proctor("view", "nothing", "--no-open", cwd=tmp_path)
+    assert none.returncode == 2
+    assert "no run and no readable trace is here" in none.stderr
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proctor", "view", "traces", "--no-open"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        said = process.stderr.readline()
+        assert said == "read 1 trace of traces\n"
+        url = re.search(r"http://\S+/traces", process.stderr.readline())
+        assert url is not None
+        page = httpx.get(url[0]).text
+        assert "Where is my order A-4711" in page
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nothing", "traces"]
+    assert [path.name for path in folder.iterdir()] == ["one.json"]

@@ -6,6 +6,8 @@ the functions: a command pays only for the options it uses.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 import types
@@ -24,6 +26,7 @@ from proctor.sanitize import printable
 from proctor.user_dirs import settings_may_exist
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from pydantic import BaseModel
 
     from proctor.llm.chat_model import ChatModel
@@ -41,6 +44,85 @@ def settings_redactor() -> Redactor:
 
         return default_redactor()  # reading settings takes longer than a small trace
     return api.settings().settings.redactor()
+
+
+# -- completion ----------------------------------------------------------------------------------
+# The shell waits while these run: they read files, and never the code of users.
+
+
+def _completes(
+    candidates: Callable[[click.Context], Iterable[str]], *, files: bool = False
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a completion of the last name of a list `a,b`; `files` where a path may stand."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        before, comma, last = incomplete.rpartition(",")
+        try:
+            names = dict.fromkeys(map(printable, candidates(ctx)))
+        except Exception:  # noqa: BLE001 (a tab must not print a traceback)
+            names = {}
+        found = [CompletionItem(before + comma + n) for n in names if n.startswith(last)]
+        # Where nothing fits, it is a path, which the shell completes.
+        return found or ([CompletionItem(incomplete, type="file")] if files else [])
+
+    return complete
+
+
+def _known_runs(ctx: click.Context) -> Iterable[str]:
+    from proctor.runs.annotations import tagged
+    from proctor.runs.find import LATEST, all_runs
+
+    root = Path(ctx.params.get("root") or api.results_root())
+    runs = all_runs(root)
+    yield from [LATEST] if runs else []
+    yield from (each.name for each in tagged(root))
+    yield from (str(run.relative_to(root)) for run in reversed(runs))
+
+
+def _named_parts(ctx: click.Context) -> tuple[list[str], list[str], list[str]]:
+    """Return agents, cases and tags of the suites on the line, else of its run or the latest."""
+    from proctor.runs.run import Run
+    from proctor.spec import load_suite
+
+    # While an option waits for its value, click leaves the arguments of the line in `args`.
+    given = [ctx.params.get(name) for name in ("suites", "targets", "suite", "run", "runs")]
+    words = [
+        *ctx.args,
+        *(str(w) for g in given for w in ((g,) if isinstance(g, str | Path) else g or ())),
+    ]
+    suites = [Path(word) for word in words if Path(word).is_file()]
+    if suites:
+        loaded = [load_suite(path, need_agent=False) for path in suites]
+        cases = [case for suite in loaded for case in suite.cases]
+        agents = [name for suite in loaded for name in suite.all_agents]
+        return agents, [case.id for case in cases], [tag for case in cases for tag in case.tags]
+    run = Run(api.find_run(words[0] if words else "latest", results=ctx.params.get("root")).path)
+    return [cell.agent for cell in run.cells], [cell.case for cell in run.cells], []
+
+
+def _known_agents(ctx: click.Context) -> Iterable[str]:
+    from proctor.agents.registry import named_agents
+
+    with contextlib.suppress(ProctorError):
+        yield from _named_parts(ctx)[0]
+    yield from api.settings().settings.agents
+    yield from named_agents()
+
+
+complete_runs = _completes(_known_runs)
+complete_runs_or_files = _completes(_known_runs, files=True)
+complete_agents = _completes(_known_agents)
+complete_cases = _completes(lambda ctx: _named_parts(ctx)[1])
+complete_tags = _completes(lambda ctx: _named_parts(ctx)[2])
+
+COMPLETED = {
+    **dict.fromkeys(("--agent", "--agents"), complete_agents),
+    **dict.fromkeys(("--case", "--cases", "--filter", "--must-pass"), complete_cases),
+    "--tags": complete_tags,
+}
+"""Options whose values are names of the project; those that take a RUN are completed as well."""
 
 
 # -- parameter types and small options -----------------------------------------------------------
@@ -86,6 +168,10 @@ def option(
     placeholder = next((found for _, _, found in spelled if found), None)
     if choices is not None:
         settings["type"] = click.Choice(list(choices))
+    elif "RUN" in (placeholder or ""):
+        settings["shell_complete"] = complete_runs_or_files
+    elif "type" not in settings and spelled[0][0] in COMPLETED:
+        settings["shell_complete"] = COMPLETED[spelled[0][0]]
     flags = [flag for flag, _, _ in spelled]
     return click.option(*flags, metavar=placeholder, help=text, **settings)
 
@@ -124,12 +210,21 @@ alpha_option = option(
     default=0.05,
 )
 must_pass_option = option(
-    "--must-pass PATTERN", "Cases that may never fail; repeatable.", multiple=True
+    "--must-pass PATTERN",
+    "Cases that may never fail; repeatable.",
+    multiple=True,
 )
 agents_option = option(
-    "--agent AGENT", "agents", "Override the suite's agent; repeatable.", multiple=True
+    "--agent AGENT",
+    "agents",
+    "Override the suite's agent; repeatable.",
+    multiple=True,
 )
-tags_option = option("--tags A,B", "Only cases with one of these tags.", multiple=True)
+tags_option = option(
+    "--tags A,B",
+    "Only cases with one of these tags.",
+    multiple=True,
+)
 host_option = option(
     "--host", "The address to listen on. Non-local addresses require --token.", default="127.0.0.1"
 )
@@ -280,6 +375,16 @@ def open_run(text: str, root: Path) -> Run:
 def read_run(text: str, root: Path) -> Run:
     """Open a run to read: as `open_run` does, or by its address."""
     return checked_run(api.open_run(text, results=root, warn=warn))
+
+
+def run_or_files(name: str) -> str:
+    """Return the folder of a run by its name, a tag or `latest`; files and folders are themselves.
+
+    A file or folder of that name wins, as for every path of a command.
+    """
+    if name == "-" or glob.has_magic(name) or Path(name).exists():
+        return name
+    return str(api.find_run(name).path)
 
 
 def checked_run(run: Run) -> Run:

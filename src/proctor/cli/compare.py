@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]...")
+@click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]...", shell_complete=_options.complete_runs)
 @option(
     "--agents A,B",
     "Compare agents of one run, or one agent of each run. Unambiguous prefixes work.",
     multiple=True,
 )
-@option("--cases PATTERN", "Only cases whose id matches, e.g. 'x*'.")
+@option(
+    "--cases PATTERN",
+    "Only cases whose id matches, e.g. 'x*'.",
+)
 @_options.estimand_option
 @option("--level X", "The confidence level of intervals.", type=_options.PROBABILITY, default=0.95)
 @option("--seed N", "The seed of resampling.", type=int, default=0)
@@ -86,7 +89,7 @@ def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
 
 
 @click.command(cls=Command)
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=_options.complete_runs)
 @option("--metric", "The metric to rank by.", choices=get_args(api.Metric), default="pass_rate")
 @option(
     "--alpha X",

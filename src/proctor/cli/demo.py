@@ -143,7 +143,13 @@ def _next_steps(run: Run, suite: Path) -> None:
 
 @click.command(cls=Command)
 @click.argument("directory", default=".", type=FOLDER)
-def init(directory: Path) -> None:
+@option(
+    "--from TRACE|MODULE",
+    "source",
+    "Draft cases from recorded traces (a file, a folder, a run), or from the examples in the"
+    " docstring of an agent (package.module:name).",
+)
+def init(directory: Path, source: str | None) -> None:
     """Write a suite, an example agent and a CI workflow to start from.
 
     Existing files are not overwritten.
@@ -153,12 +159,32 @@ def init(directory: Path) -> None:
       proctor init
       # start in a folder of its own
       proctor init evals
+      # draft cases from what an agent did
+      proctor init drafted --from run.json
     """
-    from proctor.spec.scaffold import scaffold
+    import re
 
-    for file in scaffold(directory):
+    from proctor.cli._options import run_or_files, settings_redactor
+    from proctor.imports import IMPORT_PATH
+    from proctor.spec.scaffold import draft_from_module, draft_from_traces, scaffold
+
+    suite = shlex.quote(str(directory / "suite.yaml"))
+    draft, steps = None, [f"proctor validate {suite}", f"proctor run {suite}"]
+    then = "replace the example with your own agent and cases"
+    if source is not None and re.fullmatch(IMPORT_PATH, source) and not Path(source).exists():
+        # Found from the working folder, where the drafted suite will look for it too.
+        draft = draft_from_module(source, Path.cwd())
+        then = "read the drafted cases, and add what every right answer must contain"
+    elif source is not None:
+        from proctor.trace.load import load_traces
+
+        redactor = settings_redactor()
+        traces = map(redactor.trace, load_traces(run_or_files(source)))
+        draft = draft_from_traces(traces, source)
+        steps[1] = f"proctor test {suite} --traces {shlex.quote(source)}"
+        then = f"name your agent in {suite}, and run it: proctor run {suite}"
+    for file in scaffold(directory, draft):
         verb = "wrote" if file.written else "kept "
         click.echo(printable(f"{verb} {file.path}  ({file.what})"))
-    suite = printable(str(directory / "suite.yaml"))
-    click.echo(f"\nnext:\n  proctor validate {suite}\n  proctor test {suite}")
-    click.echo("then replace the example with your own agent and cases")
+    click.echo(printable("\nnext:\n" + "\n".join(f"  {step}" for step in steps), keep="\n"))
+    click.echo(printable(f"then {then}"))

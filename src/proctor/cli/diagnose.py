@@ -18,6 +18,7 @@ from proctor.cli._options import (
     chat_model,
     chat_model_options,
     checked_run,
+    complete_runs_or_files,
     option,
     settings_redactor,
     warn,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="TRACE|RUN...", shell_complete=complete_runs_or_files
+)
 @option("--method", "How to diagnose.", choices=methods.METHODS, default="offline")
 @chat_model_options("PROVIDER:MODEL, for the methods that call a model.")
 @option("--prompt-version", "v1, v2, or a text file with your own instructions.", default="v2")

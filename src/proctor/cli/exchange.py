@@ -16,7 +16,9 @@ from proctor.sanitize import printable, to_stdout
 
 
 @click.command(cls=Command)
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument(
+    "runs", nargs=-1, required=True, metavar="RUN...", shell_complete=_options.complete_runs
+)
 @option(
     "--format",
     "form",
@@ -24,8 +26,14 @@ from proctor.sanitize import printable, to_stdout
     choices=("csv", "json", "jsonl", "parquet", "mlflow"),
 )
 @option("-o", "--output OUT", "A file, - for standard output, or a URL.", required=True)
-@option("--agent", "Only this agent; a glob, or several separated by commas.")
-@option("--case", "Only these cases; a glob, or several separated by commas.")
+@option(
+    "--agent",
+    "Only this agent; a glob, or several separated by commas.",
+)
+@option(
+    "--case",
+    "Only these cases; a glob, or several separated by commas.",
+)
 @option("--status", "Only trials with this status.")
 @option("--bom", "Write a byte order mark, for CSV in old Excel versions.", is_flag=True)
 @_options.readable_results_option

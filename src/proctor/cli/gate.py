@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("run")
-@option("--against RUN|TAG", "The run to compare with.", required=True)
+@click.argument("run", shell_complete=_options.complete_runs)
+@option(
+    "--against RUN|TAG",
+    "The run to compare with.",
+    required=True,
+)
 @_options.margin_option
 @_options.alpha_option
 @_options.max_not_judged_option
@@ -164,7 +168,11 @@ def gate(
     default=0.8,
 )
 @option("--alpha X", "Significance level.", type=_options.PROBABILITY, default=0.05)
-@option("--from RUN", "source", "Take variance and cost from a run.")
+@option(
+    "--from RUN",
+    "source",
+    "Take variance and cost from a run.",
+)
 @_options.count_option("--cases", "Plan for this many cases.")
 @_options.count_option("--trials", "Plan for this many trials per case.")
 @option("--sigma2 X", "The variance within a case.", type=_options.PROBABILITY)

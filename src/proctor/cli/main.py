@@ -81,7 +81,7 @@ SECTIONS = {
         "results": Entry(".results", "results", "Show run results."),
         "sql": Entry(".results", "sql", "Query results with SQL."),
         "report": Entry(".report", "report", "Report on a run (HTML, Markdown, charts, terminal)."),
-        "view": Entry(".serve", "view", "Browse runs in the browser."),
+        "view": Entry(".serve", "view", "Browse runs in the browser, or a folder of traces."),
         "compare": Entry(".compare", "compare", "Compare two or more runs or agents."),
         "leaderboard": Entry(".compare", "leaderboard", "Rank agents, with rank ranges."),
         "gate": Entry(".gate", "gate", "Test whether a run is worse than another."),

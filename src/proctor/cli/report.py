@@ -12,6 +12,7 @@ from proctor.cli._command import Command
 from proctor.cli._options import (
     FOLDER,
     checked_run,
+    complete_runs,
     format_options,
     open_run,
     option,
@@ -29,7 +30,7 @@ IN_RUN = "report.html in the run folder"
 
 
 @click.command(cls=Command)
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @option(
     "--html [FILE]",
     "page",

@@ -11,6 +11,7 @@ from proctor import api
 from proctor.cli._command import Command
 from proctor.cli._options import (
     checked_run,
+    complete_runs,
     count_option,
     events_option,
     option,
@@ -28,7 +29,7 @@ MAX_DIFFERENCES = 20
 
 
 @click.command(cls=Command)
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @option("--results", "The results folder for the repeated run.", type=click.Path(path_type=Path))
 @count_option("--concurrency", "Trials to run at the same time.")
 @quiet_option

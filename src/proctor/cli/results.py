@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command
-from proctor.cli._options import Decorated, option, readable_results_option, warn
+from proctor.cli._options import (
+    Decorated,
+    option,
+    readable_results_option,
+    warn,
+)
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural, some
 from proctor.sanitize import to_stdout
@@ -67,8 +72,14 @@ def echo_problems(found: ResultSet) -> None:
 
 @click.command(cls=Command)
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@option("--agent", "Only this agent; a glob, or several separated by commas.")
-@option("--case", "Only these cases; a glob, or several separated by commas.")
+@option(
+    "--agent",
+    "Only this agent; a glob, or several separated by commas.",
+)
+@option(
+    "--case",
+    "Only these cases; a glob, or several separated by commas.",
+)
 @option("--tag", "Only cases or runs with this tag.")
 @option("--model", "Only agents that use this model.")
 @option("--since DATE", "Only runs started since: 2026-11-16, 7d, 12h, today.")

@@ -52,7 +52,12 @@ RUN = click.Path(path_type=Path)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @_options.options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
 @_options.agents_option
-@option("--agents A,B", "listed_agents", "Override the suite's agents.", multiple=True)
+@option(
+    "--agents A,B",
+    "listed_agents",
+    "Override the suite's agents.",
+    multiple=True,
+)
 @option("--seeds SEEDS", "A count, a range 1..10, or a list 1,5,9.")
 @option(
     "--axis NAME=A,B",
@@ -94,11 +99,26 @@ RUN = click.Path(path_type=Path)
     choices=("end", "failure", "regression", "budget"),
 )
 @option("--notify-template TEXT|@FILE", "The message, with {name}, {outcome}, …")
-@option("--notify-baseline RUN|TAG", "Baseline for regression alerts.")
+@option(
+    "--notify-baseline RUN|TAG",
+    "Baseline for regression alerts.",
+)
 @_options.log_options
-@option("--resume RUN", "Resume an unfinished run.", type=RUN)
-@option("--retry-failed RUN", "Resume and retry failed trials.", type=RUN)
-@option("--retry-infra RUN", "Resume and retry infrastructure errors.", type=RUN)
+@option(
+    "--resume RUN",
+    "Resume an unfinished run.",
+    type=RUN,
+)
+@option(
+    "--retry-failed RUN",
+    "Resume and retry failed trials.",
+    type=RUN,
+)
+@option(
+    "--retry-infra RUN",
+    "Resume and retry infrastructure errors.",
+    type=RUN,
+)
 @click.pass_context
 def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     """Run suites, experiments or scenarios and store every trial.

@@ -64,7 +64,7 @@ def runs() -> None:
 
 
 @click.command(cls=Command)
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=_options.complete_runs)
 @_options.readable_runs_option
 @_options.json_option
 @click.pass_context
@@ -215,7 +215,7 @@ def _name(path: Path, root: Path) -> str:
 
 
 @click.command(cls=Command)
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=_options.complete_runs)
 @click.argument("name", required=False)
 @option("--remove", "Remove the tag.", is_flag=True)
 @_options.results_option
@@ -269,7 +269,7 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("run")
+@click.argument("run", shell_complete=_options.complete_runs)
 @click.argument("texts", nargs=-1, metavar="[TRIAL] [TEXT]")
 @_options.results_option
 @_options.json_option
@@ -454,7 +454,7 @@ def verify(ctx: click.Context, runs: tuple[str, ...], root: Path, as_json: bool)
 
 
 @click.command(cls=Command)
-@click.argument("run")
+@click.argument("run", shell_complete=_options.complete_runs)
 @option(
     "-o",
     "--output",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from proctor.cli import _options
 from proctor.cli._command import Command
 from proctor.cli._options import option
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 
 if TYPE_CHECKING:
     from proctor.server.store.store import SqlStore
@@ -139,48 +142,72 @@ def _announce(address: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("results", required=False, type=_options.FOLDER)
+@click.argument(
+    "place", required=False, metavar="[RESULTS|TRACES]", type=click.Path(path_type=Path)
+)
 @option("--store", "url", "Show the traces of this store as well.")
 @_options.host_option
 @option("--port", "The port; 0 picks a free one.", default=0, type=_options.PORT)
 @option("--token", "Access token.", envvar="PROCTOR_TOKEN")
 @option("--no-open", "Do not open the browser.", is_flag=True)
 def view(
-    results: Path | None, *, url: str | None, host: str, port: int, token: str | None, no_open: bool
+    place: Path | None, *, url: str | None, host: str, port: int, token: str | None, no_open: bool
 ) -> None:
-    """Browse runs in the browser.
+    """Browse runs in the browser, or a folder of traces.
 
-    RESULTS is a results folder; by default the one in the settings. Nothing is changed, and nothing
-    leaves this machine.
+    RESULTS is a results folder; by default the one in the settings. TRACES is a trace file of any
+    format, or a folder of such files. Nothing is changed, and nothing leaves this machine.
 
     Examples:
       # the runs of this project
       proctor view
+      # trace files
+      proctor view traces/
       # serve only, on a fixed port
       proctor view results --no-open --port 8000
     """
     _options.require_server_extra()
+    from proctor.runs.find import all_runs
     from proctor.server.app import Service, make_app, run_server
     from proctor.server.auth import check_host
-    from proctor.server.store import existing_store
+    from proctor.server.store import existing_store, open_store
 
-    root = results or api.results_root()
-    if not root.is_dir():
+    root = place or api.results_root()
+    if not root.exists() or (url and root.is_file()):
         raise ProctorError(
             "no such results folder", where=str(root), hint="`proctor demo` creates a first run"
         )
     check_host(host, token)
-    prices = api.settings().settings.price_table()
-    # An existing store only: a wrong name must not create an empty one.
-    service = Service(store=existing_store(url, prices=prices) if url else None, results=root)
+    settings = api.settings().settings
+    prices = settings.price_table()
+    # With --store, the folder is one of runs, which may have none yet.
+    shows_traces = place is not None and not url and (place.is_file() or not all_runs(place))
+    with contextlib.ExitStack() as stack:
+        if place is not None and shows_traces:
+            from proctor.cli.trace import TraceFiles
+            from proctor.server.ingest import add_traces
 
-    def announce(address: str) -> None:
-        # The token is passed to the browser only and never printed.
-        place = f"{address}/runs" + (f"?token={token}" if token else "")
-        click.echo(f"showing {root} at {address}/runs (Ctrl-C to stop)", err=True)
-        if not no_open:
-            import webbrowser
+            loaded = TraceFiles((str(place),))
+            if not loaded.begin():
+                raise ProctorError("no run and no readable trace is here", where=str(place))
+            # A store of its own: the files stay as they are, and nothing is left behind.
+            aside = stack.enter_context(tempfile.TemporaryDirectory(prefix="proctor-view-"))
+            service = Service(store=open_store(f"sqlite:///{aside}/traces.db", prices=prices))
+            assert service.store is not None
+            added = add_traces(loaded, service.store, settings.redactor())
+            click.echo(f"read {plural(added.traces, 'trace')} of {place}", err=True)
+        else:
+            # An existing store only: a wrong name must not create an empty one.
+            store = existing_store(url, prices=prices) if url else None
+            service = Service(store=store, results=root)
+        page = "traces" if shows_traces else "runs"
 
-            webbrowser.open(place)
+        def announce(address: str) -> None:
+            click.echo(f"showing {root} at {address}/{page} (Ctrl-C to stop)", err=True)
+            if not no_open:
+                import webbrowser
 
-    run_server(make_app(service, token), host, port, announce)
+                # The token is passed to the browser only and never printed.
+                webbrowser.open(f"{address}/{page}" + (f"?token={token}" if token else ""))
+
+        run_server(make_app(service, token), host, port, announce)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -180,7 +179,7 @@ def prepare_suites(
     chosen = {id(case) for case in selected}
     replay = None
     if traces:
-        found = [_run_or_files(name) for name in traces]
+        found = [_options.run_or_files(name) for name in traces]
         replay = recorded(found, None if map_file is None else read_map(map_file, selected))
     contexts: list[RunContext] = []
     for suite, configuration in loaded:
@@ -206,18 +205,6 @@ def prepare_suites(
             context.plan = plan_recorded(cases, agent, replay.recordings, context.plan)
         contexts.append(context)
     return contexts
-
-
-def _run_or_files(name: str) -> str:
-    """Return the folder of a run by its name, a tag or `latest`; files and folders are themselves.
-
-    A file or folder in the way wins, as for every path of a command.
-    """
-    from proctor import api
-
-    if name == "-" or glob.has_magic(name) or Path(name).exists():
-        return name
-    return str(api.find_run(name).path)
 
 
 def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:

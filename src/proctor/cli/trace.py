@@ -1,6 +1,7 @@
 """`proctor trace`: list, show, query, convert and score trace files of any format.
 
-Every command takes files, folders, globs and `-`, compressed or not. Problems with a file go to
+Every command takes files, folders, globs and `-`, compressed or not, and runs by their name, a tag
+or `latest`. Problems with a file go to
 standard error, one line each; the readable traces are still processed, and the exit code is 2 if a
 file yields no trace.
 """
@@ -15,9 +16,16 @@ import click
 
 from proctor import api
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import FILE, json_option, option, settings_redactor
+from proctor.cli._options import (
+    FILE,
+    complete_runs_or_files,
+    json_option,
+    option,
+    run_or_files,
+    settings_redactor,
+)
 from proctor.cli._output import coloured, wants_colour
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import at_least, duration_ms, plural
 from proctor.sanitize import line
 from proctor.tables import table
@@ -58,8 +66,19 @@ def trace() -> None:
 # -- trace files ---------------------------------------------------------------------------------
 
 
-files_argument = click.argument("files", nargs=-1, required=True, metavar="FILE...")
+files_argument = click.argument(
+    "files", nargs=-1, required=True, metavar="FILE|RUN...", shell_complete=complete_runs_or_files
+)
 redaction_option = option("--no-redact", "Do not redact secrets.", is_flag=True)
+
+
+def _run_or_file(name: str) -> str:
+    try:
+        return run_or_files(name)
+    except ProctorError:
+        if name == "latest":
+            raise
+        return name  # the reader says what is wrong with it
 
 
 class TraceFiles:
@@ -77,7 +96,8 @@ class TraceFiles:
         def set_file(file: str) -> None:
             self.file = file
 
-        self._traces = iter_traces(files, self._problem, on_file=set_file)
+        named = [_run_or_file(file) for file in files]
+        self._traces = iter_traces(named, self._problem, on_file=set_file)
         self._first: list[Trace] = []
 
     def _problem(self, problem: TraceProblem) -> None:
@@ -201,6 +221,8 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
     Examples:
       # one file; its format is detected
       proctor trace show run.json
+      # every trial of the last run
+      proctor trace show latest
       # many files, shortened
       proctor trace show 'runs/*.json.gz' --max-spans 50
       # from a pipe
