@@ -57,7 +57,7 @@ def say(line: str) -> None:
 def run(command: "list[str | Path]") -> int:
     """Run a command in the repository, its output on ours; return its exit code."""
     # Nothing the caller has set may reach past the environment we build; and tests start more
-    # than a thousand processes, each of which would compile Proctor anew.
+    # than a thousand processes, each of which would compile Proctor again.
     apart = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
     env = {k: v for k, v in os.environ.items() if k not in apart}
     env["VIRTUAL_ENV"] = str(VENV)
@@ -158,7 +158,7 @@ def find_pip() -> "list[str | Path]":
 def install_pins(pip: "list[str | Path]", pins: Path) -> None:
     """Install exactly the packages of a pin file, verified by hash.
 
-    pip is told to resolve nothing, since the file is whole: several versions of pip take a
+    pip resolves nothing, since the file is whole: several versions of pip take a
     dependency with an extra, `name[extra]`, for one that the pin of `name` does not cover.
     """
     install(pip, ["--require-hashes", "--no-deps", "-r", pins])

@@ -74,7 +74,7 @@ def _option(option: click.Parameter, context: click.Context) -> Iterator[str]:
     if not isinstance(option, click.Option) or option.hidden:
         return
     record = option.get_help_record(context)
-    if record is None or "--help" in option.opts:
+    if record is None or any(name.startswith("--help") for name in option.opts):
         return
     names, what = (" ".join(part.split()).replace("|", "\\|") for part in record)
     yield f"| `{names}` | {what} |"

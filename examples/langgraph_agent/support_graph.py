@@ -48,7 +48,7 @@ class Rules(BaseChatModel):
     """A chat model that follows rules: who it is comes from the system message, as with any."""
 
     generous: bool = False
-    """Pays back whatever is asked for, without looking."""
+    """Pays back any amount, without looking."""
 
     @property
     def _llm_type(self) -> str:
@@ -118,7 +118,7 @@ def build(model: BaseChatModel | None = None) -> Any:
     model = model or Rules()
 
     async def asked(role: str, state: MessagesState) -> AIMessage:
-        # Tools may be bound here for a model that needs to be told of them.
+        # Tools may be bound here for a model that needs to know them.
         return await model.ainvoke([SystemMessage(role), *state["messages"]])
 
     async def desk(state: MessagesState) -> dict[str, Any]:

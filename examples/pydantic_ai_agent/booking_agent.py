@@ -68,7 +68,7 @@ def book(ctx: RunContext[House], room: str, day: str, hour: int) -> str:
 
 
 def cancel_booking(ctx: RunContext[House], room: str, day: str, hour: int) -> str:
-    """Cancel a booking, whoever made it."""
+    """Cancel a booking of any customer."""
     ctx.deps.rooms[room].taken.remove(f"{day} {hour}")
     return f"cancelled {room} {day} {hour}"
 
@@ -91,7 +91,7 @@ def careful_rules(messages: list[ModelMessage], info: AgentInfo) -> ModelRespons
 
 
 def hasty_rules(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Take the great hall whatever is asked, and throw out whoever is in it."""
+    """Take the great hall in any case, and cancel the booking that was there."""
     day, hour, _ = understood(messages)
     calls = [part.tool_name for part in parts(messages) if isinstance(part, ToolCallPart)]
     done = {part.tool_name for part in returns(messages)}
@@ -128,7 +128,7 @@ def calling(tool: str, **arguments: object) -> ModelResponse:
 
 
 def answering(info: AgentInfo, room: str | None, message: str) -> ModelResponse:
-    """An output type is asked for by a tool of its own."""
+    """An output type is requested through a tool of its own."""
     outcome = {"booked": room is not None, "room": room, "message": message}
     return ModelResponse([ToolCallPart(info.output_tools[0].name, outcome)])
 

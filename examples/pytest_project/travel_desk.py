@@ -29,7 +29,7 @@ def book(start: str, goal: str, departure: str) -> str:
 
 @dataclass
 class Desk:
-    """An agent with a mood: a lazy one books without looking, one time in so many."""
+    """An agent with a mood: a lazy one books without looking, one time in a few."""
 
     lazy: float = 0.0
 

@@ -570,7 +570,7 @@ def gate(
     estimand: Estimand = "suite",
     results: PathLike | None = None,
 ) -> GateResult:
-    """Test whether a run is worse than the run it is held against, in passes or in scores.
+    """Test whether a run is worse than a reference run, in passes or in scores.
 
     `max_not_judged` is the share of trials without a verdict above which nothing is judged; by
     default that of the settings, as for `run`.

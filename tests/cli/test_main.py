@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from proctor.cli._command import LazyGroup
+from proctor.cli._command import Command, LazyGroup
 from proctor.cli.main import MOVED, SECTIONS, cli
 from proctor.errors import ProctorError, did_you_mean
 from proctor.sanitize import printable
@@ -147,7 +147,7 @@ def test_without_arguments_help_is_shown(command: list[str]) -> None:
 
 TREE = """
 demo init import-suite doctor config{show schema completion}
-validate test baseline{save list diff}
+validate test ci baseline{save list diff}
 run rerun list{cases experiments} agent{add list test remove} schedule{add list remove run serve}
 scenario{build check store fetch}
 results sql report view compare leaderboard gate power
@@ -167,7 +167,89 @@ def test_the_command_tree() -> None:
         inner = child.list_commands(context) if isinstance(child, click.Group) else []
         found.append(name + (f"{{{' '.join(inner)}}}" if inner else ""))
     assert found == re.findall(r"[\w-]+(?:\{[^}]*\})?", TREE)
-    assert len(found) == len(cli.list_commands(context)) == 30
+    assert len(found) == len(cli.list_commands(context)) == 31
+
+
+SCREEN = 40
+"""Lines of 80 columns that every usual terminal window shows."""
+
+
+def every_command(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield f"{path} {name}", found
+        if isinstance(found, click.Group):
+            yield from every_command(found, f"{path} {name}")
+
+
+def test_help_fits_a_screen() -> None:
+    """R-N13: the help of every command has at most 40 lines, and its options are grouped where
+    there are many; the list of all commands has one line for each and no more than a page."""
+    for path, found in every_command(cli, "proctor"):
+        context = click.Context(found, info_name=path, terminal_width=80, max_content_width=80)
+        lines = found.get_help(context).splitlines()
+        assert len(lines) <= SCREEN, f"{path}: {len(lines)} lines"
+        if not isinstance(found, Command):
+            continue
+        options = [str(each.name) for each in found.params if isinstance(each, click.Option)]
+        assert len(options) <= 12 or found.brief, f"{path}: {len(options)} options, no groups"
+        if found.brief:
+            grouped = [name for names in found.groups.values() for name in names]
+            assert sorted({*options} - {"help_all"}) == sorted(grouped), path
+            assert any("--help-all" in line for line in lines)
+    whole = cli.get_help(click.Context(cli, info_name="proctor", terminal_width=80)).splitlines()
+    assert len(whole) <= 60
+
+
+FORMER_WORDS = (
+    *("honestly counted", "on an example it brings", "Try every case", "what runs came to"),
+    *("Show what a run says", "Say how a run", "by themselves", "look after live traces"),
+    *("Answer a SELECT", "Say something about", "the tab key", "the places each may hold"),
+    *("Only cases such as", "Try this one instead", "Do what is left", "And again what"),
+    *("worth a message", "held against", "to the platter", "in this sitting", "begun anew"),
+    *("How to tell", "must bring", "demands a token", "gate comes to", "must stand in"),
+    *("answered for only", "stands in the way", "stand beside", "told apart", "none known"),
+    *("bears on it", "95 of 100", "they are of", "Be told", "Mend it", "Beside others"),
+    *("Take the tool", "goes on after", "places errors", "whoever", "somebody", "anew"),
+    *("meanwhile", "at hand"),
+)
+"""What messages, help and pages said before, and what everyday English does not say."""
+
+
+def test_plain_words(root: Path) -> None:
+    """R-N13: the strings that users stumbled over are gone from commands, pages and documents."""
+    shown = [path for path in (root / "src/proctor").rglob("*") if path.suffix in SHOWN]
+    shown += [root / "README.md", root / "action.yml", root / "pyproject.toml"]
+    # A measured figure of a page may well be in 95 of 100 cases.
+    shown += [p for p in (root / "docs").rglob("*.md") if "explanation" not in p.parts]
+    old = re.compile("|".join(rf"\b{re.escape(words)}\b" for words in FORMER_WORDS))
+    found = [
+        f"{path.relative_to(root)}: {match[0]}"
+        for path in shown
+        for match in old.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+SHOWN = {".py", ".html", ".js", ".md", ".yaml", ".yml"}
+
+
+def test_run_shows_its_common_options_first(command: list[str]) -> None:
+    """R-N13: `run --help` has 12 options, `--help-all` every one, in groups, with all examples."""
+    short, whole = (run(command, "run", flag).stdout for flag in ("--help", "--help-all"))
+    assert len(re.findall(r"^  -", short, re.MULTILINE)) == 12 + 2
+    assert "--notify-template" not in short
+    names = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE))
+    declared = cli.get_command(click.Context(cli), "run")
+    assert declared is not None
+    assert names == {each.opts[-1] for each in declared.params if each.opts[-1][0] == "-"} | {
+        "--help"
+    }
+    for title in ("Limits:", "Model calls:", "Notifications:", "Many machines:"):
+        assert f"\n{title}\n" in whole
+    assert whole.count("\n  proctor run ") > short.count("\n  proctor run ")
 
 
 @pytest.mark.parametrize("word", MOVED)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import commands
 import pytest
 import zstandard
+from report_runs import make_run
 from spans import span, trace
 
 from proctor.cli.main import cli
@@ -343,6 +344,7 @@ def test_the_examples_in_the_help_work(name: str, example: Path, tmp_path: Path)
     runs.mkdir()
     (runs / "a.json.gz").write_bytes(gzip.compress(example.read_bytes()))
     (tmp_path / "failed.yaml").write_text("has_status: error")
+    make_run(tmp_path / "results/made/2026-01-01_001", cases=1, trials=1)
     context = cli.make_context("proctor", ["trace", name], resilient_parsing=True)
     group = cli.get_command(context, "trace")
     assert group is not None

@@ -10,7 +10,7 @@ PARCELS = {
     "P-200": {"weight": 12.0, "to": "Porto", "state": "held at customs"},
 }
 PRICES = [(2, 4.90), (10, 9.50), (31.5, 19.00)]
-"""Up to so many kilograms → euros."""
+"""Weight limit in kilograms → euros."""
 
 FORGETS = 0.05
 """How often it answers without the part that matters."""

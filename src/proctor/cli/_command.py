@@ -1,7 +1,8 @@
-"""Commands whose help ends with examples, and groups that import a command when it is used.
+"""Commands whose help fits a screen and ends with examples, and groups that import when used.
 
-The help of the top-level group comes from a table, so listing commands imports none of them. The
-table repeats the first line of each command's own help; a test keeps the two equal.
+`--help` of a command with many options shows the common ones; `--help-all` shows all of them, in
+groups. The help of the top-level group comes from a table, so listing commands imports none of
+them. The table repeats the first line of each command's own help; a test keeps the two equal.
 """
 
 import importlib
@@ -33,6 +34,17 @@ class Example(NamedTuple):
     what: str
 
 
+MOST_OPTIONS = 11
+"""Options that `--help` shows without groups; a command with more of them shows its first group,
+and the others with `--help-all`, so that the help of every command fits a screen."""
+
+MOST_EXAMPLES = 4
+"""Examples beside the first group."""
+
+_ALL = "proctor.help_all"
+"""The key under which click's context says that everything is shown."""
+
+
 class Command(click.Command):
     """A command that reads its examples from the end of its docstring.
 
@@ -40,10 +52,17 @@ class Command(click.Command):
           # what it does
           proctor run suite.yaml
 
-    A line that is indented further continues the one before.
+    A line that is indented further continues the one before. `groups` has the names of its options
+    by title, the common ones first.
     """
 
-    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:  # noqa: A002 (the keyword of click)
+    def __init__(
+        self,
+        *args: Any,
+        help: str | None = None,  # noqa: A002 (the keyword of click)
+        groups: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         text, _, examples = inspect.cleandoc(help or "").partition("\n\nExamples:\n")
         super().__init__(*args, help=text, **kwargs)
         # Defaults are always shown; options without a fixed one describe it in their help.
@@ -51,17 +70,63 @@ class Command(click.Command):
         joined = re.sub(r"\n {4,}", " ", examples)
         pairs = re.findall(r"^  # (.+)\n  (.+)$", joined, re.MULTILINE)
         self.examples = tuple(Example(line, what) for what, line in pairs)
+        self.groups = {title: names.split() for title, names in (groups or {}).items()}
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        self.brief = len(options) > MOST_OPTIONS and bool(groups)
+        """Whether `--help` leaves options to `--help-all`."""
+        if self.brief:
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=_show_all,
+                    help="Show all options and examples.",
+                )
+            )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their groups; those that no group names come last."""
+        every = {str(p.name): p for p in self.get_params(ctx) if isinstance(p, click.Option)}
+        grouped = {name for names in self.groups.values() for name in names}
+        shown = list(self.groups.items())
+        if self.brief and not ctx.meta.get(_ALL):
+            shown = shown[:1]
+        rest = [name for name in every if name not in grouped]
+        if shown:
+            # Help belongs to what is read first.
+            of_help = [name for name in rest if every[name].opts[-1].startswith("--help")]
+            shown[0] = (shown[0][0], [*shown[0][1], *of_help])
+            rest = [name for name in rest if name not in of_help]
+        for title, names in [*shown, ("Options", rest)]:
+            records = [every[name].get_help_record(ctx) for name in names if name in every]
+            if rows := [record for record in records if record is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples. Their command lines are never wrapped: they are there to copy."""
-        if self.examples:
+        all_of_them = not self.brief or ctx.meta.get(_ALL)
+        if examples := self.examples if all_of_them else self.examples[:MOST_EXAMPLES]:
+            width = max(len(example.line) for example in examples)
             with formatter.section("Examples"):
-                for index, example in enumerate(self.examples):
-                    if index:
-                        formatter.write("\n")
-                    indent = " " * formatter.current_indent
-                    formatter.write(f"{indent}# {example.what}\n{indent}{example.line}\n")
+                indent = " " * formatter.current_indent
+                for what, line in ((example.what, example.line) for example in examples):
+                    beside = f"{indent}{line:<{width}}  # {what}"
+                    if width + len(what) + 6 > formatter.width:
+                        beside = f"{indent}# {what}\n{indent}{line}"
+                    formatter.write(f"{beside}\n")
         super().format_epilog(ctx, formatter)
+
+
+def _show_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class CommandGroup(Command, click.Group):
@@ -132,12 +197,13 @@ class LazyGroup(CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, importing none of them."""
-        # Padded, so that the columns of all sections are aligned.
         widest = max(map(len, self.table), default=0)
+        # Without blank lines between the sections: the whole list fits a screen.
+        formatter.write("\n")
         for title, part in self.sections.items():
-            rows = [(name.ljust(widest), entry.help) for name, entry in part.items()]
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            formatter.write(f"{title}:\n")
+            for name, entry in part.items():
+                formatter.write(f"  {name.ljust(widest)}  {entry.help}\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete command names from the table, so that a tab imports none of them."""

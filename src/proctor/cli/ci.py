@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from proctor.runs.run import Run
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    groups={
+        "Common options": "trials against margin inconclusive must_pass max_cost_usd name"
+        " no_comment output",
+        "Run": "concurrency timeout replay_from results quiet",
+        "Gate": "alpha max_not_judged",
+    },
+)
 @click.argument("target")
 @_options.count_option("--trials", "Trials per case.  [default: the number of the case]")
 @_options.count_option("--concurrency", "Trials to run at the same time.")
@@ -77,7 +85,7 @@ def ci(  # noqa: PLR0913 (each is an option)
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Run a suite, compare it with the main branch's run, report to the pull request.
+    """Run, gate against the main branch, comment on the change.
 
     On GitHub the reference is the newest run of the base branch that the action has uploaded;
     elsewhere name it with --against. Writes annotations, the step summary and one comment, which

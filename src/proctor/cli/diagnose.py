@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    groups={
+        "Common options": "method model failed shape max_cost",
+        "Model": "base_url api_key_env prompt_version evidence leads no_cache",
+        "Output": "no_redact",
+    },
+)
 @click.argument(
     "files", nargs=-1, required=True, metavar="TRACE|RUN...", shell_complete=complete_runs_or_files
 )

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    groups={
+        "Common options": "against margin inconclusive must_pass root as_json",
+        "Rule": "alpha max_not_judged estimand",
+        "More trials": "extend_by extend_rounds quiet",
+    },
+)
 @click.argument("run", shell_complete=_options.complete_runs)
 @option(
     "--against RUN|TAG",

@@ -31,7 +31,13 @@ def judge() -> None:
     """
 
 
-@judge.command()
+@judge.command(
+    groups={
+        "Common options": "models rubric threshold votes concurrency as_json",
+        "Model": "base_url api_key_env weights no_cache",
+        "Resampling": "seed resamples",
+    }
+)
 @click.argument("labels", type=FILE)
 @chat_model_options("PROVIDER:MODEL; repeat it for an ensemble.", several=True)
 @option("--rubric", "A built-in rubric, or a YAML file.", default="helpfulness")

@@ -55,11 +55,7 @@ SECTIONS = {
             ".validate", "validate", "Check suites, experiments, templates and settings."
         ),
         "test": Entry(".test", "test", "Run each case once and check the result."),
-        "ci": Entry(
-            ".ci",
-            "ci",
-            "Run a suite, compare it with the main branch's run, report to the pull request.",
-        ),
+        "ci": Entry(".ci", "ci", "Run, gate against the main branch, comment on the change."),
         "baseline": Entry(
             ".baseline", "baseline", "Save the agent's traces, and show what changed since."
         ),
@@ -73,8 +69,6 @@ SECTIONS = {
         "schedule": Entry(
             ".schedule", "schedule", "Run suites and experiments on a cron schedule."
         ),
-    },
-    "Scenarios": {
         "scenario": Entry(".scenario", "scenario", "Build, check, store and fetch scenarios."),
     },
     "Results": {
@@ -156,21 +150,16 @@ MOVED = {
 def cli(debug: bool) -> None:
     """Test LLM agents with repeated, traced trials.
 
-    Proctor runs your agent many times, records every step, and reports what broke, where, and
-    whether a change is real.
-
     `validate` only reads files, `test` runs each case once and stores nothing, `run` stores every
     trial, and `scenario check` builds scenarios and solves them.
 
     Examples:
-      # see everything work, offline, in a few seconds
+      # see everything work, offline
       proctor demo
-      # is the agent right?
-      proctor test suite.yaml
-      # how often is it right?
+      # how often is the agent right?
       proctor run suite.yaml --trials 10
-      # what did the agent do?
-      proctor trace show run.json
+      # what did it do?
+      proctor trace show latest
     """
 
 

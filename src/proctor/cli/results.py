@@ -70,7 +70,14 @@ def echo_problems(found: ResultSet) -> None:
         warn(problem)
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    groups={
+        "Common options": "agent case tag since status trials group_by form root",
+        "Select": "model until min_score max_score where limit",
+        "Figures": "estimand",
+    },
+)
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @option(
     "--agent",

@@ -48,7 +48,22 @@ FIXED = (
 RUN = click.Path(path_type=Path)
 
 
-@click.command(cls=Command)
+GROUPS = {
+    "Common options": "trials agents concurrency tags expression timeout max_cost_usd early_stop"
+    " resume dry_run results quiet",
+    "What to run": "listed_agents seed seeds axes settings exclude name smoke",
+    "Limits": "max_tokens max_trials max_seconds max_retries max_not_judged on_agent_error",
+    "Model calls": "record_to replay_from",
+    "Resume": "retry_failed retry_infra retry_from_checkpoint keep_workdirs sync",
+    "Output": "as_json formats outputs",
+    "Many machines": "executor address workers",
+    "Notifications": "notify_to notify_on notify_template notify_baseline",
+    "Log": "log_file log_level",
+}
+"""The options as `--help-all` groups them; `--help` has the first group."""
+
+
+@click.command(cls=Command, groups=GROUPS)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @_options.options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
 @_options.agents_option
@@ -123,10 +138,9 @@ RUN = click.Path(path_type=Path)
 def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     """Run suites, experiments or scenarios and store every trial.
 
-    TARGET is a file (a suite, or experiments in YAML or Python), the dotted name of an experiment
-    below the project's folder, a scenario of the catalog, or a scope: every scenario in it. Several
-    targets, or a glob ('mutualism/*') or a filter (difficulty:hard) over the catalog, are run
-    together as one experiment.
+    TARGET is a file (a suite, or experiments in YAML or Python), the dotted name of an experiment,
+    a scenario of the catalog, or a scope: every scenario in it. Several targets, a glob
+    ('mutualism/*') or a filter (difficulty:hard) are run together as one experiment.
 
     Exits with 1 if a cell failed, else with 2 if more trials than tolerated could not be judged
     (--max-not-judged) or planned trials are missing, else with 0; with 130 or 143 if interrupted.

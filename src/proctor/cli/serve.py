@@ -27,7 +27,14 @@ DEFAULT_PORT = 4318
 """The standard port of OTLP over HTTP, so that exporters need no setting but the host."""
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    groups={
+        "Common options": "host port url token results evaluate retention",
+        "Evaluate traces": "quiet_after checks judge judge_share webhook langfuse",
+        "Operation": "readers log_file log_level",
+    },
+)
 @_options.host_option
 @option("--port", "The port; 0 picks a free one.", default=DEFAULT_PORT, type=_options.PORT)
 @option(

@@ -29,7 +29,14 @@ RECORDED = "recorded"
 """The name of recorded traces among agents, where the suite does not say whose they are."""
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    groups={
+        "Common options": "tags expression agents formats outputs traces concurrency fail_fast",
+        "Recorded traces": "map_file",
+        "Limits": "timeout max_not_judged on_agent_error",
+    },
+)
 @click.argument("suites", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_options.tags_option
 @_options.filter_option("cases")

@@ -39,7 +39,13 @@ def trail() -> None:
     """
 
 
-@trail.command()
+@trail.command(
+    groups={
+        "Common options": "experiment_id trail_data_dir gold_dir split approach subset output_dir",
+        "Model": "model base_url api_key_env prompt_version evidence leads max_workers max_cost",
+        "Output": "notes quiet as_json",
+    }
+)
 @option("--experiment-id", "The name of the experiment.", required=True)
 @option("--trail-data-dir", "The folder of traces.", required=True, type=_options.FOLDER)
 @option("--gold-dir", "The folder of annotations.", required=True, type=_options.FOLDER)

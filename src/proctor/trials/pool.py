@@ -160,7 +160,7 @@ class Member(Protocol):
         ...
 
     def watch(self, blocked: float) -> None:
-        """End the process if it breaks a limit or was silent for so many seconds."""
+        """End the process if it breaks a limit or was silent for that many seconds."""
         ...
 
     def dismiss(self) -> None:
@@ -667,7 +667,7 @@ class LocalWorker:
         self._send(StopTrials())
 
     def watch(self, blocked: float) -> None:
-        """End the process if it breaks a limit or was silent for so many seconds."""
+        """End the process if it breaks a limit or was silent for that many seconds."""
         now = time.monotonic()
         silent = now - self._heard
         if self._verdict is not None or not self._running:

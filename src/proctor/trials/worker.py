@@ -340,7 +340,7 @@ class WorkerCassette:
 
 
 def serve(connection: socket.socket, source: Callable[[], RunContext]) -> NoReturn:
-    """Be a worker: load the code when asked, run trials, end when told or when the driver is gone.
+    """Be a worker: load the code when asked, run trials, end on request or when the driver is gone.
 
     Call it in a process of its own, which it ends.
     """

@@ -257,7 +257,7 @@ def _cost(facts: ReportFacts) -> str | None:
 
 
 def per(cost: float | None, number: int) -> float | None:
-    """Return the cost of one of so many; None where it is not defined."""
+    """Return the cost divided by a count; None where it is not defined."""
     return None if cost is None or not number else cost / number
 
 
