@@ -148,12 +148,12 @@ def test_without_arguments_help_is_shown(command: list[str]) -> None:
 TREE = """
 demo init import-suite doctor config{show schema completion}
 validate test ci baseline{save list diff}
-run rerun list{cases experiments} agent{add list test remove} schedule{add list remove run serve}
-scenario{build check store fetch}
-results sql report view compare leaderboard gate power
-runs{status tag note verify audit share sync export import}
-trace{list show query convert score} serve store{stats add prune export} diagnose
-trail{run score compare}
+run rerun list{cases experiments} data{show diff} agent{add list test remove} schedule{add list
+remove run serve} scenario{build check store fetch}
+results sql report view compare leaderboard gate power runs{status tag note verify audit share
+sync export import}
+trace{list show query convert score} serve store{stats add prune export} diagnose trail{run score
+compare}
 gateway judge{audit} mock-llm
 """
 

@@ -31,7 +31,7 @@ DEFAULT_PORT = 4318
     cls=Command,
     groups={
         "Common options": "host port url token results evaluate retention",
-        "Evaluate traces": "quiet_after checks judge judge_share webhook langfuse",
+        "Evaluate traces": "quiet_after checks judge judge_share webhook langfuse langfuse_traces",
         "Operation": "readers log_file log_level",
     },
 )
