@@ -57,7 +57,7 @@ def gateway(  # noqa: PLR0917 (the options of the command)
     seed: int,
     **limits: Any,
 ) -> None:
-    """Serve the model gateway: a proxy that traces, limits, records and replays model calls.
+    """Trace, limit, record and replay model calls of any program.
 
     Prints the environment variables to export and stops at Ctrl-C. Requests whose key begins with
     `proctor` get the gateway's own key of the provider; others pass on theirs. Each key is one
