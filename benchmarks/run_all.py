@@ -35,6 +35,7 @@ class Benchmark(NamedTuple):
 
 ALL = {
     "startup": Benchmark(1, "start of the command", ("--rounds", "11")),
+    "install_size": Benchmark(1, "size of an installation", ("--rounds", "11")),
     "traces": Benchmark(2, "trees, queries, loading, memory", ("--quick",)),
     "matching": Benchmark(3, "trajectory matching", ("--rounds", "3", "--pairs", "200")),
     "checks": Benchmark(3, "a case's checks", ("--rounds", "3", "--pairs", "200")),

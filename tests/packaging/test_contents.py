@@ -12,7 +12,7 @@ TOP = {
     *("src", "tests", "constraints", "dev.py"),
     *("CHANGELOG.md", "README.md", "LICENSE", "NOTICE", "pyproject.toml", "PKG-INFO"),
     *(".gitignore", "examples", "docs", "benchmarks", "tools", "mkdocs.yml"),
-    *("ARCHITECTURE.md", "CONTRIBUTING.md", ".pre-commit-hooks.yaml"),
+    *("ARCHITECTURE.md", "CONTRIBUTING.md", ".pre-commit-hooks.yaml", "action.yml"),
 }
 """What the source distribution may hold at its top."""
 
@@ -58,7 +58,7 @@ def test_the_wheel_is_the_package(wheel: zipfile.ZipFile, root: Path) -> None:
 
 
 def test_its_metadata(wheel: zipfile.ZipFile) -> None:
-    """R-D1: licence, Python, and extras that a user can name."""
+    """R-D1 R-N13: licence, Python, and extras that a user can name."""
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     about = HeaderParser().parsestr(wheel.read(name).decode())
     assert about["License-Expression"] == "Apache-2.0"
@@ -66,6 +66,29 @@ def test_its_metadata(wheel: zipfile.ZipFile) -> None:
     assert about["Requires-Python"] == ">=3.11"
     extras = set(about.get_all("Provides-Extra", []))
     assert {"llm", "server", "charts", "cloud", "ray"} <= extras
+    # The base installation stays small: what these bring is in extras, or written out.
+    base = {
+        re.split(r"[^\w.-]", need)[0].lower()
+        for need in about.get_all("Requires-Dist", [])
+        if "extra ==" not in need
+    }
+    assert not base & {
+        "scipy",
+        "pandas",
+        "pyarrow",
+        "altair",
+        "vl-convert-python",
+        "litellm",
+        "ray",
+    }
+    assert len(base) <= 20
+    # Tested versions and systems, and no others.
+    classifiers = about.get_all("Classifier", [])
+    versions = [c.split(" :: ")[-1] for c in classifiers if re.search(r"Python :: 3\.\d", c)]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert [c for c in classifiers if c.startswith("Operating System")] == [
+        "Operating System :: POSIX :: Linux"
+    ]
     points = wheel.read(name.replace("METADATA", "entry_points.txt")).decode()
     assert "proctor = proctor.cli.main:main" in points
     assert "proctor = proctor.pytest_plugin" in points
@@ -80,6 +103,7 @@ def test_the_source_distribution(built) -> None:
     assert not [name for name in names if bad.search(name)]
     assert not [n for n in names if re.search(r"^(results|examples/\w+/results)/", n)]
     assert {"src/proctor/__init__.py", "LICENSE", "NOTICE", "pyproject.toml"} <= set(names)
+    assert {"action.yml", "README.md", "docs/images/report.png"} <= set(names)
 
 
 def test_notices_name_what_is_not_ours(root: Path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from proctor.errors import ProctorError
+from proctor.stats._distributions import beta_cdf, beta_quantile, log_beta_mass_below
 from proctor.stats.intervals import (
     bootstrap_over_cases,
     bounded_mean,
@@ -19,6 +20,23 @@ from proctor.stats.intervals import (
 
 METHODS = ["wilson", "clopper-pearson", "jeffreys"]
 counts = st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@pytest.mark.parametrize("a", [0.5, 1, 3.5, 41, 1000, 20000])
+def test_beta_agrees_with_scipy(a):
+    """R-N13 R-Q1: the beta distribution, written out so that scipy need not be installed, agrees
+    with scipy to nine digits, from one trial to twenty thousand and into the tails."""
+    for b in (0.5, 1, 3.5, 41, 1000, 20000):
+        for q in (1e-6, 0.005, 0.025, 0.05, 0.3, 0.5, 0.7, 0.95, 0.975, 0.999999):
+            quantile = special.betaincinv(a, b, q)
+            assert beta_quantile(q, a, b) == pytest.approx(quantile, rel=1e-9)
+            # Not q: near 1, the float next to the quantile has another value.
+            value = special.betainc(a, b, quantile)
+            assert beta_cdf(quantile, a, b) == pytest.approx(value, rel=1e-9)
+            mass = special.betaln(a, b) + math.log(value)
+            assert log_beta_mass_below(quantile, a, b) == pytest.approx(mass, rel=1e-9)
+        assert (beta_quantile(0, a, b), beta_quantile(1, a, b)) == (0, 1)
+    assert math.isnan(beta_quantile(0.5, 0, 1))
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])

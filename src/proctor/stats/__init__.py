@@ -1,5 +1,5 @@
 """Estimators, intervals, comparisons, sequential tests and planning: pure functions on counts.
 
 Every result names its estimand, its n and its method. Nothing here reads a file or knows a run,
-and numpy and scipy are imported only by the functions that need them.
+and numpy is imported only by the functions that need it.
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 from proctor.checks.metrics.arguments import ArgumentRules, ExactRule, read_rule
@@ -35,15 +34,41 @@ def largest_pairing(
                 partner[one] = found
                 free.remove(found)
     if len(partner) < left and free:
-        # Imported here, because it is slow and rarely needed; scipy has no type information.
-        sparse: Any = import_module("scipy.sparse")
-        csgraph: Any = import_module("scipy.sparse.csgraph")
-        table = [[matches(one, other) for other in range(right)] for one in range(left)]
-        graph = sparse.csr_matrix(table)
-        best: list[int] = csgraph.maximum_bipartite_matching(graph, "column").tolist()
-        # -1 marks an item without a partner.
-        partner = {one: other for one, other in enumerate(best) if other >= 0}
+        _augment(partner, left, right, matches)
     return sorted(partner.items())
+
+
+def _augment(
+    partner: dict[int, int], left: int, right: int, matches: Callable[[int, int], bool]
+) -> None:
+    """Make a pairing largest: along each path that ends at a free item, swap partners."""
+    owner = {other: one for one, other in partner.items()}
+    accepted = [[other for other in range(right) if matches(one, other)] for one in range(left)]
+    useless: set[int] = set()
+    """Right items that lead to no free one: no later search needs to visit them."""
+    for start in range(left):
+        if start in partner:
+            continue
+        reached: dict[int, int] = {}
+        waiting, end = deque([start]), None
+        while waiting and end is None:
+            one = waiting.popleft()
+            for other in accepted[one]:
+                if other in reached or other in useless:
+                    continue
+                reached[other] = one
+                if other not in owner:
+                    end = other
+                    break
+                waiting.append(owner[other])
+        if end is None:
+            useless |= reached.keys()
+        while end is not None:
+            one = reached[end]
+            # The partner it leaves is taken over by the item before it on the path.
+            before = partner.get(one)
+            partner[one], owner[end] = end, one
+            end = before
 
 
 # -- longest common subsequence and edit distance ------------------------------------------------
