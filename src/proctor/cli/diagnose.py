@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     cls=Command,
     groups={
         "Common options": "method model failed shape max_cost",
-        "Model": "base_url api_key_env prompt_version evidence leads no_cache",
-        "Output": "no_redact",
+        "Model": "base_url api_key_env prompt_version prompt_size reasoning_effort agents chunk"
+        " evidence leads no_cache",
+        "Output": "everything details no_redact",
     },
 )
 @click.argument(
