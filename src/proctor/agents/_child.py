@@ -43,6 +43,7 @@ async def _run(job: ChildJob) -> ChildResult:
     config = PythonAgentConfig(**job.agent, base_dir=base_dir)
     request = AgentRequest(job.input, **job.request)
     request.give_workdir(Path(job.workdir))
+    request.workspace = None if job.workspace is None else Path(job.workspace)
     if job.checkpoint is not None:
         request.keep_states(LinkedStore(job.checkpoint), request.trial)
     result = ChildResult()

@@ -3,7 +3,8 @@
 The input is written to standard input and the answer is read from standard output. With `protocol:
 json` both are one JSON object:
 
-    in:  {"input": …, "case": "…", "trial": "…", "seed": 7, "params": {…}, "workdir": "…"}
+    in:  {"input": …, "case": "…", "trial": "…", "seed": 7, "params": {…}, "workdir": "…",
+          "workspace": "…" (if the case has one; it is the working directory then)}
     out: {"answer": "…", "output": …, "tool_calls": [{"name", "arguments", "result"}],
           "usage": {"model", "input_tokens", "output_tokens", "cost_usd"}, "error": "…"}
 
@@ -274,6 +275,8 @@ class CommandAgentConfig(AgentConfig):
         }
         if request.session is not None:
             job |= {"session": request.session.id, "history": request.history}
+        if request.workspace is not None:
+            job["workspace"] = str(request.workspace)
         if (state := request.checkpoint.load()) is not None:
             job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"

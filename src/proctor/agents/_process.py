@@ -111,6 +111,7 @@ class ChildJob(msgspec.Struct, frozen=True):
     request: dict[str, Any]
     """The other arguments of the `AgentRequest`."""
     workdir: str
+    workspace: str | None = None
     cassette: HandedOver | None = None
     checkpoint: int | None = None
     """Number of the checkpoint socket."""
@@ -155,7 +156,7 @@ class ProcessAgent:
                         stderr=subprocess.PIPE,
                         # Makes it a group leader: most of its descendants are in its group.
                         start_new_session=True,
-                        cwd=request.workdir,
+                        cwd=request.workspace or request.workdir,
                         env={**os.environ, MARK: mark},
                         pass_fds=[end for end in (link, calls) if end is not None],
                     )
@@ -177,6 +178,7 @@ class ProcessAgent:
             input=request.input,
             request=request.trial_fields(),
             workdir=str(request.workdir),
+            workspace=None if request.workspace is None else str(request.workspace),
             cassette=hand_over(),
             checkpoint=link,
             calls=calls,

@@ -1,8 +1,8 @@
 """Run a Python callable: `module:function`, a class, or the object itself.
 
-The callable takes only the input or, by name, any of input, seed, workdir, params, checkpoint,
-request, history, state, session; a first argument of any other name is the input. It may be plain
-(run in a thread) or async. In a conversation it is called for each turn: a function takes
+The callable takes only the input or, by name, any of input, seed, workdir, workspace, params,
+checkpoint, request, history, state, session; a first argument of any other name is the input. It
+may be plain (run in a thread) or async. In a conversation it is called for each turn: a function takes
 `history`, a class keeps its own state, since one instance has the whole conversation. `isolation:
 process` gives every trial its own process.
 """
@@ -30,7 +30,8 @@ from proctor.trace.model import Observable
 DIGEST = 16
 
 _BY_NAME = (
-    "input", "seed", "workdir", "params", "checkpoint", "request", "history", "state", "session",
+    "input", "seed", "workdir", "workspace", "params", "checkpoint", "request", "history", "state",
+    "session",
 )  # fmt: skip
 
 

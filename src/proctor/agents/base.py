@@ -108,6 +108,7 @@ class AgentRequest:
         "trace_id",
         "trial",
         "used_workdir",
+        "workspace",
     )
 
     def __init__(
@@ -144,6 +145,8 @@ class AgentRequest:
         """The conversation this is a turn of; None for a single question."""
         self.history: Sequence[Mapping[str, Any]] = ()
         """The earlier messages of the conversation: `role` (user, assistant) and `content`."""
+        self.workspace: Path | None = None
+        """The folder of files to work on, if the case has a `workspace`."""
         self._checkpoint: Checkpoint | None = None
         self._states = states
         self._whole = whole
@@ -152,6 +155,7 @@ class AgentRequest:
         """Return the request of one turn; its working directory is that of the whole trial."""
         turn = AgentRequest(message, **self.trial_fields(), session=session, whole=self)
         turn.timeout, turn.startup, turn.history = timeout, self.startup, [*session.history]
+        turn.workspace = self.workspace
         return turn
 
     @property

@@ -263,6 +263,7 @@ class _Member(AgentRequest):
         super().__init__(input, **{**whole.trial_fields(), **own})
         self._whole = whole
         self._name = name
+        self.workspace = whole.workspace
 
     @property
     def workdir(self) -> Path:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Matches,
     )
     from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
+    from proctor.checks._workspace import CommandPasses, DiffWithin, FileMatches
     from proctor.checks.base import (
         Check,
         CheckContext,
@@ -59,10 +60,12 @@ __all__ = [
     "CheckResult",
     "CheckResults",
     "CheckStatus",
+    "CommandPasses",
     "Contains",
     "ContainsAny",
     "CountHandoffs",
     "CountToolCalls",
+    "DiffWithin",
     "Equals",
     "Excludes",
     "ExpectHandoffs",
@@ -70,6 +73,7 @@ __all__ = [
     "ExpectTools",
     "ExpectedCall",
     "ExpectedOutput",
+    "FileMatches",
     "ForbidTools",
     "FunctionCheck",
     "Grounded",
@@ -107,6 +111,7 @@ _HOME_OF = {
     **dict.fromkeys(("ExpectedOutput", "JMESPath", "JSONSchema"), "proctor.checks._answer"),
     **dict.fromkeys(("Grounded", "LLMJudge", "Safety"), "proctor.checks.judge_checks"),
     "ExpectRetrieval": "proctor.checks.retrieval",
+    **dict.fromkeys(("CommandPasses", "DiffWithin", "FileMatches"), "proctor.checks._workspace"),
     "FunctionCheck": "proctor.checks.custom",
 }
 """Public name → the module that defines it."""

@@ -21,6 +21,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import msgspec
@@ -36,6 +37,7 @@ from proctor.trace.model import Observable
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
+    from proctor.sandbox.place import TrialWorkspace  # noqa: TC004
     from proctor.trace.tree import SpanTree
 
 OutputT = TypeVar("OutputT")
@@ -285,7 +287,8 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
     `case` is the `proctor.Case`; `answer` the text that is checked; `baseline` the trace saved
     for the case, if any; `judges` the configured LLM judges by name ("default" where a check
     names none); `value` the structured value behind the answer, if the agent returned one;
-    `baseline_version` the version the baseline was saved as.
+    `baseline_version` the version the baseline was saved as; `workspace` the files and the sandbox
+    in which the agent worked, if it had any.
 
     Example: `def brief(ctx: CheckContext[str]) -> bool: return len(ctx.output) < 200`.
     """
@@ -297,6 +300,7 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
     judges: Mapping[str, Judge] = {}
     value: Any = None
     baseline_version: str = ""
+    workspace: TrialWorkspace | None = None
     _document: dict[str, Any] | None = None
 
     @property
@@ -448,7 +452,7 @@ class CheckGroup(Check):
     def evaluate(self, ctx: CheckContext[Any], /) -> Results | Awaitable[Results]:
         """Judge the parts one after the other."""
         parts = self.parts.items()
-        if not self.judged:
+        if not self.judged and not any(iscoroutinefunction(part.evaluate) for _, part in parts):
             return {
                 name: unobserved(ctx.trace, *part.needs) or cast("CheckResult", part.evaluate(ctx))
                 for name, part in parts

@@ -26,6 +26,14 @@ from proctor.checks._answer import (
     Tolerance,
 )
 from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
+from proctor.checks._workspace import (
+    CommandPasses,
+    CommandRule,
+    DiffRule,
+    DiffWithin,
+    FileMatches,
+    FileRule,
+)
 from proctor.checks.base import (
     Check,
     Count,
@@ -106,6 +114,16 @@ def _span_queries(entries: Sequence[dict[str, Any]]) -> Check:
     return grouped(queries).with_(kind="spans", id=None)
 
 
+def _files(rules: Sequence[NamedFileRule]) -> Check:
+    checks = [FileMatches(**written(rule)) for rule in rules]
+    return grouped(checks, [rule.path for rule in rules]).with_(kind="files", id=None)
+
+
+def _commands(rules: Sequence[NamedCommandRule]) -> Check:
+    checks = [CommandPasses(**written(rule)) for rule in rules]
+    return grouped(checks).with_(kind="command", id=None)
+
+
 def _switch(value: Any) -> Any:
     # `false` is the same as leaving the key out, `true` means the defaults.
     if value is False:
@@ -115,6 +133,24 @@ def _switch(value: Any) -> Any:
 
 def _read_rule(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
+
+
+class NamedCommandRule(CommandRule):
+    """A command that is run in the workspace, and how it must end."""
+
+    id: str | None = None
+    """A name for the result, among several commands."""
+
+
+class NamedFileRule(FileRule):
+    """What must be true of a file in the workspace."""
+
+    id: str | None = None
+    """A name for the result; the path when absent."""
+
+
+def _read_command(value: Any) -> Any:
+    return {"run": value} if isinstance(value, str) else value
 
 
 def written(options: BaseModel) -> dict[str, Any]:
@@ -130,6 +166,28 @@ JudgeRules = Annotated[
     tuple[JudgeRule, ...],
     BeforeValidator(
         listed(_read_rule), json_schema_input_type=str | JudgeRule | list[str | JudgeRule]
+    ),
+]
+
+CommandRules = Annotated[
+    tuple[NamedCommandRule, ...],
+    BeforeValidator(
+        listed(_read_command),
+        json_schema_input_type=str | NamedCommandRule | list[str | NamedCommandRule],
+    ),
+]
+FileRules = Annotated[
+    tuple[NamedFileRule, ...],
+    BeforeValidator(
+        listed(lambda value: {"path": value} if isinstance(value, str) else value),
+        json_schema_input_type=str | NamedFileRule | list[str | NamedFileRule],
+    ),
+]
+DiffRules = Annotated[
+    DiffRule,
+    BeforeValidator(
+        lambda value: {"only": cast("Any", value)} if isinstance(value, str | list) else value,
+        json_schema_input_type=str | list[str] | DiffRule,
     ),
 ]
 
@@ -181,6 +239,12 @@ class Correctness(Strict):
         BeforeValidator(_switch, json_schema_input_type=bool | HallucinationOptions | None),
     ] = None
     """Whether the answer is supported by what the agent read: `true`, or options."""
+    files: FileRules | None = None
+    """Files that must be in the workspace, by path or with conditions on their content."""
+    diff: DiffRules | None = None
+    """What the agent may change in the workspace: patterns of paths, or limits."""
+    command: CommandRules | None = None
+    """Commands that must succeed in the workspace, such as its tests."""
     case_sensitive: bool = False
     """Whether texts and patterns distinguish upper and lower case."""
     blocking: bool = True
@@ -202,6 +266,9 @@ class Correctness(Strict):
             (self.llm_judge, _judges),
             (self.safety_check, lambda options: Safety(**written(options))),
             (self.hallucination_check, lambda options: Grounded(**written(options))),
+            (self.files, _files),
+            (self.diff, lambda rule: DiffWithin(**written(rule))),
+            (self.command, _commands),
         ]
         return [build(v).with_(required=self.blocking) for v, build in options if v is not None]
 

@@ -116,6 +116,11 @@ def prepared(tree: Tree) -> Tree:
         # A case inherits no key from defaults that belongs to one case only.
         shared = {k: v for k, v in defaults.value.items() if k not in ("id", "input", "query")}
         base = replace(defaults, value=shared)
+    if (workspace := tree.value.get("workspace")) is not None and workspace.value is not None:
+        if isinstance(workspace.value, str):  # the short form, which cannot be merged
+            workspace = Tree(workspace.place, {"folder": workspace})
+        own = replace(tree, value={"workspace": workspace}, keys={})
+        base = own if base is None else merged(own, base)
     items: list[Tree] = []
     for written in cases.value:
         case = renamed(written, CASE_SPELLINGS)

@@ -34,6 +34,7 @@ from proctor.conversations.user import SimulatedUser
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.trial import OnAgentError
+from proctor.sandbox.options import Workspace, WorkspaceOption
 from proctor.spec.datasets import DataSource, DataVersion
 from proctor.spec.located import SourceLocation, Tree, escaped, plain
 from proctor.spec.validation import Fault, faults_error
@@ -357,6 +358,8 @@ class Case(Strict):
     """Type of question."""
     properties: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Other properties to select or group by."""
+    workspace: WorkspaceOption | None = None
+    """Files the agent works on, copied for each trial: a folder, a git reference, or files."""
     trials: Trials = DEFAULT_TRIALS
     """Number of trials."""
     threshold: Share = DEFAULT_THRESHOLD
@@ -502,6 +505,8 @@ class Suite(Strict):
     """Folder of saved traces, relative to this file."""
     baseline: str | None = Field(default=None, min_length=1)
     """Saved version that checks compare with; by default the newest one that passed."""
+    workspace: WorkspaceOption | None = None
+    """Workspace of every case; what a case writes itself wins, key by key."""
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)
     """Merged into each case; the case's own values win, lists replace."""
     data: DataVersion | None = None
@@ -521,11 +526,19 @@ class Suite(Strict):
         if not isinstance(given, dict):
             return given
         raw = cast("dict[str, Any]", given)
-        defaults: Any = raw.get("defaults")
+        defaults: Any = raw.get("defaults") or {}
         cases: Any = raw.get("cases")
         if not isinstance(defaults, dict) or not isinstance(cases, list | tuple):
             return raw
         shared = cast("dict[str, Any]", defaults)
+        if (workspace := raw.get("workspace")) is not None:
+            if isinstance(workspace, Workspace):
+                workspace = workspace.model_dump(exclude_unset=True)
+            if isinstance(workspace, str):  # the short form, which cannot be merged
+                workspace = {"folder": workspace}
+            shared = _deep({"workspace": workspace}, shared)
+        if not shared:
+            return raw
         merged: list[Any] = []
         for case in cast("list[Any]", cases):
             own = case.given() if isinstance(case, Case) else spelled(case, CASE_SPELLINGS)
@@ -547,7 +560,13 @@ class Suite(Strict):
             faults.append(Fault(("agents",), "write `agent` or `agents`, not both"))
         known = ("default", *self.judges)
         for index, case in enumerate(self.cases):
-            answer, custom = case.correctness, cast("Sequence[CustomCheck]", case.checks)
+            answer = case.correctness
+            needs = [name for name in ("files", "diff", "command") if getattr(answer, name)]
+            if needs and case.workspace is None:
+                at = ("cases", index, "correctness", needs[0])
+                hint = "write `workspace: FOLDER` in the case or the suite"
+                faults.append(Fault(at, f"`{needs[0]}` needs a workspace", hint))
+            custom = cast("Sequence[CustomCheck]", case.checks)
             # Every place in a case that may name a judge.
             judged: list[tuple[tuple[str | int, ...], object]] = [
                 *(

@@ -56,6 +56,7 @@ from proctor.trials.select_agents import ChosenAgent, choose_agents
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
     from proctor.llm.retry import Transient
+    from proctor.sandbox.place import Workspaces
     from proctor.trials.pool import LocalWorkers
 
 
@@ -183,6 +184,8 @@ class RunContext:
     """Whether this process is a worker, in which nothing but trials can be interrupted."""
     checkpoints: CheckpointStore | None = None
     """Where agents save the state of trials that can be resumed."""
+    workspaces: Workspaces | None = None
+    """The files that trials copy, where cases have workspaces."""
     on_transient: Callable[[str, Transient], None] | None = None
     """Called with the agent and the reason at every transient failure."""
     clock: Callable[[], int] = time.time_ns
@@ -344,6 +347,11 @@ def context_for(
         # The redactor recognises secrets by the names of variables, so they get such names.
         held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(secrets))}
         redactor = Redactor(patterns, {**os.environ, **held})
+    workspaces = None
+    if used := {case.id: case.workspace for case in cases if case.workspace is not None}:
+        from proctor.sandbox.place import Workspaces
+
+        workspaces = Workspaces(used)
     # The suite's own judge comes before that of the settings.
     default = suite.judge or settings.judge
     judges = {**({} if default is None else {DEFAULT_JUDGE: default}), **suite.judges}
@@ -373,6 +381,7 @@ def context_for(
         prices=prices,
         redactor=redactor,
         design=design,
+        workspaces=workspaces,
     )
 
 

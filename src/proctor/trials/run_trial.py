@@ -57,6 +57,7 @@ from proctor.trace.capture import Recorder, new_trace_id
 from proctor.trace.model import CUT, WAITED
 
 if TYPE_CHECKING:
+    from proctor.sandbox.place import TrialWorkspace
     from proctor.spec import Case
     from proctor.trace.redact import Redactor
     from proctor.trials.options import RunOptions
@@ -70,6 +71,10 @@ SMALL_TRACE = 2
 
 MAX_KEPT_ANSWER, MAX_TRACED_ANSWER = 100_000, 10_000_000
 """Characters of an answer that the journal and the trace store; a longer one is a runaway agent."""
+
+
+WORKSPACE = "workspace"
+"""Key of a trace's metadata that holds what the agent changed in its workspace."""
 
 
 class TrialTimeout(AgentError):
@@ -107,12 +112,15 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     # A clock for durations: the wall clock may be set while a trial runs.
     began = time.perf_counter()
     traces: list[Trace] = []
+    workspaces: list[TrialWorkspace] = []
     reply: AgentReply | None = None
     try:
         if case.build is not None:
             case = case.build(planned)
-        reply = await _call_agent(planned, key, case, context, trial, traces)
+        reply = await _call_agent(planned, key, case, context, trial, traces, workspaces)
         trace = traces[-1]
+        if workspaces:  # before the checks, which may write there
+            trace.metadata[WORKSPACE] = await threads.run(workspaces[-1].record)
         trial.trace_id = trace.trace_id
         trial.answer = reply.answer
         # A single span is the root that we made ourselves, unless the agent brought its trace.
@@ -132,6 +140,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
             context.judges,
             reply.output,
             "" if saved is None else saved.baseline.version,
+            workspaces[-1] if workspaces else None,
         )
         # Judges have their own place in a cassette: their calls are not the agent's.
         checking = time.perf_counter()
@@ -154,6 +163,11 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
     except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
         trial.error = TrialError(type(error).__name__, valid_unicode(describe_error(error)))
+    if workspaces:
+        if reply is None and traces:
+            with contextlib.suppress(Exception):
+                traces[-1].metadata[WORKSPACE] = await threads.run(workspaces[-1].record)
+        await workspaces[-1].close()
     if reply is None and traces:
         trial.trace_id = traces[-1].trace_id
         # Attempts that failed were paid for, too. Why there is no reply is on record already, so
@@ -177,18 +191,20 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     return trial, _redact_and_encode(trial, traces[-1] if traces else None, context.redactor)
 
 
-async def _call_agent(
+async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it fills in)
     planned: PlannedTrial,
     key: str,
     case: PreparedCase,
     context: RunContext,
     trial: Trial,
     traces: list[Trace],
+    workspaces: list[TrialWorkspace],
 ) -> AgentReply:
     """Call a fresh agent until it replies, retrying transient failures within the timeout.
 
-    Each attempt adds its trace to `traces`; retries, latency and working directory are recorded
-    on the trial, which has them even when this raises; so is the category of the error.
+    Each attempt adds its trace to `traces` and its files to `workspaces`; retries, latency and
+    working directory are recorded on the trial, which has them even when this raises; so is the
+    category of the error.
     """
     options, question = context.options, case.case.input
     deadline = None if options.timeout is None else time.monotonic() + options.timeout
@@ -213,6 +229,11 @@ async def _call_agent(
         try:
             # A fresh agent for every attempt, so that no state leaks from one to the next.
             config = context.agents[planned.agent]
+            if (files := case.case.workspace) is not None and context.workspaces is not None:
+                base, home = case.case.folder or context.suite.folder, request.workdir
+                workspaces.append(await context.workspaces.open(planned.case, files, base, home))
+                request.workspace = workspaces[-1].path
+                began = time.perf_counter()  # the agent's own time starts here
             agent = config.create()
             trace = Trace(trace_id=request.trace_id or "", query=question)
             traces.append(trace)  # before the call: a trial that fails has a trace too
@@ -255,6 +276,8 @@ async def _call_agent(
                     raise
                 raise error from None
             trial.retries += 1
+            if workspaces:
+                await workspaces.pop().close()
             why = valid_unicode(f"{type(error).__name__}: {error}")
             trial.retry_errors = (*trial.retry_errors, why)
             # By default a retry starts from scratch, like the first attempt.

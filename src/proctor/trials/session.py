@@ -143,7 +143,10 @@ async def run_session(
         elif options.replay_from is not None:
             cassette = Cassette(options.replay_from, "replay")
         # The order matters: workers are started with the rate limits and the cassette in force.
-        async with closing(context.judges) if context.judges else contextlib.nullcontext():
+        async with (
+            context.workspaces or contextlib.nullcontext(),
+            closing(context.judges) if context.judges else contextlib.nullcontext(),
+        ):
             with (
                 cassette,
                 rates_in_force(rates) if rates else contextlib.nullcontext(),
