@@ -2,9 +2,9 @@
 
 The callable takes only the input or, by name, any of input, seed, workdir, workspace, params,
 checkpoint, request, history, state, session; a first argument of any other name is the input. It
-may be plain (run in a thread) or async. In a conversation it is called for each turn: a function takes
-`history`, a class keeps its own state, since one instance has the whole conversation. `isolation:
-process` gives every trial its own process.
+may be plain (run in a thread) or async. In a conversation it is called for each turn: a function
+takes `history`, a class keeps its own state, since one instance has the whole conversation.
+`isolation: process` gives every trial its own process.
 """
 
 from __future__ import annotations
