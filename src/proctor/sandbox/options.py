@@ -148,7 +148,8 @@ class SandboxOptions(Strict):
     """Files and folders that are visible read-only, at the same path; relative to the suite."""
     network: Literal["none", "gateway"] | list[Annotated[str, Field(min_length=1)]] = "gateway"
     """`gateway` reaches only what Proctor serves to the agent (model gateway, span receiver);
-    `none` nothing. A list also allows these hosts through a proxy: `example.com`, `*.example.com:443`."""
+    `none` nothing. A list also allows these hosts through a proxy: `example.com`,
+    `*.example.com:443`."""
     limits: SandboxLimits = SandboxLimits()
     """Limits of the trial's processes."""
     env: Texts = ()
