@@ -34,7 +34,12 @@ INSTRUMENTED = ROOT / ".cache" / "test-envs" / "instrumentations"
 """Where agents with other people's instrumentations run in tests: these want other versions of
 OpenTelemetry than ours, as they do at users', who only send us spans."""
 
-SYSTEM_PACKAGES = {"chromium": "chromium"}
+SYSTEM_PACKAGES = {
+    "chromium": "chromium",
+    "bwrap": "bubblewrap",
+    "podman": "podman",
+    "runc": "runc",
+}
 """Program some tests need → Debian package that brings it. Installed only by root, only if
 missing; tests that lack theirs skip and say so."""
 

@@ -42,6 +42,7 @@ ALL = {
     "pytest_start": Benchmark(3, "what the plugin costs others", ("--rounds", "15")),
     "trials": Benchmark(4, "many trials", ("--quick", "--no-flatness")),
     "planning": Benchmark(5, "plans", ("--rounds", "5")),
+    "sandboxes": Benchmark(4, "what a sandbox costs", ("--trials", "100")),
     "scenarios": Benchmark(5, "building scenarios", ("--rounds", "3", "--builds", "200")),
     "query": Benchmark(6, "queries over runs", ("--quick",)),
     "report": Benchmark(6, "the HTML report", ("--rounds", "3")),

@@ -39,7 +39,7 @@ class AcpAgentConfig(CommandAgentConfig):
             import acp
         except ImportError:
             raise absent_extra("kind acp", "acp", AgentError) from None
-        mark = secrets.token_hex(16)
+        mark = "" if request.sandbox is not None else secrets.token_hex(16)
         child = await self._start(request, mark, places, variables)
         assert child.stdin is not None
         assert child.stdout is not None

@@ -33,8 +33,9 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import msgspec
 from pydantic import BeforeValidator, Field
@@ -117,6 +118,8 @@ class CommandAgentConfig(AgentConfig):
     base_dir: Path | None = Field(default=None, exclude=True)
     """Base folder of relative program paths: the suite's folder."""
 
+    has_process: ClassVar[bool] = True
+
     def version(self) -> dict[str, Any]:
         """Return the command line."""
         return {"command": self.command}
@@ -124,6 +127,8 @@ class CommandAgentConfig(AgentConfig):
     def check(self) -> None:
         """Raise if there is no such program; nothing is executed."""
         program = self.command[0]
+        if self.sandbox is not None and (self.sandbox.image or self.sandbox.rootfs):
+            return  # what is in an image is known when it runs
         beside = self.base_dir is not None and (self.base_dir / program).is_file()
         path = self.env.get("PATH", os.environ.get("PATH"))
         if not beside and shutil.which(program, path=path) is None:
@@ -201,7 +206,7 @@ class CommandAgentConfig(AgentConfig):
     ) -> AgentReply:
         if request.session is not None and self.protocol == "json":
             return await self._turn(request, request.session, places, variables)
-        mark = secrets.token_hex(16)
+        mark = "" if request.sandbox is not None else secrets.token_hex(16)
         child = await self._start(request, mark, places, variables)
         named = self._names("{input}", "{input_file}")
         question = b"" if named else self._input_bytes(request)
@@ -211,6 +216,10 @@ class CommandAgentConfig(AgentConfig):
         except BaseException:
             await end_processes(child, mark)
             raise
+        limit = request.sandbox.exceeded() if child.returncode and request.sandbox else ""
+        if limit:
+            message = f"the command used more {limit} than its sandbox allows"
+            raise AgentError(message, category=RESOURCE_LIMIT)
         return self.reply(out, stderr, child.returncode or 0, request)
 
     def reply(self, out: bytes, stderr: str, code: int, request: AgentRequest) -> AgentReply:
@@ -233,7 +242,7 @@ class CommandAgentConfig(AgentConfig):
         replied = program is not None
         while True:
             if program is None or program.child.returncode is not None:
-                mark = secrets.token_hex(16)
+                mark = "" if request.sandbox is not None else secrets.token_hex(16)
                 child = await self._start(request, mark, places, variables)
                 assert child.stderr is not None
                 program = _Program(child, mark, asyncio.ensure_future(read_tail(child.stderr)))
@@ -281,6 +290,17 @@ class CommandAgentConfig(AgentConfig):
             job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
+    def _beside(self, name: str) -> Path | None:
+        """Return the file of the suite's folder that a part of the command names."""
+        if self.base_dir is None or name.startswith("-"):
+            return None
+        file = self.base_dir / name
+        return file.resolve() if file.is_file() else None
+
+    def shown_in_sandbox(self) -> Sequence[Path]:
+        """Return the files of the suite's folder that the command names."""
+        return [file for each in self.command_line() if (file := self._beside(each)) is not None]
+
     async def _start(
         self, request: AgentRequest, mark: str, places: dict[str, str], variables: dict[str, str]
     ) -> asyncio.subprocess.Process:
@@ -288,20 +308,17 @@ class CommandAgentConfig(AgentConfig):
 
         # One receiver per process: the trace id assigns spans to trials.
         receiver = shared_receiver()
-        program, *arguments = self.command_line()
-        base = self.base_dir
-        if base is not None:
-            if (base / program).is_file():
-                program = str((base / program).resolve())
-            # The program runs elsewhere: names of files in the suite's folder become full paths.
-            arguments = [
-                str((base / argument).resolve())
-                if not argument.startswith("-") and (base / argument).is_file()
-                else argument
-                for argument in arguments
-            ]
+        # The program runs elsewhere: names of files in the suite's folder become full paths.
+        program, *arguments = [str(self._beside(each) or each) for each in self.command_line()]
         arguments = [_expanded(argument, places) for argument in arguments]
         own = {name: _expanded(value, places) for name, value in self.variables().items()}
+        if request.sandbox is not None:
+            env = {**receiver.environment(), **variables, **own}
+            if request.sandbox.options.network == "none":
+                env = own  # endpoints that cannot be reached
+            cwd = Path(places["{workspace}"])
+            child = await request.sandbox.exec([program, *arguments], cwd=cwd, env=env)
+            return cast("asyncio.subprocess.Process", child)
         try:
             return await asyncio.create_subprocess_exec(
                 program,

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ from proctor.trace.capture import current_trace
 
 if TYPE_CHECKING:
     from proctor.agents._python import PythonAgentConfig
+    from proctor.sandbox.place import RunningSandbox
 
 
 # -- processes of agents, ended with their trial, including everything they started ---------------
@@ -68,7 +69,14 @@ async def until_exit(child: asyncio.subprocess.Process, *reading: asyncio.Future
 
 
 async def end_processes(child: asyncio.subprocess.Process, mark: str) -> None:
-    """Kill the process, its group, and descendants in sessions of their own."""
+    """Kill the process, its group, and descendants in sessions of their own.
+
+    Without a mark it is in a sandbox, which ends the rest with the trial.
+    """
+    if not mark:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        return
     # The group may be gone already; macOS reports a zombie's group as not permitted.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
@@ -140,6 +148,8 @@ class ProcessAgent:
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the child, send the job, and wait for its result or its death."""
+        if request.sandbox is not None:
+            return await self._run_in(request.sandbox, request)
         mark = secrets.token_hex(16)
         with tempfile.TemporaryDirectory(prefix="proctor-child-") as folder:
             # A file, not a pipe: a process left behind by the agent would hold a pipe open.
@@ -169,6 +179,34 @@ class ProcessAgent:
                         await end_processes(child, mark)
                     stderr = await listening
             return _parse_result(result, child.returncode or 0, stderr)
+
+    async def _run_in(self, sandbox: RunningSandbox, request: AgentRequest) -> AgentReply:
+        """Run the child in a sandbox, which only shares the trial's directory with us."""
+        if hand_over() is not None:
+            raise AgentError(
+                "the model calls of an agent in a sandbox cannot be recorded here",
+                category="",
+                hint="record them with the model gateway, from an agent of kind command",
+            )
+        result = request.workdir / ".result.json"
+        command = [sys.executable, "-m", "proctor.agents._child", str(result)]
+        cwd = request.workspace or request.workdir
+        with request.startup or Waits():
+            started = await sandbox.exec(command, cwd=cwd, env={})
+        child = cast("asyncio.subprocess.Process", started)
+        assert child.stdout is not None
+        assert child.stderr is not None
+        streams = [asyncio.ensure_future(read_tail(each)) for each in (child.stdout, child.stderr)]
+        try:
+            await _send(child, self._job(request, None, None))
+            await until_exit(child, *streams)
+        finally:
+            await end_processes(child, "")
+        _, stderr = await asyncio.gather(*streams)
+        if limit := sandbox.exceeded():
+            message = f"the agent used more {limit} than its sandbox allows"
+            raise AgentError(message, category=RESOURCE_LIMIT)
+        return _parse_result(result, child.returncode or 0, stderr)
 
     def _job(self, request: AgentRequest, link: int | None, calls: int | None) -> bytes:
         config = self._config

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 from pydantic import Field, PrivateAttr
@@ -50,7 +50,18 @@ class PythonAgentConfig(AgentConfig):
     base_dir: Path | None = Field(default=None, exclude=True)
     """Base folder of import paths: the suite's folder."""
 
+    has_process: ClassVar[bool] = True
+
     _callable: Any = PrivateAttr(default=None)
+
+    def shown_in_sandbox(self) -> Sequence[Path]:
+        """Return the agent's folder, and what Python and Proctor are made of."""
+        import sys
+
+        import proctor
+
+        parts = [sys.prefix, sys.base_prefix, *map(Path, proctor.__path__), self.base_dir or "."]
+        return [path for part in parts if (path := Path(part)).is_dir()]
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None) -> PythonAgentConfig:
@@ -81,7 +92,7 @@ class PythonAgentConfig(AgentConfig):
     def observes(self) -> tuple[Observable, ...]:
         """Return what is declared, and tool calls where its code records them."""
         # In a process of its own, the agent is not imported here; the child reports it.
-        if self.isolation == "process" or not records_tools(self.loaded):
+        if self.isolation == "process" or self.sandbox or not records_tools(self.loaded):
             return self.observed
         return (*self.observed, "tool_calls", "arguments")
 
@@ -102,7 +113,7 @@ class PythonAgentConfig(AgentConfig):
     @cached_property
     def _creator(self) -> Callable[[], Agent]:
         """Return the function behind `create`, resolved once."""
-        if self.isolation == "process":
+        if self.isolation == "process" or self.sandbox:
             from proctor.agents._process import ProcessAgent
 
             return partial(ProcessAgent, self)

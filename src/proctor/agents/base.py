@@ -11,15 +11,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, cast
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import Waits
 from proctor.llm.retry import ACCOUNT_REFUSED, causes, status_code, transient
+from proctor.sandbox.options import SandboxOption
 from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, Trace
@@ -28,6 +29,7 @@ from proctor.trace.model import Observable
 if TYPE_CHECKING:
     from proctor.agents.session import AgentSession
     from proctor.llm.prices import PriceTable
+    from proctor.sandbox.place import RunningSandbox
 
 AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
 """Categories of trials that failed by the agent's own fault, before any check."""
@@ -101,6 +103,7 @@ class AgentRequest:
         "input",
         "params",
         "prices",
+        "sandbox",
         "seed",
         "session",
         "startup",
@@ -145,6 +148,8 @@ class AgentRequest:
         """The conversation this is a turn of; None for a single question."""
         self.history: Sequence[Mapping[str, Any]] = ()
         """The earlier messages of the conversation: `role` (user, assistant) and `content`."""
+        self.sandbox: RunningSandbox | None = None
+        """Where its processes must run, if not directly on this machine."""
         self.workspace: Path | None = None
         """The folder of files to work on, if the case has a `workspace`."""
         self._checkpoint: Checkpoint | None = None
@@ -155,7 +160,7 @@ class AgentRequest:
         """Return the request of one turn; its working directory is that of the whole trial."""
         turn = AgentRequest(message, **self.trial_fields(), session=session, whole=self)
         turn.timeout, turn.startup, turn.history = timeout, self.startup, [*session.history]
-        turn.workspace = self.workspace
+        turn.workspace, turn.sandbox = self.workspace, self.sandbox
         return turn
 
     @property
@@ -221,16 +226,32 @@ class Agent(Protocol):
 class AgentConfig(Strict):
     """Options of one kind of agent: the YAML below `kind:`."""
 
+    has_process: ClassVar[bool] = False
+    """Whether its trials run in processes of their own, which a sandbox can hold."""
+
     kind: Any
     resources: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """Resources a remote worker needs to run it: cpu (default 1), gpu (default 0) and custom
     resources by name. Ignored when trials run in this process.
     """
 
+    sandbox: SandboxOption | None = None
+    """Where its processes run: none, bwrap, podman, docker, or options; default: the suite's."""
+
     observed: tuple[Observable, ...] = ()
     """Work that its traces show whenever it happens, so that none in a trace means none was done:
     model_calls, tool_calls, arguments. Only needed where no spans show it.
     """
+
+    @model_validator(mode="after")
+    def _sandbox_has_an_effect(self) -> Self:
+        if self.sandbox and not self.has_process:
+            raise ValueError(f"an agent of kind {self.kind} has no process to put in a sandbox")
+        return self
+
+    def shown_in_sandbox(self) -> Sequence[Path]:
+        """Return the files and folders that its processes must see."""
+        return ()
 
     @property
     def observes(self) -> tuple[Observable, ...]:

@@ -263,7 +263,7 @@ class _Member(AgentRequest):
         super().__init__(input, **{**whole.trial_fields(), **own})
         self._whole = whole
         self._name = name
-        self.workspace = whole.workspace
+        self.workspace, self.sandbox = whole.workspace, whole.sandbox
 
     @property
     def workdir(self) -> Path:

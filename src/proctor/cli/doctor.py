@@ -138,6 +138,7 @@ def examine(
         "extras": extras,
         "settings": settings,
         "folders": folders,
+        "sandboxes": sandboxes,
         "keys": lambda: keys(environ),
     }
     if online:
@@ -343,6 +344,32 @@ def _lock_problem(folder: Path) -> str | None:
     except OSError as error:
         return f"files cannot be locked: {error.strerror}"
     return "file locks have no effect"
+
+
+# -- sandboxes ---------------------------------------------------------------------------------
+
+
+def sandboxes() -> Iterator[DoctorFinding]:
+    """Check which sandboxes work here, and why others do not."""
+    from proctor.background import run_sync
+    from proctor.sandbox.base import SandboxSetting, known_sandboxes, sandbox_class
+    from proctor.sandbox.options import SandboxOptions
+
+    for kind in known_sandboxes():
+        if kind == "none":
+            continue
+        image = "any" if kind in ("podman", "docker") else None
+        try:
+            setting = SandboxSetting(SandboxOptions(kind=kind, image=image), Path())
+            able = run_sync(sandbox_class(kind)(setting).capabilities(), nested=True)
+        except Exception as error:  # noqa: BLE001 (of another package)
+            yield DoctorFinding(kind, "note", f"does not work: {error}")
+            continue
+        if not able.works:
+            yield DoctorFinding(kind, "note", f"does not work: {able.reason}", able.hint)
+            continue
+        limits = ", ".join(sorted(able.limits)) or "none"
+        yield DoctorFinding(kind, "ok", f"{able.reason}; limits: {limits}")
 
 
 # -- keys and providers ---------------------------------------------------------------------------

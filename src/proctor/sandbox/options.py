@@ -190,6 +190,10 @@ class SandboxOptions(Strict):
                 raise ValueError("write `image` or `rootfs`, not both")
         return self
 
+    def __bool__(self) -> bool:
+        """Return whether it is a sandbox at all."""
+        return self.kind != "none"
+
     @property
     def allowed_hosts(self) -> list[str]:
         """Return the hosts that may be reached besides Proctor's own endpoints."""

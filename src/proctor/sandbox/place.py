@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import io
 import logging
 import os
+import re
+import secrets
+import shlex
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +32,22 @@ import msgspec
 
 from proctor.background import threads
 from proctor.files import lock_file
-from proctor.sandbox.options import ShellCommand, Workspace, argv, command_text
+from proctor.sandbox._relay import Relay
+from proctor.sandbox.base import (
+    Capabilities,
+    Sandbox,
+    SandboxError,
+    SandboxProcess,
+    SandboxSetting,
+    sandbox_class,
+)
+from proctor.sandbox.options import (
+    SandboxOptions,
+    ShellCommand,
+    Workspace,
+    argv,
+    command_text,
+)
 from proctor.sandbox.workspace import (
     Changes,
     Snapshot,
@@ -59,11 +80,17 @@ class TrialWorkspace:
     """
 
     def __init__(
-        self, path: Path, options: Workspace | None = None, snapshot: Snapshot | None = None
+        self,
+        path: Path,
+        options: Workspace | None = None,
+        snapshot: Snapshot | None = None,
+        sandbox: RunningSandbox | None = None,
     ) -> None:
         self.path = path
         """The folder in which the agent works."""
         self.options = options
+        self.sandbox = sandbox
+        """The sandbox around it, if there is one."""
         self._snapshot = snapshot
 
     @cached_property
@@ -76,19 +103,31 @@ class TrialWorkspace:
         """The files as they were before the agent ran."""
         return None if self._snapshot is None else self._snapshot.original
 
-    def record(self) -> dict[str, Any]:
+    async def record(self) -> dict[str, Any]:
         """Return what is stored with the trial: the changes and the files to keep."""
+        if self.sandbox is not None and self.options is not None:
+            await self.sandbox.copy_out(self.path)
+        return await threads.run(self._record)
+
+    def _record(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if (changes := self.changes) is not None:
             found |= changes.record()
         if self.options is not None and self.options.keep:
             found["files"] = kept_files(self.path, tuple(self.options.keep))
+        if self.sandbox is not None and (refused := self.sandbox.refused):
+            found["refused_hosts"] = refused
         return found
 
     async def run(
         self, command: ShellCommand, *, seconds: float, env: Mapping[str, str] | None = None
     ) -> CommandOutput:
         """Run a command in the workspace; everything it started ends with it."""
+        if self.sandbox is not None:
+            process = await self.sandbox.exec(argv(command), cwd=self.path, env=env or {})
+            assert process.stdin is not None
+            process.stdin.close()
+            return await output_of(process, seconds)
         try:
             child = await asyncio.create_subprocess_exec(
                 *argv(command),
@@ -125,45 +164,228 @@ class TrialWorkspace:
             logging.getLogger("proctor").warning("%s", error)
 
     async def close(self) -> None:
-        """Run the teardown commands of the trial."""
+        """Run the teardown commands of the trial, and end its sandbox."""
         if self.options is not None and self.options.teardown:
             await self.tear_down(tuple(self.options.teardown))
+        if self.sandbox is not None:
+            await self.sandbox.stop()
 
 
-async def output_of(child: asyncio.subprocess.Process, seconds: float) -> CommandOutput:
+async def output_of(child: SandboxProcess, seconds: float) -> CommandOutput:
     """Wait for a command, keep the end of its output, and end everything it started."""
-    assert child.stdout is not None
     tail = bytearray()
 
-    async def read() -> None:
-        assert child.stdout is not None
-        while chunk := await child.stdout.read(65536):
+    async def read(stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(65536):
             tail.extend(chunk)
             del tail[:-MAX_OUTPUT]
 
-    reading = asyncio.ensure_future(read())
+    streams = [each for each in (child.stdout, child.stderr) if each is not None]
+    reading = [asyncio.ensure_future(read(stream)) for stream in streams]
     waiting = asyncio.ensure_future(child.wait())
     try:
         # The process itself, not its pipe, which a process left in the background holds open.
         async with asyncio.timeout(seconds):
-            while child.returncode is None and not reading.done():
-                await asyncio.wait({reading, waiting}, timeout=0.1, return_when="FIRST_COMPLETED")
+            while child.returncode is None and not all(each.done() for each in reading):
+                await asyncio.wait(
+                    {*reading, waiting}, timeout=0.1, return_when=asyncio.FIRST_COMPLETED
+                )
             await waiting
         code = child.returncode
     except TimeoutError:
         code = None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
+            if isinstance(child, asyncio.subprocess.Process) and hasattr(os, "killpg"):
                 os.killpg(child.pid, signal.SIGKILL)
             else:
                 child.kill()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await asyncio.wait({reading, waiting})
-        reading.cancel()
-        waiting.cancel()
+        await asyncio.wait({*reading, waiting}, timeout=1.0)
+        for each in (*reading, waiting):
+            each.cancel()
     return CommandOutput(code, tail.decode(errors="replace"))
+
+
+# -- sandboxes -----------------------------------------------------------------------------------
+
+PASSED_ON = ("LANG", "LC_*", "TERM", "TZ")
+"""Environment variables that every sandbox gets; those with the programs of this machine get PATH,
+too."""
+
+PROXY_PORT = 3128
+"""Port of the proxy inside a sandbox; nothing else listens there, and no other trial sees it."""
+
+LOOPBACK = re.compile(r"https?://(?:127\.0\.0\.1|localhost):(\d+)")
+
+# Says on standard error that the sandbox works, before the command itself can write anything.
+_ANNOUNCE = ["sh", "-c", 'echo "$0" >&2 && exec "$@"']
+
+
+class RunningSandbox:
+    """A sandbox with its network: how agents and checks start commands in it."""
+
+    def __init__(self, sandbox: Sandbox, options: SandboxOptions, home: Path) -> None:
+        self.options = options
+        self.home = home
+        self._sandbox = sandbox
+        self._able = Capabilities(False)
+        self._relay: Relay | None = None
+        self._forwarded: set[int] = set()
+
+    @classmethod
+    async def started(
+        cls, options: SandboxOptions, home: Path, base: Path, read: Sequence[Path]
+    ) -> RunningSandbox:
+        """Start a sandbox whose policy can be enforced here, or raise `SandboxError`."""
+        named = [base / os.path.expanduser(path) for path in options.read]  # noqa: ASYNC240, PTH111
+        if missing := [path for path in named if not path.exists()]:
+            raise SandboxError(f"there is no {missing[0]} to show", hint="`read` of the sandbox")
+        if options.rootfs is not None:
+            options = options.model_copy(update={"rootfs": str(base / options.rootfs)})
+        shown = dict.fromkeys(path.resolve() for path in (*named, *read))
+        sandbox = sandbox_class(options.kind)(SandboxSetting(options, home, tuple(shown)))
+        self = cls(sandbox, options, home)
+        self._able = able = await sandbox.capabilities()
+        if not able.works:
+            raise SandboxError(f"{options.kind} does not work: {able.reason}", hint=able.hint)
+        if lacking := sorted(options.limits.enforced.keys() - able.limits):
+            what = f"{options.kind} cannot limit {', '.join(lacking)} here"
+            raise SandboxError(f"{what}: {able.reason}", hint=able.hint)
+        if not able.isolates_network:
+            raise SandboxError(f"{options.kind} cannot keep an agent off the network")
+        try:
+            await sandbox.start()
+            for command in options.setup:
+                place = TrialWorkspace(home, sandbox=self)
+                await place.must([command], "setup of the sandbox")
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    @property
+    def refused(self) -> list[str]:
+        """Return the addresses that the agent tried to reach and may not."""
+        return [] if self._relay is None else self._relay.refused
+
+    def exceeded(self) -> str:
+        """Return the limit that ended a process, if one is known to have."""
+        return self._sandbox.exceeded()
+
+    async def exec(
+        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+    ) -> SandboxProcess:
+        """Start a command; `env` is what Proctor and the suite add to the allowed variables.
+
+        Endpoints of Proctor on this machine that `env` names can be reached, unless the network
+        is `none`.
+        """
+        names = (*PASSED_ON, *self.options.env, *(("PATH",) if self._able.system_path else ()))
+        passed_on = {
+            name: value
+            for name, value in os.environ.items()
+            if any(fnmatchcase(name, each) for each in names)
+        }
+        variables = {**passed_on, "HOME": str(self.home), **env}
+        # Unpredictable, so that output of a broken sandbox is never taken for it.
+        nonce = secrets.token_hex(8)
+        whole = [*_ANNOUNCE, nonce, *command]
+        if self.options.network != "none":
+            ports = {int(port) for text in env.values() for port in LOOPBACK.findall(text)}
+            whole, extra = await self._connected(ports, whole)
+            variables |= extra
+        process = await self._sandbox.exec(whole, cwd=str(cwd), env=variables)
+        assert process.stderr is not None
+        first = await process.stderr.readline()
+        if first.decode(errors="replace").strip() != nonce:
+            rest = await process.stderr.read(4000)
+            await process.wait()
+            reason = (first + rest).decode(errors="replace").strip()
+            raise SandboxError(f"{self.options.kind} could not start the command: {reason}")
+        return process
+
+    async def _connected(
+        self, ports: set[int], command: list[str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command with what connects it to the relay, and the variables of its proxy."""
+        hosts = self.options.allowed_hosts
+        if not ports and not hosts:
+            return command, {}
+        folder = self.home / ".net"
+        if self._relay is None:
+            folder.mkdir(exist_ok=True)
+            shutil.copyfile(Path(__file__).with_name("_forward.py"), folder / "forward.py")
+            self._relay = Relay(folder / "socket", hosts)
+            await self._relay.start()
+        self._relay.ports |= ports
+        proxy = PROXY_PORT if hosts else 0
+        variables: dict[str, str] = {}
+        if hosts:
+            url = f"http://127.0.0.1:{PROXY_PORT}"
+            names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+            variables = {**dict.fromkeys(names, url), "NO_PROXY": "127.0.0.1,localhost"}
+        new = ports - self._forwarded
+        if self._able.persistent:
+            if not new and not (proxy and not self._forwarded):
+                return command, variables
+            self._forwarded |= new
+            starting = self._forward(new, proxy, ["true"])
+            process = await self._sandbox.exec(starting, cwd=str(self.home), env={})
+            assert process.stderr is not None
+            error = await process.stderr.read()
+            if await process.wait() != 0:
+                reason = error.decode(errors="replace").strip()
+                raise SandboxError(
+                    f"the network of the sandbox does not work: {reason}",
+                    hint="its image needs python3, or write `network: none`",
+                )
+            return command, variables
+        return self._forward(ports, proxy, command), variables
+
+    def _forward(self, ports: set[int], proxy: int, command: list[str]) -> list[str]:
+        listed = ",".join(map(str, sorted(ports)))
+        folder = self.home / ".net"
+        script = [self._able.python, "-IS", str(folder / "forward.py"), str(folder / "socket")]
+        return [*script, listed, str(proxy), *command]
+
+    async def copy_in(self, folder: Path) -> None:
+        """Copy a folder into a sandbox that does not share files."""
+        if self._able.shares_files:
+            return
+
+        def pack() -> bytes:
+            stream = io.BytesIO()
+            with tarfile.open(fileobj=stream, mode="w") as archive:
+                archive.add(folder, arcname=".")
+            return stream.getvalue()
+
+        await self._sandbox.write(f"{folder}.tar", await threads.run(pack))
+        place = TrialWorkspace(Path("/"), sandbox=self)
+        unpack = f"mkdir -p {shlex.quote(str(folder))} && tar xf {shlex.quote(f'{folder}.tar')}"
+        await place.must([f"{unpack} -C {shlex.quote(str(folder))}"], "copying the workspace")
+
+    async def copy_out(self, folder: Path) -> None:
+        """Replace a folder by what the agent left in a sandbox that does not share files."""
+        if self._able.shares_files:
+            return
+        place = TrialWorkspace(folder, sandbox=self)
+        packed = f"{folder}.tar"
+        await place.must([f"tar cf {shlex.quote(packed)} ."], "copying the workspace")
+        content = await self._sandbox.read(packed)
+
+        def unpack() -> None:
+            remove_tree(folder)
+            folder.mkdir()
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                archive.extractall(folder, filter="data")  # refuses links and paths that lead out
+
+        await threads.run(unpack)
+
+    async def stop(self) -> None:
+        """End everything in the sandbox."""
+        if self._relay is not None:
+            await self._relay.stop()
+        await self._sandbox.stop()
 
 
 class Workspaces:
@@ -181,22 +403,44 @@ class Workspaces:
     async def __aenter__(self) -> None:
         """Use them for a run."""
 
-    async def open(self, case: str, options: Workspace, base: Path, home: Path) -> TrialWorkspace:
-        """Copy the files of a case into a trial's directory and run its setup."""
-        place = self._place(case)
-        original = place / "files"
-        if not original.is_dir():
-            await self._build(place, options, base)
-        path = home / WORKSPACE
-        await threads.run(copy_tree, original, path)
-        workspace = TrialWorkspace(path, options)
-        if options.setup:
-            await workspace.must(tuple(options.setup), "setup")
-            # Only the agent's changes count, so the state after the setup is kept.
-            original = home / ".before"
-            await threads.run(copy_tree, path, original)
-        snapshot = await threads.run(Snapshot, path, original)
-        return TrialWorkspace(path, options, snapshot)
+    async def open(
+        self,
+        case: str,
+        options: Workspace | None,
+        base: Path,
+        home: Path,
+        sandbox: SandboxOptions | None = None,
+        read: Sequence[Path] = (),
+    ) -> TrialWorkspace:
+        """Start a trial's sandbox, copy the files of its case there and run their setup."""
+        running = None
+        if sandbox:
+            running = await RunningSandbox.started(sandbox, home, base, read)
+        if options is None:
+            return TrialWorkspace(home, sandbox=running)
+        try:
+            place = self._place(case)
+            original = place / "files"
+            if not original.is_dir():
+                await self._build(place, options, base)
+            path = home / WORKSPACE
+            await threads.run(copy_tree, original, path)
+            workspace = TrialWorkspace(path, options, sandbox=running)
+            if running is not None:
+                await running.copy_in(path)
+            if options.setup:
+                await workspace.must(tuple(options.setup), "setup")
+                if running is not None:
+                    await running.copy_out(path)
+                # Only the agent's changes count, so the state after the setup is stored.
+                original = home / ".before"
+                await threads.run(copy_tree, path, original)
+            snapshot = await threads.run(Snapshot, path, original)
+        except BaseException:
+            if running is not None:
+                await running.stop()
+            raise
+        return TrialWorkspace(path, options, snapshot, running)
 
     async def _build(self, place: Path, options: Workspace, base: Path) -> None:
         place.mkdir(exist_ok=True)  # noqa: ASYNC240 (one call, of a microsecond)

@@ -34,7 +34,7 @@ from proctor.conversations.user import SimulatedUser
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.trial import OnAgentError
-from proctor.sandbox.options import Workspace, WorkspaceOption
+from proctor.sandbox.options import SandboxOption, Workspace, WorkspaceOption
 from proctor.spec.datasets import DataSource, DataVersion
 from proctor.spec.located import SourceLocation, Tree, escaped, plain
 from proctor.spec.validation import Fault, faults_error
@@ -505,6 +505,8 @@ class Suite(Strict):
     """Folder of saved traces, relative to this file."""
     baseline: str | None = Field(default=None, min_length=1)
     """Saved version that checks compare with; by default the newest one that passed."""
+    sandbox: SandboxOption | None = None
+    """Where the processes of agents run that name no sandbox of their own."""
     workspace: WorkspaceOption | None = None
     """Workspace of every case; what a case writes itself wins, key by key."""
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)

@@ -56,6 +56,7 @@ from proctor.trials.select_agents import ChosenAgent, choose_agents
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
     from proctor.llm.retry import Transient
+    from proctor.sandbox.options import SandboxOptions
     from proctor.sandbox.place import Workspaces
     from proctor.trials.pool import LocalWorkers
 
@@ -222,6 +223,8 @@ def prepare(
     chosen = list(suite.cases if cases is None else cases)
     found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
+    if suite.sandbox is not None:
+        configs = {name: with_sandbox(each, suite.sandbox) for name, each in configs.items()}
     isolated = options.isolation is Isolation.WORKER or not imports.executes_user_code
     # Code that cannot be imported is one error now, not one for every trial.
     versions = {} if isolated else {name: config.version() for name, config in configs.items()}
@@ -245,6 +248,18 @@ def prepare(
     elif options.executor == ExecutorName.RAY:
         context.asynchronous = any(config.asynchronous for config in configs.values())
     return context
+
+
+def with_sandbox(config: AgentConfig, sandbox: SandboxOptions) -> AgentConfig:
+    """Return an agent with the suite's sandbox, unless it names its own."""
+    if config.sandbox is not None:
+        return config
+    if not config.has_process and sandbox:
+        raise ProctorError(
+            f"an agent of kind {config.kind} has no process to put in the suite's sandbox",
+            hint="write `sandbox: none` in the agent to run it without one",
+        )
+    return config.model_copy(update={"sandbox": sandbox})
 
 
 def load_code(context: RunContext) -> None:
@@ -348,7 +363,9 @@ def context_for(
         held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(secrets))}
         redactor = Redactor(patterns, {**os.environ, **held})
     workspaces = None
-    if used := {case.id: case.workspace for case in cases if case.workspace is not None}:
+    sandboxed = any(config.sandbox is not None for config in agents.values())
+    used = {case.id: case.workspace for case in cases if case.workspace is not None}
+    if used or sandboxed:
         from proctor.sandbox.place import Workspaces
 
         workspaces = Workspaces(used)

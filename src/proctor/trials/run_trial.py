@@ -120,7 +120,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         reply = await _call_agent(planned, key, case, context, trial, traces, workspaces)
         trace = traces[-1]
         if workspaces:  # before the checks, which may write there
-            trace.metadata[WORKSPACE] = await threads.run(workspaces[-1].record)
+            trace.metadata[WORKSPACE] = await workspaces[-1].record()
         trial.trace_id = trace.trace_id
         trial.answer = reply.answer
         # A single span is the root that we made ourselves, unless the agent brought its trace.
@@ -166,7 +166,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     if workspaces:
         if reply is None and traces:
             with contextlib.suppress(Exception):
-                traces[-1].metadata[WORKSPACE] = await threads.run(workspaces[-1].record)
+                traces[-1].metadata[WORKSPACE] = await workspaces[-1].record()
         await workspaces[-1].close()
     if reply is None and traces:
         trial.trace_id = traces[-1].trace_id
@@ -229,10 +229,17 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
         try:
             # A fresh agent for every attempt, so that no state leaks from one to the next.
             config = context.agents[planned.agent]
-            if (files := case.case.workspace) is not None and context.workspaces is not None:
+            files, sandbox = case.case.workspace, config.sandbox
+            if context.workspaces is not None and (files is not None or sandbox is not None):
                 base, home = case.case.folder or context.suite.folder, request.workdir
-                workspaces.append(await context.workspaces.open(planned.case, files, base, home))
-                request.workspace = workspaces[-1].path
+                shown = config.shown_in_sandbox()
+                workspaces.append(
+                    await context.workspaces.open(planned.case, files, base, home, sandbox, shown)
+                )
+                request.workspace = None if files is None else workspaces[-1].path
+                request.sandbox = workspaces[-1].sandbox
+                if sandbox is not None and (seconds := sandbox.limits.seconds) is not None:
+                    request.timeout = min(seconds, request.timeout or seconds)
                 began = time.perf_counter()  # the agent's own time starts here
             agent = config.create()
             trace = Trace(trace_id=request.trace_id or "", query=question)
@@ -246,7 +253,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 if request.timeout is not None:
                     # An attempt after a transient failure has less than the agent's whole time.
                     late = TrialTimeout(
-                        f"the trial took longer than {options.timeout:.4g} s",
+                        f"the trial took longer than {options.timeout or request.timeout:.4g} s",
                         transient=False,
                         category="" if trial.retries else TIMEOUT,
                     )

@@ -1,0 +1,133 @@
+"""Sandboxes by podman: one container per trial, commands in it by `podman exec`.
+
+Options of the engine (`--runtime=runc`, `--cgroup-manager=cgroupfs`) are given with every call, so
+that nothing of this machine's configuration needs to change. Images are never pulled: one that is
+missing is an error, because a trial must not depend on a registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+
+from proctor.sandbox.base import Capabilities, SandboxBase, SandboxError, SandboxProcess
+
+IDLE = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+"""What a container does between commands."""
+
+STREAM_LIMIT = 64 << 20
+"""Bytes of a line of output."""
+
+MAX_PROCESSES = 32768
+"""Processes of a user in a container, unless `pids` allows fewer; the default of engines."""
+
+_INSTALL = "apt-get install podman (or dnf, pacman, apk)"
+
+
+class Podman(SandboxBase):
+    """One trial's container."""
+
+    _container = ""
+
+    async def capabilities(self) -> Capabilities:
+        """Return whether podman can be called; a start shows the rest."""
+        if shutil.which("podman") is None:
+            return Capabilities(False, "podman is not installed", _INSTALL)
+        code, out, error = await self._call("version", "--format", "{{.Client.Version}}")
+        if code != 0:
+            return Capabilities(False, _reason(error), "see `podman info`")
+        limits = frozenset({"cpus", "memory_mb", "pids"})
+        return Capabilities(True, f"podman {out.strip()}", limits=limits)
+
+    async def start(self) -> None:
+        """Start the container."""
+        options, limits = self.options, self.options.limits
+        name = f"proctor-{uuid.uuid4().hex[:12]}"
+        arguments = [
+            "run", "--detach", "--rm", "--name", name, "--network", "none", "--hostname", "sandbox",
+            "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pull", "never",
+            "--volume", f"{self.home}:{self.home}:rw",
+        ]  # fmt: skip
+        for limit, (soft, hard) in inherited_limits().items():
+            arguments += ["--ulimit", f"{limit}={soft}:{hard}"]
+        for path in self.read_only:
+            arguments += ["--volume", f"{path}:{path}:ro"]
+        for flag, value in (
+            ("--cpus", limits.cpus),
+            ("--memory", None if limits.memory_mb is None else f"{limits.memory_mb}m"),
+            ("--pids-limit", limits.pids),
+        ):
+            if value is not None:
+                arguments += [flag, str(value)]
+        if options.rootfs is not None:
+            # An overlay: what agents write outside their directory is gone with the container.
+            arguments += ["--rootfs", f"{options.rootfs}:O", "sh", "-c", IDLE]
+        else:
+            arguments += ["--entrypoint", "sh", str(options.image), "-c", IDLE]
+        code, _, error = await self._call(*arguments)
+        if code != 0:
+            await self._call("rm", "--force", "--ignore", name)
+            raise SandboxError(f"podman cannot start a container: {_reason(error)}")
+        self._container = name
+
+    async def exec(
+        self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
+    ) -> SandboxProcess:
+        """Start a command in the container."""
+        named: list[str] = []
+        # A name alone takes the value from podman's own environment, which no other user can read;
+        # the variables that podman itself needs are written out.
+        own = {"PATH", "HOME", "TMPDIR", *(name for name in env if name.startswith("XDG_"))}
+        for name, value in env.items():
+            named += ["--env", f"{name}={value}" if name in own else name]
+        given = {name: value for name, value in env.items() if name not in own}
+        arguments = ["exec", "--interactive", *named, "--workdir", cwd, self._container, *command]
+        return await self._start(arguments, {**os.environ, **given})
+
+    async def stop(self) -> None:
+        """Remove the container with everything in it."""
+        name, self._container = self._container, ""
+        if name:
+            await self._call("rm", "--force", "--time", "0", "--ignore", name)
+
+    async def _start(
+        self, arguments: Sequence[str], env: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                "podman",
+                *self.options.engine,
+                *arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(env),
+                start_new_session=True,
+                limit=STREAM_LIMIT,
+            )
+        except OSError as error:
+            raise SandboxError(f"cannot run podman: {error.strerror}", hint=_INSTALL) from None
+
+    async def _call(self, *arguments: str) -> tuple[int, str, str]:
+        child = await self._start(arguments, os.environ)
+        out, error = await child.communicate()
+        return child.returncode or 0, out.decode(errors="replace"), error.decode(errors="replace")
+
+
+def inherited_limits() -> dict[str, tuple[int, int]]:
+    """Return limits of open files and processes, which engines set to more than they may have."""
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = MAX_PROCESSES if processes < 0 else min(processes, MAX_PROCESSES)
+    return {"nofile": files, "nproc": (most, most)}
+
+
+def _reason(error: str) -> str:
+    lines = [line for line in error.strip().splitlines() if line.strip()]
+    return lines[-1].removeprefix("Error: ") if lines else "it says no reason"

@@ -1,0 +1,175 @@
+"""The protocol of sandboxes, which other packages can implement, and how a kind is found.
+
+A sandbox is made for one trial: `start`, any number of `exec`, `read` and `write`, then `stop`,
+which ends everything in it. `capabilities` says what works here, and why something does not. A
+package publishes its class under the entry point group `proctor.sandboxes`; it is called with a
+`SandboxSetting`.
+
+Trouble of a sandbox is a `SandboxError`: infrastructure with its reason, never a verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from proctor.errors import did_you_mean
+from proctor.sandbox.options import BUILT_IN, SandboxOptions
+from proctor.sandbox.workspace import WorkspaceError
+
+GROUP = "proctor.sandboxes"
+"""Entry points of sandboxes: name → a callable that takes a `SandboxSetting`."""
+
+_CLASSES = {
+    "bwrap": "proctor.sandbox._bwrap:Bwrap",
+    "podman": "proctor.sandbox._podman:Podman",
+    "docker": "proctor.sandbox._docker:Docker",
+}
+
+
+class SandboxError(WorkspaceError):
+    """Raised when a sandbox cannot be used or has failed."""
+
+
+class SandboxSetting(NamedTuple):
+    """What a sandbox is made from."""
+
+    options: SandboxOptions
+    home: Path
+    """The trial's own directory, with its workspace: read and write, at the same path."""
+    read: tuple[Path, ...] = ()
+    """Files and folders to show read-only, at the same path."""
+
+
+class Capabilities(NamedTuple):
+    """What a sandbox can do here. If it does not work, `reason` says why and `hint` what to do."""
+
+    works: bool
+    reason: str = ""
+    hint: str | None = None
+    limits: frozenset[str] = frozenset()
+    """The limits it enforces: cpus, memory_mb, pids."""
+    isolates_network: bool = True
+    """Whether nothing outside can be reached, but Unix sockets in the trial's directory can."""
+    shares_files: bool = True
+    """Whether it shows the trial's directory itself; if not, files are copied in and out."""
+    persistent: bool = True
+    """Whether processes that a command leaves behind stay until `stop`."""
+    system_path: bool = False
+    """Whether it shows the programs of this machine, so that its PATH applies."""
+    python: str = "python3"
+    """The interpreter inside, which forwards connections."""
+
+
+class SandboxProcess(Protocol):
+    """A process in a sandbox, as `asyncio` has them."""
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None: ...  # noqa: D102
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...  # noqa: D102
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...  # noqa: D102
+    @property
+    def returncode(self) -> int | None: ...  # noqa: D102
+
+    async def wait(self) -> int:
+        """Wait for its end and return its exit code."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Where the processes of one trial run."""
+
+    async def capabilities(self) -> Capabilities:
+        """Return what it can do here; called before `start`."""
+        ...
+
+    async def start(self) -> None:
+        """Prepare it, or raise `SandboxError`."""
+        ...
+
+    async def exec(
+        self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
+    ) -> SandboxProcess:
+        """Start a command with exactly these environment variables."""
+        ...
+
+    async def read(self, path: str) -> bytes:
+        """Return the content of a file inside."""
+        ...
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Write a file inside."""
+        ...
+
+    async def stop(self) -> None:
+        """End everything in it and release what it used; may be called again."""
+        ...
+
+    def exceeded(self) -> str:
+        """Return the name of the limit that ended a process; empty if none is known to have."""
+        ...
+
+
+class SandboxBase:
+    """What the built-in sandboxes share: files go through commands, which see what agents see."""
+
+    def __init__(self, setting: SandboxSetting) -> None:
+        self.options, self.home, self.read_only = setting
+
+    async def exec(
+        self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
+    ) -> SandboxProcess:
+        """Start a command."""
+        raise NotImplementedError
+
+    async def read(self, path: str) -> bytes:
+        """Return the content of a file inside."""
+        return await self._finish(["cat", "--", path])
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Write a file inside."""
+        await self._finish(["sh", "-c", 'cat > "$1"', "sh", path], content)
+
+    def exceeded(self) -> str:
+        """Return the limit that ended a process, where the kind can tell."""
+        return ""
+
+    async def _finish(self, command: Sequence[str], content: bytes = b"") -> bytes:
+        process = await self.exec(command, cwd="/", env={"PATH": "/usr/bin:/bin"})
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(content)
+        process.stdin.close()
+        out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        if await process.wait() != 0:
+            raise SandboxError(err.decode(errors="replace").strip() or f"{command[0]} failed")
+        return out
+
+
+def sandbox_class(kind: str) -> Callable[[SandboxSetting], Sandbox]:
+    """Return what makes sandboxes of a kind."""
+    if (place := _CLASSES.get(kind)) is not None:
+        module, _, name = place.partition(":")
+        return cast("Callable[[SandboxSetting], Sandbox]", getattr(import_module(module), name))
+    for entry in entry_points(group=GROUP, name=kind):
+        return cast("Callable[[SandboxSetting], Sandbox]", entry.load())
+    raise SandboxError(
+        f"there is no sandbox {kind!r}",
+        hint=did_you_mean(kind, known_sandboxes()) or f"there are {', '.join(known_sandboxes())}",
+    )
+
+
+def known_sandboxes() -> list[str]:
+    """Return every kind, built in or installed."""
+    return [*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))]

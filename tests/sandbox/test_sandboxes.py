@@ -1,0 +1,417 @@
+"""Sandboxes: what agents in them can see, reach and use, in real namespaces and containers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from commands import proctor
+
+import proctor as package
+from proctor import Case, Suite
+from proctor.agents._command import CommandAgentConfig
+from proctor.errors import ProctorError
+from proctor.runs.trial import TrialStatus
+from proctor.sandbox._bwrap import Bwrap, _capabilities, cgroup_problem
+from proctor.sandbox.base import Capabilities, SandboxError, SandboxSetting
+from proctor.sandbox.options import SandboxOptions
+from proctor.sandbox.place import RunningSandbox, TrialWorkspace
+
+needs_bwrap = pytest.mark.skipif(not _capabilities().works, reason=_capabilities().reason)
+needs_cgroups = pytest.mark.skipif(cgroup_problem() is not None, reason=str(cgroup_problem()))
+
+HOSTILE = r"""
+import json, os, pathlib, socket, subprocess, sys
+task = json.load(sys.stdin)
+found = {"args": sys.argv[1:]}
+def attempt(name, work):
+    try: found[name] = work()
+    except Exception as error: found[name] = type(error).__name__
+project, home = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+attempt("read_project", lambda: (project / "secret.txt").read_text())
+attempt("list_project", lambda: sorted(p.name for p in project.iterdir()))
+attempt("read_home", lambda: [p.name for p in home.iterdir()])
+attempt("read_etc", lambda: pathlib.Path("/etc/shadow").read_text())
+attempt("write_outside", lambda: (project / "owned").write_text("x"))
+attempt("write_usr", lambda: pathlib.Path("/usr/owned").write_text("x"))
+attempt("write_tmp", lambda: pathlib.Path("/tmp/proctor-hostile").write_text("x"))
+port = int(sys.argv[3])
+attempt("network", lambda: socket.create_connection(("127.0.0.1", port), 2) and "reached")
+attempt("outside", lambda: socket.create_connection(("192.0.2.1", 80), 2) and "reached")
+attempt("kill", lambda: os.kill(int(sys.argv[4]), 0))
+attempt("processes", lambda: len([p for p in os.listdir("/proc") if p.isdigit()]))
+attempt("secret_env", lambda: os.environ.get("PROCTOR_TEST_SECRET"))
+attempt("root", lambda: os.setuid(12345) or os.setuid(0))
+mount = ["mount", "-t", "tmpfs", "x", "/usr"]
+attempt("mount", lambda: subprocess.run(mount, capture_output=True).returncode)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+pathlib.Path("result.txt").write_text("done")
+print(json.dumps({"answer": json.dumps(found)}))
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A server on this machine that a sandbox must not reach."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"reached " + self.path.encode())
+
+        def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+
+
+@needs_bwrap
+def test_a_hostile_agent_sees_reaches_and_changes_nothing(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-N6: in bwrap an agent cannot read home or project, write outside, or use the network."""
+    monkeypatch.setenv("PROCTOR_TEST_SECRET", "s3cret")
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.txt").write_text("a")
+    (tmp_path / "agent.py").write_text(HOSTILE)
+    arguments = f"agent.py {tmp_path} {Path.home()} {port} {os.getpid()}"
+    (tmp_path / "suite.yaml").write_text(
+        "sandbox: {kind: bwrap, network: none}\n"
+        "workspace: project\n"
+        "agents:\n"
+        f"  hostile: {{kind: command, command: /usr/bin/python3 {arguments}}}\n"
+        "  innocent: {kind: command, command: /bin/echo fine, protocol: text}\n"
+        "  free: {kind: command, command: /bin/echo fine, protocol: text, sandbox: none}\n"
+        "cases:\n  - input: go\n    trials: 2\n"
+        "    correctness: {command: '! test -e /etc/shadow', regex_match: '^'}\n"
+    )
+    proctor("run", "suite.yaml", cwd=tmp_path)
+    run = package.api.open_run(next((tmp_path / "results").glob("suite/*")))
+    for trial in run.trials:
+        if trial.agent != "hostile":
+            # The check ran where the agent did: only outside is there a list of passwords.
+            assert trial.answer == "fine"
+            expected = "pass" if trial.agent == "innocent" else "fail"
+            assert trial.checks[-1].status == expected, trial.checks
+            continue
+        assert trial.status is TrialStatus.PASSED, (trial.error, trial.checks)
+        found = json.loads(str(trial.answer))
+        denied = ("FileNotFoundError", "PermissionError", "OSError", "ConnectionRefusedError")
+        for name in ("read_project", "read_home", "read_etc", "write_usr",
+                     "network", "outside", "root"):  # fmt: skip
+            assert found[name] in denied, (name, found)
+        assert found["list_project"] == ["agent.py"], "only the program itself is shown"
+        assert found["kill"] == "ProcessLookupError"
+        assert found["processes"] < 10
+        assert found["secret_env"] is None
+        assert found["mount"] != 0
+        assert run.trace(trial).metadata["workspace"]["paths"] == {"result.txt": "added"}
+    assert not (tmp_path / "owned").exists()
+    assert not Path("/tmp/proctor-hostile").exists()
+    left = subprocess.run(["pgrep", "-fx", "sleep 1000"], capture_output=True, check=False)
+    assert left.stdout == b"", "a process outlived its trial"
+
+
+@asynccontextmanager
+async def running(home: Path, **options: Any) -> AsyncIterator[TrialWorkspace]:
+    os.makedirs(home, exist_ok=True)  # noqa: PTH103
+    sandbox = await RunningSandbox.started(SandboxOptions(**options), home, home, ())
+    try:
+        yield TrialWorkspace(home, sandbox=sandbox)
+    finally:
+        await sandbox.stop()
+
+
+GET = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+
+
+@needs_bwrap
+async def test_the_network_is_nothing_but_what_is_allowed(tmp_path: Path, port: int) -> None:
+    """R-N6: endpoints that Proctor names are reached; others only by an allow list."""
+    endpoint = {"MODEL_URL": f"http://127.0.0.1:{port}/v1"}
+    fetch = ["/usr/bin/python3", "-c", GET, f"http://127.0.0.1:{port}/x"]
+    async with running(tmp_path / "a", kind="bwrap") as place:
+        assert "reached /x" in (await place.run(fetch, seconds=30, env=endpoint)).output
+        assert (await place.run(fetch, seconds=30)).code == 1, "not an endpoint of Proctor"
+    async with running(tmp_path / "b", kind="bwrap", network="none") as place:
+        assert (await place.run(fetch, seconds=30, env=endpoint)).code == 1
+    by_proxy = ["env", "NO_PROXY=", "no_proxy=", *fetch]
+    async with running(tmp_path / "c", kind="bwrap", network=["127.0.0.1:*"]) as place:
+        assert "reached /x" in (await place.run(by_proxy, seconds=30)).output
+    async with running(tmp_path / "d", kind="bwrap", network=["example.com"]) as place:
+        done = await place.run(by_proxy, seconds=30)
+        assert "403" in done.output
+        assert place.sandbox is not None
+        assert place.sandbox.refused == [f"127.0.0.1:{port}"]
+        assert (await place.record())["refused_hosts"] == [f"127.0.0.1:{port}"]
+
+
+@needs_bwrap
+@needs_cgroups
+async def test_limits_hold_for_all_processes_together(tmp_path: Path) -> None:
+    """R-N6: memory, processes and processors are limited, and a limit that was hit is named."""
+    limits = {"memory_mb": 64, "pids": 8, "cpus": 0.5}
+    async with running(tmp_path, kind="bwrap", limits=limits) as place:
+        many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 5 & done; wait"
+        assert "fork" in (await place.run(many, seconds=30)).output.lower()
+        assert place.sandbox is not None
+        assert place.sandbox.exceeded() == ""
+        eat = ["/usr/bin/python3", "-c", "x = b'x' * (1 << 28); print(len(x))"]
+        done = await place.run(eat, seconds=60)
+        assert done.code != 0
+        assert "268435456" not in done.output
+        assert place.sandbox.exceeded() == "memory"
+    config = CommandAgentConfig(
+        command=eat,
+        protocol="text",
+        sandbox=SandboxOptions(kind="bwrap", network="none", limits={"memory_mb": 64}),  # pyright: ignore[reportArgumentType]
+    )
+    suite = Suite(cases=[Case(input="x", trials=1, checks=[lambda _: True])])
+    (trial,) = (await package.arun(suite, agent=config, results=tmp_path / "r")).trials
+    assert (trial.status, trial.category) == (TrialStatus.FAILED, "resource_limit"), trial.error
+    slow = SandboxOptions(kind="bwrap", network="none", limits={"seconds": 0.5})  # pyright: ignore[reportArgumentType]
+    config = CommandAgentConfig(command=["sleep", "60"], protocol="text", sandbox=slow)
+    (trial,) = (await package.arun(suite, agent=config, results=tmp_path / "r")).trials
+    assert (trial.status, trial.category) == (TrialStatus.FAILED, "timeout"), trial.error
+
+
+@needs_bwrap
+@pytest.mark.slow
+def test_a_python_agent_runs_inside(tmp_path: Path) -> None:
+    """R-N6: a sandbox gives a Python agent its own process, with the files of its trial."""
+    (tmp_path / "mine.py").write_text(
+        "import os, pathlib\n"
+        "def agent(input, workspace):\n"
+        "    (workspace / 'out.txt').write_text(input)\n"
+        "    return f\"{os.getpid() < 20} {pathlib.Path('/etc/shadow').exists()}\"\n"
+    )
+    (tmp_path / "suite.yaml").write_text(
+        "agent: {kind: python, target: mine:agent, sandbox: bwrap}\n"
+        "cases:\n  - input: hello\n    trials: 1\n    workspace: {files: {a.txt: a}}\n"
+        "    correctness: {exact_match: 'True False', files: [{path: out.txt, contains: hello}]}\n"
+    )
+    done = proctor("run", "suite.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_trouble_is_infrastructure_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-N6: a sandbox that cannot be used is an infrastructure error; options must have effects."""
+    suite = Suite(cases=[Case(input="x", trials=1, checks=[lambda _: True])])
+    for options, says in (
+        ({"kind": "nowhere"}, "there is no sandbox 'nowhere'"),
+        ({"kind": "podman", "image": "no/such:image", "engine": ENGINE}, "podman"),
+        ({"kind": "docker", "image": "x", "engine": str(tmp_path / "none")}, "no engine answers"),
+        ({"kind": "bwrap", "read": ["missing"]}, "to show"),
+        ({"kind": "bwrap", "setup": "exit 3"}, "setup of the sandbox `exit 3` exited with 3"),
+    ):
+        config = CommandAgentConfig(command="true", sandbox=SandboxOptions(**options))  # pyright: ignore[reportArgumentType]
+        trial = (await package.arun(suite, agent=config, results=tmp_path / "r")).trials[0]
+        assert trial.status is TrialStatus.INFRA_ERROR, trial
+        assert trial.error is not None
+        assert says in trial.error.message, trial.error
+    for wrong in (
+        {"kind": "none", "network": "none"},
+        {"kind": "bwrap", "image": "x"},
+        {"kind": "docker"},
+        {"kind": "podman", "image": "a", "rootfs": "b"},
+        {"kind": "bwrap", "options": {"a": 1}},
+    ):
+        with pytest.raises(ValueError, match=r"belongs|needs|not both|no effect|other packages"):
+            SandboxOptions(**wrong)  # pyright: ignore[reportArgumentType]
+    chat = {"kind": "chat", "model": "test:x", "sandbox": "bwrap"}
+    with pytest.raises(ProctorError, match="no process to put in a sandbox"):
+        await package.arun(suite, agent=chat, results=tmp_path / "r")
+    # A missing program is found before any trial.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    able = await Bwrap(SandboxSetting(SandboxOptions(kind="bwrap"), tmp_path)).capabilities()
+    assert able.works or "not installed" in able.reason
+
+
+class Remote:
+    """A sandbox of another package that shares no files: folders below another root."""
+
+    root: Path
+
+    def __init__(self, setting: SandboxSetting) -> None:
+        self.root = Path(setting.options.options["root"])
+
+    async def capabilities(self) -> Capabilities:
+        return Capabilities(True, shares_files=False)
+
+    async def start(self) -> None:
+        self.root.mkdir()
+
+    async def exec(self, command: Any, *, cwd: str, env: Any) -> Any:
+        moved = [part.replace("/tmp/proctor-", f"{self.root}/tmp/proctor-") for part in command]
+        folder = self.root / cwd.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return await asyncio.create_subprocess_exec(*moved, cwd=folder, env=dict(env), **pipes)
+
+    async def read(self, path: str) -> bytes:
+        return (self.root / path.lstrip("/")).read_bytes()
+
+    async def write(self, path: str, content: bytes) -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+    async def stop(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def exceeded(self) -> str:
+        return ""
+
+
+def test_another_package_brings_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-N6: an entry point is enough; without shared files the workspace is copied in and out."""
+    info = tmp_path / "remote-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: remote\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[proctor.sandboxes]\nremote = remote_sandbox:Remote\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = type(sys)("remote_sandbox")
+    module.Remote = Remote  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "remote_sandbox", module)
+    options = {"kind": "remote", "network": "none", "env": "PATH",
+               "options": {"root": str(tmp_path / "elsewhere")}}  # fmt: skip
+    config = {"kind": "command", "command": "sh -c 'cat a.txt && echo new > b.txt'",
+              "protocol": "text", "sandbox": options}  # fmt: skip
+    case = Case(
+        input="x", trials=1, workspace={"files": {"a.txt": "hello"}},  # pyright: ignore[reportArgumentType]
+        correctness={"exact_match": "hello", "files": "b.txt", "command": "test -f b.txt"},  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip
+    run = package.run(Suite(cases=[case]), agent=config, results=tmp_path / "r")
+    (trial,) = run.trials
+    assert trial.status is TrialStatus.PASSED, (trial.error, trial.checks)
+    assert run.trace(trial).metadata["workspace"]["paths"] == {"b.txt": "added"}
+
+
+ENGINE = ["--runtime=runc", "--cgroup-manager=cgroupfs"]
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root file system from programs of this machine: no image can be downloaded in tests."""
+    if shutil.which("podman") is None or os.geteuid() != 0:
+        pytest.skip("podman is not installed, or not run by root")
+    root = tmp_path_factory.mktemp("rootfs")
+    programs = ["sh", "cat", "sleep", "true", "echo", "id", "ls", "tar", "env", "/usr/bin/python3"]
+    paths = [Path(str(shutil.which(each))).resolve() for each in programs]
+    library = Path(f"/usr/lib/python3.{sys.version_info.minor}")
+    wanted = {str(path) for path in paths}
+    for path in paths:
+        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        wanted |= {word for word in listed.split() if word.startswith("/")}
+    for each in wanted:
+        target = root / each.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(each, target)
+    for name, path in zip(programs, paths, strict=True):
+        link = root / "bin" / Path(name).name
+        link.parent.mkdir(exist_ok=True)
+        if not link.exists():
+            shutil.copy2(path, link)
+    if library.is_dir():
+        ignore = shutil.ignore_patterns(
+            "test", "__pycache__", "dist-packages", "idlelib", "tkinter"
+        )
+        shutil.copytree(library, root / str(library).lstrip("/"), ignore=ignore, symlinks=True)
+    for name in ("tmp", "etc", "proc", "sys", "dev", "run"):
+        (root / name).mkdir(exist_ok=True)
+    (root / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
+    return root
+
+
+async def in_container(home: Path, port: int, **options: Any) -> None:
+    async with running(home, **options) as place:
+        (home / "inside").write_text("shared")
+        done = await place.run("cat inside; ls /home /etc/shadow; echo w > out", seconds=120)
+        assert done.output.startswith("shared"), done
+        assert (home / "out").read_text() == "w\n"
+        fetch = ["python3", "-c", GET, f"http://127.0.0.1:{port}/x"]
+        done = await place.run(fetch, seconds=120, env={"URL": f"http://127.0.0.1:{port}"})
+        assert "reached /x" in done.output, done
+        other = ["python3", "-c", GET, "http://192.0.2.1/"]
+        assert (await place.run(other, seconds=120)).code == 1
+        assert (await place.run("exit 5", seconds=120)).code == 5
+        running_sandbox = place.sandbox
+        assert running_sandbox is not None
+        inner = running_sandbox._sandbox
+        await inner.write(f"{home}/written", b"\x00data")
+        assert await inner.read(f"{home}/written") == b"\x00data"
+        with pytest.raises(SandboxError):
+            await inner.read("/nowhere")
+
+
+@pytest.mark.slow
+async def test_podman_runs_a_container_per_trial(tmp_path: Path, rootfs: Path, port: int) -> None:
+    """R-N6: podman with engine settings as flags: files, exit codes, network by the relay."""
+    await in_container(tmp_path / "h", port, kind="podman", rootfs=str(rootfs), engine=ENGINE)
+
+
+def until_exists(path: Path) -> bool:
+    """Wait for a file of another process, which says nothing when it is there."""
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return path.exists()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, rootfs: Path) -> Iterator[tuple[str, str]]:
+    """A server that speaks Docker's API (podman's own), and the name of an image it has."""
+    socket = tmp_path / "api.sock"
+    name = f"localhost/proctor-test-{os.getpid()}:1"
+    archive = tmp_path / "root.tar"
+    subprocess.run(["tar", "-C", rootfs, "-cf", archive, "."], check=True)
+    engine = ["podman", *ENGINE]
+    subprocess.run([*engine, "import", archive, name], check=True, capture_output=True)
+    server = subprocess.Popen(
+        [*engine, "system", "service", "--time=0", f"unix://{socket}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert until_exists(socket)
+        yield f"unix://{socket}", name
+    finally:
+        server.terminate()
+        server.wait()
+        subprocess.run([*engine, "rmi", "--force", name], check=False, capture_output=True)
+
+
+@pytest.mark.slow
+async def test_docker_is_used_through_its_api(
+    tmp_path: Path, engine: tuple[str, str], port: int
+) -> None:
+    """R-N6: an engine's HTTP API runs commands with all their streams."""
+    options: dict[str, Any] = {"kind": "docker", "image": engine[1], "engine": engine[0]}
+    await in_container(tmp_path / "h", port, **options)
+    config = CommandAgentConfig(
+        command=["sh", "-c", "cat; echo oops >&2; exit 3"],
+        protocol="text",
+        sandbox=SandboxOptions(**options),
+    )
+    suite = Suite(cases=[Case(input="x", trials=1, checks=[lambda _: True])])
+    trial = (await package.arun(suite, agent=config, results=tmp_path / "r")).trials[0]
+    assert trial.status is TrialStatus.FAILED
+    assert "code 3: oops" in str(trial.error)
