@@ -40,7 +40,7 @@ MODELS = {
     "qwen": "qwen3-coder-plus",
     "opencode": "anthropic/claude-sonnet-4-5",
     "aider": "openai/gpt-4o",
-    "mini_swe": "openai/gpt-4o",
+    "mini_swe": "openai/gpt-4o-mini",
 }
 
 COMMAND = "echo hi > hello.txt && cat hello.txt"
