@@ -102,6 +102,22 @@ def test_a_missing_key(tmp_path: Path) -> None:
     assert "OPENAI_API_KEY is not set" in done.stderr
 
 
+def test_a_model_nobody_publishes(tmp_path: Path) -> None:
+    """R-R7: a mistyped model of a known provider is a warning of both; an endpoint of one's own, or
+    a price of one's own, is not."""
+    warned = "warning: openai:gpt-4o-mimi has no published price: check the name"
+    named = {"kind": "chat", "model": "openai:gpt-4o-mimi"}
+    keys = {**environment(), "OPENAI_API_KEY": "x"}
+    for agent, said in ((named, True), ({**named, "base_url": "http://localhost:1/v1"}, False)):
+        suite(tmp_path, agent=agent)
+        for command in (("validate", "suite.yaml"), ("run", "suite.yaml", "--dry-run")):
+            done = proctor(*command, cwd=tmp_path, env=keys)
+            assert (done.returncode, warned in done.stderr) == (0, said), (command, done.stderr)
+    suite(tmp_path, agent=named)
+    (tmp_path / "proctor.yaml").write_text("prices: {gpt-4o-mimi: {input: 1, output: 2}}\n")
+    assert warned not in proctor("validate", "suite.yaml", cwd=tmp_path, env=keys).stderr
+
+
 def test_experiments_in_python_need_import(tmp_path: Path) -> None:
     """R-S3: validating one would execute it, so it is asked for."""
     (tmp_path / "exp.py").write_text("raise SystemExit('ran')\n")

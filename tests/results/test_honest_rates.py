@@ -174,6 +174,12 @@ def test_imported_rows_without_cost_are_a_lower_bound(tmp_path: Path) -> None:
     results = tmp_path / "results"
     assert proctor("runs", "import", table, "--results", results).returncode == 0
     assert "≥ $21.19" in proctor("results", "--results", results).stdout
+    # A row that made calls, none of them without a price, and yet has no cost.
+    rows = ("case,cost_usd,llm_calls,unpriced_calls,passed", "a,2,1,0,true", "b,,1,0,true")
+    (tmp_path / "made.csv").write_text("\n".join((*rows, "c,,0,0,true\n")))
+    others = tmp_path / "others"
+    assert proctor("runs", "import", tmp_path / "made.csv", "--results", others).returncode == 0
+    assert "≥ $2.00, 1 call unpriced" in proctor("results", "--results", others).stdout
 
 
 def test_cost_per_pass_has_an_interval_from_sixty_cases(tmp_path: Path) -> None:

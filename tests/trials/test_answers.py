@@ -125,6 +125,12 @@ def test_a_suite_names_the_version_of_its_baseline(tmp_path: Path) -> None:
         suite.write_text(yaml.safe_dump({"agent": "bot:answer", "cases": [case]}))
         saved = proctor("baseline", "save", suite, "--version", version, "--force", cwd=tmp_path)
         assert saved.returncode == 0, saved.stderr
+    # A suite may name a version before it is saved, and saves it.
+    suite.write_text(yaml.safe_dump({"agent": "bot:answer", "cases": [case], "baseline": "v0"}))
+    assert proctor("test", suite, cwd=tmp_path).returncode == 2
+    saved = proctor("baseline", "save", suite, "--version", "v0", "--force", cwd=tmp_path)
+    assert saved.returncode == 0, saved.stderr
+    assert proctor("test", suite, cwd=tmp_path).returncode == 0
     for version, code in (("v1", 1), ("v2", 0)):
         document = {"agent": "bot:answer", "cases": [case], "baseline": version}
         suite.write_text(yaml.safe_dump(document))

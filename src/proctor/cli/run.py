@@ -480,12 +480,16 @@ def _echo_workdirs(run: Run) -> None:
 
 
 def _echo_plans(contexts: list[RunContext], options: SimpleNamespace, names: list[str]) -> int:
+    from proctor.llm.prices import no_price
     from proctor.report.dry_run import plan_document, plan_lines
     from proctor.trials.plan import estimate
-    from proctor.trials.prepare import check_names
+    from proctor.trials.prepare import check_names, named_models
 
     for each in contexts:
         check_names(each)
+        for model in named_models(each.suite, each.agents.values(), each.configuration):
+            if model.base_url is None and (remark := no_price(model.name, each.prices)):
+                _options.warn(remark)
     documents: list[str] = []
     for number, (each, name) in enumerate(zip(contexts, names, strict=True)):
         # Estimates come from earlier runs, which are read locally even if this one is uploaded.

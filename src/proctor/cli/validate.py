@@ -202,6 +202,7 @@ def _names(
     """Find agents, checks, tools and models that do not exist; warn about missing keys."""
     from proctor.imports import find_object
     from proctor.llm.chat_model import ModelError
+    from proctor.llm.prices import no_price
     from proctor.llm.providers import NamedModel, get_model
     from proctor.spec import SourceLocation, SpecError, SpecProblem
     from proctor.spec.suite import CustomCheck
@@ -209,6 +210,7 @@ def _names(
     from proctor.trials.prepare import (
         NO_JUDGE,
         check_names,
+        named_models,
         needs_default_judge,
         prepare,
         store_of,
@@ -270,20 +272,7 @@ def _names(
             find_object(path, base)
         except ProctorError as error:
             yield SpecProblem(place, f"{path}: {error.message}", error.hint)
-    judges = [suite.judge, *suite.judges.values(), configuration.settings.judge]
-    named = [
-        (model, judge.base_url, judge.api_key_env)
-        for judge in judges
-        if judge is not None
-        for model in judge.models
-    ]
-    named += [
-        (config.model, config.base_url, config.api_key_env)
-        for config in configs
-        # The small local model needs neither a client library nor a key.
-        if getattr(config, "kind", None) == "chat" and not config.model.startswith("local:")
-    ]
-    for name, base_url, api_key_env in dict.fromkeys(named):
+    for name, base_url, api_key_env in named_models(suite, configs, configuration):
         try:
             model = get_model(name, base_url=base_url, api_key_env=api_key_env)
             if isinstance(model, NamedModel):
@@ -295,6 +284,9 @@ def _names(
                 warn(f"{error.message}; {error.hint}")
             else:
                 yield SpecProblem(here, error.message, error.hint)
+                continue
+        if base_url is None and (remark := no_price(name, configuration.settings.price_table())):
+            warn(remark)  # new models have no price for some weeks
 
 
 def _import_paths(value: Any, base: Path | None = None) -> Iterator[tuple[str, Path | None]]:

@@ -191,6 +191,15 @@ def cost_usd(
     return _published_cost(model, provider, counts) if own is None else _own_cost(own, counts)
 
 
+def no_price(name: str, prices: PriceTable | None = None) -> str | None:
+    """Return a remark on a model, as users name it, that has no price: its name may be wrong."""
+    provider, _, model = name.rpartition(":") if ":" in name else name.rpartition("/")
+    provider = provider.rpartition("/")[2] or None
+    if cost_usd(model, provider, input_tokens=1, output_tokens=1, prices=prices) is not None:
+        return None
+    return f"{name} has no published price: check the name, or add a price under `prices`"
+
+
 def _own_cost(price: ModelPrice | str, counts: Counts) -> float | None:
     if isinstance(price, str):
         provider, _, model = price.rpartition(":")

@@ -116,6 +116,9 @@ def save_baselines(
             done[case.id, name] = SavedCase(case.id, name, SaveOutcome.EXISTS, path, reason=reason)
     left = [(case, name) for case, name in wanted if (case.id, name) not in done]
     hashes = hashes_of(suite)
+    if suite.baseline == version:
+        # The version that the suite names is only being made: nothing can be checked against it.
+        suite = suite.model_copy(update={"baseline": None})
     saved_at = clock()  # one time for all: they are one version
     for (case_id, name), (trial, trace) in _behaviour(suite, left, asked, options).items():
         precheck = precheck_of(trial, forced=force)

@@ -11,7 +11,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -315,6 +323,34 @@ def check_names(context: RunContext) -> None:
                 raise ProctorError(
                     f"{what}: {error.message}", where=error.where, hint=error.hint
                 ) from error
+
+
+class ModelUse(NamedTuple):
+    """A model that a suite names, with its endpoint and key where they are not the provider's."""
+
+    name: str
+    base_url: str | None
+    api_key_env: str | None
+
+
+def named_models(
+    suite: Suite, agents: Iterable[Any], configuration: Configuration
+) -> Iterable[ModelUse]:
+    """Return the models of judges and chat agents, each once."""
+    judges = [suite.judge, *suite.judges.values(), configuration.settings.judge]
+    named = [
+        ModelUse(model, judge.base_url, judge.api_key_env)
+        for judge in judges
+        if judge is not None
+        for model in judge.models
+    ]
+    named += [
+        ModelUse(config.model, config.base_url, config.api_key_env)
+        for config in agents
+        # The small local model needs neither a client library nor a key.
+        if getattr(config, "kind", None) == "chat" and not config.model.startswith("local:")
+    ]
+    return dict.fromkeys(named)
 
 
 def load_early(context: RunContext) -> None:

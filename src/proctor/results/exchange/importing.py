@@ -196,7 +196,9 @@ def _mark_unpriced(records: Sequence[Record]) -> None:
     if all(record.cost_usd is None for record in records):
         return
     for record in records:
-        if record.cost_usd is None and record.unpriced_calls is None:
+        # Calls that all have a price would have a cost: an empty one says that some have none.
+        said = record.unpriced_calls is not None and not record.llm_calls
+        if record.cost_usd is None and not record.unpriced_calls and not said:
             # At least one call has no price; how many is not in the file.
             record.unpriced_calls = record.llm_calls or 1
 
