@@ -289,16 +289,19 @@ def judge_runs(
         worst = min(judged, key=lambda arm: _WORST_FIRST.index(arm.gate.verdict))
         name = f"{worst.name}: " if len(judged) > 1 else ""
         verdict, reason = worst.gate.verdict, name + worst.gate.reason
+    votes = judge_votes(candidate)
+    missing = (
+        *_unfinished("candidate", candidate, after),
+        *_unfinished("reference", baseline, before),
+    )
+    if missing and verdict in ("NO REGRESSION", "INCONCLUSIVE"):
+        # What is left may be what passed: no verdict on it is one on the run.
+        verdict, reason = "INCONCLUSIVE", f"{missing[0]}; of what is left, {reason}"
     look = GateLook(
         number=len(history) + 1,
         verdict=verdict,
         trials=sum(arm.gate.n for arm in judged),
         reason=reason,
-    )
-    votes = judge_votes(candidate)
-    missing = (
-        *_unfinished("candidate", candidate, after),
-        *_unfinished("reference", baseline, before),
     )
     return GateResult(
         verdict=verdict,
