@@ -51,8 +51,13 @@ def test_a_run_tells_of_itself_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_run_under_way_is_alive_and_a_killed_one_dead(tmp_path: Path) -> None:
-    """R-R6, R-R9: `proctor runs status` says alive, dead once it is killed, ended once resumed."""
+    """R-R6, R-R9: `proctor runs status` says alive, dead once it is killed, ended once resumed; it
+    counts what is in the journal, though the beats are five seconds apart."""
     suite = write_suite(tmp_path, agent="bots:wait", cases=2)
+    (tmp_path / "bots.py").write_text(
+        "import asyncio\nasync def wait(input):\n"
+        "    if input == 'word1': await asyncio.sleep(600)\n    return input\n"
+    )
     children = Children(tmp_path / "z")
     pid = children.start("run", suite, "--trials", 1, "--results", tmp_path / "r", "--quiet")
     until(lambda: len(list((tmp_path / "r").glob(f"*/*/{NAME}"))) == 1)
@@ -61,9 +66,13 @@ def test_a_run_under_way_is_alive_and_a_killed_one_dead(tmp_path: Path) -> None:
     assert beat["state"] == "running"
     assert beat["pid"] == pid
     assert look_at(run).life == Life.ALIVE
+    journal = run / "trials.jsonl"
+    until(lambda: journal.exists() and b"\n" in journal.read_bytes())
     seen = proctor("runs", "status", run, "--json")
     assert seen.returncode == 0, seen.stderr
-    assert json.loads(seen.stdout)["runs"][0]["life"] == "alive"
+    (status,) = json.loads(seen.stdout)["runs"]
+    assert status["life"] == "alive"
+    assert [status["beat"][name] for name in ("planned", "done", "passed")] == [2, 1, 1]
     os.kill(pid, signal.SIGKILL)
     children.wait()
     until(lambda: look_at(run).life == Life.DEAD)  # it dies with its parent, a moment later

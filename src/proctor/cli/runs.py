@@ -118,23 +118,24 @@ def status(ctx: click.Context, run: str | None, root: Path, as_json: bool) -> No
 
 
 def _recounted(path: Path, sign: Sign) -> Sign:
-    """Count the trials of a run that is over as every other command does.
+    """Count the trials of a run from its journal, as every other command does.
 
-    The last beat of a dead run was seconds too early, and a running session cannot know yet which
-    trials ended after an early stop.
+    The last beat is seconds old, and a running session cannot know yet which trials ended after an
+    early stop.
     """
     from msgspec.structs import replace
 
     from proctor.runs.heartbeat import Life
     from proctor.runs.run import Run
 
-    if sign.life in (Life.ALIVE, Life.STALLED) or sign.beat is None:
+    if sign.beat is None:
         return sign
     try:
         run = Run(path)
         totals, planned = run.totals, sum(cell.planned for cell in run.cells)
     except (ProctorError, KeyError, TypeError):
         return sign  # a damaged spec: the last beat is all there is
+    alive = sign.life in (Life.ALIVE, Life.STALLED)
     same = ("passed", "cancelled", "cost_usd", "judge_cost_usd", "unpriced_calls")
     beat = replace(
         sign.beat,
@@ -142,11 +143,11 @@ def _recounted(path: Path, sign: Sign) -> Sign:
         planned=planned + totals.after_stop,
         done=totals.trials + totals.after_stop,
         not_needed=0,
-        running=0,
+        running=sign.beat.running if alive else 0,
         failed=totals.failed + totals.hard_fail,
         errors=totals.unjudged,
         tokens=totals.tokens or 0,
-        eta_s=None,
+        eta_s=sign.beat.eta_s if alive else None,
     )
     return sign._replace(beat=beat)
 
