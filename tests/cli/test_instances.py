@@ -140,6 +140,7 @@ def test_runs_are_compared_on_the_seeds_they_share(tmp_path, capsys):
     ]
     text = told(capsys, tmp_path, "compare", *runs)
     assert "1 case, 10 instances in both" in text
+    assert "10 instances: for cost and latency an interval needs 60" in text
     assert "t0 (2 instances: seeds 10..11): only in x @ two/" in text
     gate = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
     assert gate["arms"][0]["gate"]["instances"] == 10
@@ -389,6 +390,8 @@ def test_the_gate_judges_scores(tmp_path, capsys):
     assert score["n"] == 200
     text = told(capsys, tmp_path, "gate", runs["worse"], "--against", runs["old"], code=1)
     assert re.search(r"score 0\.9\d+ → 0\.8\d+: drop 13 points", text)
+    shown = told(capsys, tmp_path, "compare", runs["old"], runs["worse"])
+    assert re.search(r"c00 +100 % of 5 +100 % of 5 +0 points +– +– +−0\.130", shown)
     same = facts(capsys, tmp_path, "gate", runs["same"], "--against", runs["old"])
     assert same["verdict"] == "NO REGRESSION"
     # Passes and fails have no second test: their scores say the same.

@@ -142,7 +142,7 @@ def test_size_for_a_population(cases, seeds):
 def test_family_wise_error_of_a_leaderboard(templates, seeds, trials):
     """R-Q3: five equal agents; any two with places of their own is an error: at most 5 %."""
     rng = np.random.default_rng(61)
-    n, replications, hits = templates * seeds, 150, 0
+    n, replications, hits = templates * seeds, 500, 0
     cases = [at // seeds for at in range(n)]
     for _ in range(replications):
         hard = rng.random(n) < 0.5

@@ -75,6 +75,14 @@ def test_starting_a_process_is_not_the_agents_time(tmp_path: Path) -> None:
     assert min(line["latency_ms"] for line in found) < 250
 
 
+def test_what_trials_share_is_loaded_before_the_first(tmp_path: Path) -> None:
+    """R-R8: an agent with a model client finds the price tables loaded: no trial pays for them."""
+    (tmp_path / "groq.py").write_text("")  # a client, by its name
+    lines = "import groq, sys\ndef answer(q): return str('genai_prices' in sys.modules)\n"
+    case = {"correctness": {"exact_match": "True"}}
+    assert len(lines_of(tmp_path, "bot:answer", parts=lines, **case)) == 12
+
+
 def test_times_are_columns_of_the_table(tmp_path: Path) -> None:
     """R-Q4: queueing, start-up and checking are in results.parquet."""
     lines_of(tmp_path, "bot:quick", **FINE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -286,7 +287,10 @@ def _all_pairs(comparison: Comparison) -> Iterator[str]:
     """Yield one row per pair, with the p-values that are corrected together."""
     yield click.style(f"Pass rates of {plural(len(comparison.pairs), 'pair')}", bold=True)
     yield from table(
-        ("first", "second", "", "", "difference", level_of(comparison.level), "p", "p Holm"),
+        (
+            *("first", "second", "rate", "rate"),
+            *("difference", level_of(comparison.level), "p", "p Holm"),
+        ),
         [
             (
                 line(pair.first, MAX_CELL),
@@ -338,8 +342,14 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     if changed:
         yield ""
         yield "Cases, the largest change first"
+        # Scores of 0 and 1 repeat the passes.
+        scored = any(
+            case.score_difference is not None
+            and not math.isclose(case.score_difference, case.difference.value or 0, abs_tol=1e-9)
+            for case in changed
+        )
         yield from table(
-            ("case", "first", "second", "difference", "p", "p BH", "flaky"),
+            ("case", "first", "second", "difference", "p", "p BH", *["score"] * scored, "flaky"),
             [
                 (
                     line(case.case, MAX_CELL) + (" *" if case.notable else ""),
@@ -348,6 +358,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
                     figures.change("pass_rate", case.difference.value),
                     p_text(case.test.p_value),
                     p_text(case.adjusted),
+                    *[figures.change("score", case.score_difference)] * scored,
                     line(", ".join(case.flaky), MAX_CELL),
                 )
                 for case in changed[:MAX_CASES]

@@ -235,7 +235,8 @@ def group_row(
     """
     total = TrialTally()
     by_draw: dict[str, TrialTally] = defaultdict(TrialTally)
-    for draw, one in zip(_clustering(instances, clusters).keys, instances.values(), strict=True):
+    clustering = _clustering(instances, clusters)
+    for draw, one in zip(clustering.keys, instances.values(), strict=True):
         total.add(one)
         by_draw[draw].add(one)
     return GroupRow(
@@ -254,22 +255,27 @@ def group_row(
         cost_usd=total.known_cost_usd,
         cost_of=total.costed,
         unpriced_calls=total.unpriced_calls,
-        cost_per_pass_usd=cost_per_pass(by_draw.values(), level, selected_by),
+        cost_per_pass_usd=cost_per_pass(by_draw.values(), level, selected_by, unit=clustering.unit),
     )
 
 
 def cost_per_pass(
-    cells: Iterable[TrialTally | CaseOutcome], level: float = LEVEL, selected_by: str | None = None
+    cells: Iterable[TrialTally | CaseOutcome],
+    level: float = LEVEL,
+    selected_by: str | None = None,
+    *,
+    unit: str = "case",
 ) -> Interval:
     """Return the cost of all trials over the number that passed, with an interval over cases.
 
-    A cell without a known cost adds its passes and no cost: a lower bound if calls are unpriced.
+    `unit` is what a cell is, where that is not a case. A cell without a known cost adds its passes
+    and no cost: a lower bound if calls are unpriced.
     """
     every = list(cells)
     known = any(cell.known_cost_usd is not None for cell in every)
     costs = [cell.known_cost_usd or 0.0 for cell in every] if known else []
     passes = [float(cell.passed) for cell in every] if known else []
-    found = bootstrap_over_cases(costs, per=passes, level=level)
+    found = bootstrap_over_cases(costs, per=passes, unit=unit, level=level)
     if selected_by is not None:
         return replace(without_bounds(found, by_outcome(selected_by)), value=None)
     if found.value is None:

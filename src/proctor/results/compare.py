@@ -292,7 +292,14 @@ def _cases(
             )
         )
     return tuple(
-        sorted(differences, key=lambda each: (-abs(each.difference.value or 0.0), each.case))
+        sorted(
+            differences,
+            key=lambda each: (
+                -abs(each.difference.value or 0.0),
+                -round(abs(each.score_difference or 0.0), 9),
+                each.case,
+            ),
+        )
     )
 
 
@@ -355,7 +362,8 @@ def _measured(
         suite = suite.counting(**counted)
     else:
         population = Compared(
-            compare_draws(draws, seed=seed), bootstrap_over_cases(gaps, level=level, seed=seed)
+            compare_draws(draws, seed=seed),
+            bootstrap_over_cases(gaps, unit=draws.unit, level=level, seed=seed),
         )
     population = _unless_stopped(population.counting(**counted), outcomes)
     chosen = suite if suite is not None and estimand == "suite" else population

@@ -316,9 +316,10 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
     intervals["score"] = replace(score, cases=of, left_out=len(seen.cases) - of)
     for name in ("cost_usd", "latency_ms"):
         # With a single case its instances are the draws, as for the pass rate.
-        draws = seen.cases if len(seen.cases) > 1 else seen.instances
+        several = len(seen.cases) > 1
+        draws, unit = (seen.cases, "case") if several else (seen.instances, seen.clustering.unit)
         values = [value for draw in draws if (value := METRICS[name](draw)) is not None]
-        interval = bootstrap_over_cases(values, level=level, seed=seed)
+        interval = bootstrap_over_cases(values, unit=unit, level=level, seed=seed)
         intervals[name] = replace(interval, left_out=len(draws) - len(values))
     if seen.unpriced_calls:
         why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
@@ -344,7 +345,9 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         score=intervals["score"],
         score_std=describe(v for case in seen.cases for v in case.scores).deviation,
         cost_mean_usd=intervals["cost_usd"],
-        cost_per_pass_usd=cost_per_pass(map(same_instance, by_draw.values()), level),
+        cost_per_pass_usd=cost_per_pass(
+            map(same_instance, by_draw.values()), level, unit=seen.clustering.unit
+        ),
         cost_usd=seen.known_cost_usd,
         unpriced_calls=seen.unpriced_calls,
         latency_p50_ms=percentile(latencies, 50),

@@ -303,13 +303,15 @@ def bootstrap_over_cases(
     values: Sequence[float],
     *,
     per: Sequence[float] | None = None,
+    unit: str = "case",
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
     """Return the mean of one unbounded value per case, with a studentised bootstrap interval.
 
-    With `per` it is the sum of the values over the sum of `per`: cost per passed trial.
+    With `per` it is the sum of the values over the sum of `per`: cost per passed trial. `unit` is
+    what a value is of, where that is not a case.
     """
     import numpy as np
 
@@ -331,7 +333,8 @@ def bootstrap_over_cases(
         return result(None, None, None, "nothing to divide by")
     value = math.fsum(sample) / math.fsum(size)
     if n < LEAST_CASES:
-        why = f"{plural(n, 'case')}: for cost and latency an interval needs {LEAST_CASES}"
+        found = plural(n, unit.partition(" ")[0])
+        why = f"{found}: for cost and latency an interval needs {LEAST_CASES}"
         return result(value, None, None, f"{why}, below it would cover less than it says")
     # Equal values are no proof of certainty.
     if float(np.ptp(sample - value * size)) == 0:

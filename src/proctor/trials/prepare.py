@@ -325,7 +325,7 @@ def check_names(context: RunContext) -> None:
                 ) from error
 
 
-class ModelUse(NamedTuple):
+class NamedEndpoint(NamedTuple):
     """A model that a suite names, with its endpoint and key where they are not the provider's."""
 
     name: str
@@ -335,17 +335,17 @@ class ModelUse(NamedTuple):
 
 def named_models(
     suite: Suite, agents: Iterable[Any], configuration: Configuration
-) -> Iterable[ModelUse]:
+) -> Iterable[NamedEndpoint]:
     """Return the models of judges and chat agents, each once."""
     judges = [suite.judge, *suite.judges.values(), configuration.settings.judge]
     named = [
-        ModelUse(model, judge.base_url, judge.api_key_env)
+        NamedEndpoint(model, judge.base_url, judge.api_key_env)
         for judge in judges
         if judge is not None
         for model in judge.models
     ]
     named += [
-        ModelUse(config.model, config.base_url, config.api_key_env)
+        NamedEndpoint(config.model, config.base_url, config.api_key_env)
         for config in agents
         # The small local model needs neither a client library nor a key.
         if getattr(config, "kind", None) == "chat" and not config.model.startswith("local:")
