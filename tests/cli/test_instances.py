@@ -14,6 +14,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from proctor.cli.main import run as command
+from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.runs.trial import Trial
 
@@ -130,6 +131,10 @@ def test_repeats_that_never_vary_are_one_observation(tmp_path, capsys):
     overall = facts(capsys, tmp_path, "compare", run, "--agents", "x,y")["pairs"][0]["metrics"][0]
     assert overall["suite"]["p_value"] > 0.05
     assert overall["trials"] == 400
+    # Python tests passes and scores as the command does.
+    found = query(results=tmp_path).compare("x", "y")
+    assert found.test.p_value == found.score.p_value == overall["suite"]["p_value"]
+    assert found.score.method == overall["suite"]["method"]
 
 
 def test_runs_are_compared_on_the_seeds_they_share(tmp_path, capsys):
@@ -219,6 +224,8 @@ def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
         assert command(["compare", *args, "--results", str(tmp_path)]) == 2
         assert "cannot be compared with itself" in capsys.readouterr().err
     told(capsys, tmp_path, "compare", run, run, "--agents", "x,y")
+    with pytest.raises(ProctorError, match="cannot be compared with itself"):
+        query(results=tmp_path).compare("x", "x")
 
 
 def test_cases_of_two_suites_are_two_cases(tmp_path, capsys):

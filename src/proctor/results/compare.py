@@ -48,7 +48,6 @@ from proctor.stats.compare import (
     gaps_of,
     on_population,
     on_suite,
-    paired_means,
     scores_on_suite,
 )
 from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
@@ -649,9 +648,8 @@ def _labels(a: AgentOutcomes, b: AgentOutcomes, first: Run, second: Run) -> Sequ
 
 
 # Compare parts of a selection with each other, and with properties of their cases. Two arms are
-# compared on the cases both have: pass counts by the exact stratified test with the interval of the
-# difference, scores by the paired test of case means. Cases of only one arm are reported, never
-# silently dropped.
+# compared on the instances both have, by the tests of `proctor compare` for exactly these cases.
+# Cases of only one arm are reported, never silently dropped.
 
 
 ORDERED = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
@@ -662,7 +660,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A second arm against a first, over the cases both have.
 
     `pass_rate` is the difference of rates on exactly these cases with its interval, `test` tests
-    whether any case changed, `score` compares the cases' mean scores.
+    whether any case changed, `score` tests the scores of exactly these cases.
     """
 
     by: str
@@ -680,15 +678,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:
     """Compare the trials with one value of a column to those with another."""
     _of_agents(of, by)
+    if first == second:
+        raise ProctorError(
+            f"{by} {first!r} cannot be compared with itself:"
+            " the same trials are no second observation",
+            hint="name two values",
+        )
     a, b = _arm(of, by, first), _arm(of, by, second)
     both = [key for key in a if key in b]
     rows = [(a[key], b[key]) for key in both if a[key].trials and b[key].trials]
     found = _counts_on_suite(rows, level)
-    scores = [
-        (x, y)
-        for one, other in rows
-        if (x := one.mean_score) is not None and (y := other.mean_score) is not None
-    ]
+    scored = [(one, other) for one, other in rows if one.scores and other.scores]
+    # As `proctor compare` tests them; scores of 0 and 1 say no more than passes.
+    on_scores = not _binary([*itertools.chain(*scored)])
+    score = _scores_on_suite(scored, level, 0) if on_scores else _counts_on_suite(scored, level)
     errors = sum(row.infra for arm in (a, b) for row in arm.values())
     names = [{case for case, _ in arm} for arm in (a, b)]
     left_out = (
@@ -699,7 +702,7 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
             sum(case in names[0] and case in names[1] for case, _ in a.keys() ^ b.keys()),
             "their seed is in only one of the two",
         ),
-        Excluded("cases", len(rows) - len(scores), "no score in one of the two"),
+        Excluded("cases", len(rows) - len(scored), "no score in one of the two"),
     )
     return Difference(
         by=by,
@@ -707,9 +710,7 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
         second=second,
         pass_rate=found.interval,
         test=found.test,
-        score=unless_stopped(
-            paired_means([x for x, _ in scores], [y for _, y in scores]), itertools.chain(*rows)
-        ),
+        score=score.test,
         cases=tuple(sorted({case for case, _ in both})),
         only_first=tuple(sorted(names[0] - names[1])),
         only_second=tuple(sorted(names[1] - names[0])),
