@@ -378,7 +378,7 @@ def audit(
 @_options.json_option
 @click.pass_context
 def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
-    """Search a run for cheating agents and for cases that measure nothing.
+    """Search a run for cheating and for cases that measure nothing.
 
     Looks for trials that read answers, change the grader, copy from the history of a repository,
     answer without work or pass with nothing, and for cases that nobody or everybody passes, that
