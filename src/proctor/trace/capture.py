@@ -350,6 +350,9 @@ def tool(function: Any = None, /, *, name: str | None = None) -> Any:
     return _as_tool(function, name=name)
 
 
+RECORDED = "__proctor_tool__"
+"""Attribute of what `tool` returns: the plain function, for callers that record the call."""
+
 _TOOL_MODULES: set[str] = set()
 """Modules that define tools with `tool`."""
 
@@ -409,6 +412,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
                 step.tool_output = result = await function(*args, **kwargs)
             return result
 
+        setattr(call_async, RECORDED, function)
         return call_async
 
     @functools.wraps(function)
@@ -419,6 +423,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
             step.tool_output = result = function(*args, **kwargs)
         return result
 
+    setattr(call, RECORDED, function)
     return call
 
 

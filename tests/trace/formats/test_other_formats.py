@@ -1,5 +1,6 @@
 """Jaeger, TRAIL, span lists and Langfuse: facts a person can look up in the files."""
 
+import base64
 import json
 from collections import Counter
 
@@ -294,3 +295,156 @@ def test_langfuse_observations_alone():
     (trace,) = load_traces(json.dumps([observation(), child]).encode())
     assert [root.span_id for root in trace.roots] == ["o1"]
     assert len(trace.spans) == 2
+
+
+# -- MLflow, Jaeger v3 and bare spans, Zipkin, shared call ids --------------------------------
+
+TRACE_ID, ROOT, CHILD = "ab" * 16, "cd" * 8, "ef" * 8
+
+
+def loaded(tmp_path, document):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document))
+    (trace,) = load_traces(path)
+    return trace
+
+
+def test_mlflow_traces(tmp_path):
+    """R-T7: `trace.to_json()` and a list of its spans: types, inputs, outputs, usage and cost."""
+
+    def span(span_id, parent, name, start, **attributes):
+        return {
+            "trace_id": base64.b64encode(bytes.fromhex(TRACE_ID)).decode(),
+            "span_id": base64.b64encode(bytes.fromhex(span_id)).decode(),
+            "parent_span_id": parent and base64.b64encode(bytes.fromhex(parent)).decode(),
+            "name": name,
+            "start_time_unix_nano": start,
+            "end_time_unix_nano": start + 5,
+            "events": [],
+            "status": {"code": "STATUS_CODE_OK", "message": ""},
+            "attributes": {f"mlflow.{key}": json.dumps(each) for key, each in attributes.items()},
+        }
+
+    said = {"role": "assistant", "content": "It is 18 degrees."}
+    usage = {"input_tokens": 40, "output_tokens": 8, "total_tokens": 48}
+    chat = {
+        "llm.model": "gpt-4o-mini",
+        "chat.tokenUsage": usage,
+        "llm.cost": {"input_cost": 0.25, "output_cost": 0.5, "total_cost": 0.75},
+        "spanInputs": {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]},
+        "spanOutputs": {"choices": [{"message": said}]},
+    }
+    spans = [
+        span(ROOT, None, "answer", 1, spanType="AGENT", spanInputs={"question": "Weather?"},
+             spanOutputs="It is 18 degrees."),
+        span(CHILD, ROOT, "Completions", 2, spanType="CHAT_MODEL", **chat),
+        span("01" * 8, ROOT, "get_weather", 3, spanType="TOOL", spanFunctionName="get_weather",
+             spanInputs={"city": "Paris"}, spanOutputs="18 degrees"),
+    ]  # fmt: skip
+    whole = {"info": {"trace_id": "tr-1", "state": "OK"}, "data": {"spans": spans}}
+    for document in (whole, spans):
+        trace = loaded(tmp_path, document)
+        assert (trace.query, trace.response) == ("Weather?", "It is 18 degrees.")
+        (call,) = trace.llm_calls
+        assert (call.model, call.input_tokens, call.output_tokens) == ("gpt-4o-mini", 40, 8)
+        assert call.cost_usd == 0.75
+        assert [m.content for m in call.input_messages] == ["Hi"]
+        assert [m.content for m in call.output_messages] == ["It is 18 degrees."]
+        (tool,) = trace.tool_calls
+        assert (tool.name, tool.arguments, tool.result) == (
+            "get_weather",
+            {"city": "Paris"},
+            "18 degrees",
+        )
+
+
+def test_jaeger_v3_and_bare_spans(tmp_path):
+    """R-T7: Jaeger's API v3 wraps OTLP in `result`; its spans may also be a plain list."""
+    tags = [{"key": "gen_ai.operation.name", "type": "string", "value": "execute_tool"}]
+    bare = [
+        {
+            "traceID": TRACE_ID,
+            "spanID": span_id,
+            "operationName": name,
+            "references": [{"refType": "CHILD_OF", "spanID": parent}] if parent else [],
+            "startTime": 1_000,
+            "duration": 5,
+            "tags": tags if parent else [],
+            "process": {"serviceName": "shop", "tags": []},
+        }
+        for span_id, parent, name in ((ROOT, None, "agent"), (CHILD, ROOT, "weather"))
+    ]
+    v3 = {
+        "traceId": TRACE_ID,
+        "spanId": CHILD,
+        "parentSpanId": ROOT,
+        "name": "weather",
+        "startTimeUnixNano": "1000000",
+        "endTimeUnixNano": "1005000",
+        "attributes": [{"key": "gen_ai.operation.name", "value": {"stringValue": "execute_tool"}}],
+    }
+    wrapped = {"result": {"resourceSpans": [{"scopeSpans": [{"spans": [v3]}]}]}}
+    for document in (bare, {"data": bare}, wrapped):
+        trace = loaded(tmp_path, document)
+        assert trace.tool_sequence == ["weather"]
+        span = next(span for span in trace.spans if span.name == "weather")
+        assert (span.span_id, span.parent_id) == (CHILD, ROOT)
+        assert (span.start_ns, span.end_ns) == (1_000_000, 1_005_000)
+    assert loaded(tmp_path, bare).metadata["resource"] == {"service.name": "shop"}
+
+
+def test_zipkin(tmp_path):
+    """R-T7: Zipkin's spans: times, tags, annotations, errors; a list of traces, too."""
+    spans = [
+        {
+            "traceId": TRACE_ID,
+            "id": ROOT,
+            "name": "agent",
+            "timestamp": 1_000,
+            "duration": 50,
+            "localEndpoint": {"serviceName": "shop"},
+            "tags": {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "clerk"},
+        },
+        {
+            "traceId": TRACE_ID,
+            "id": CHILD,
+            "parentId": ROOT,
+            "name": "weather",
+            "timestamp": 1_010,
+            "duration": 20,
+            "annotations": [{"timestamp": 1_015, "value": "retry"}],
+            "tags": {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.call.arguments": '{"city": "Paris"}',
+                "error": "no such city",
+            },
+        },
+    ]
+    for document in (spans, [spans]):
+        trace = loaded(tmp_path, document)
+        assert trace.metadata["resource"] == {"service.name": "shop"}
+        agent, tool = trace.index.spans
+        assert (agent.agent_name, agent.start_ns, agent.end_ns) == ("clerk", 1_000_000, 1_050_000)
+        assert (tool.tool_input, tool.parent_id) == ({"city": "Paris"}, ROOT)
+        assert (tool.failed, tool.error_message) == (True, "no such city")
+        assert [(event.name, event.time_ns) for event in tool.events] == [("retry", 1_015_000)]
+
+
+def test_parallel_calls_with_one_id(tmp_path):
+    """R-T7: two calls that a model gave one id are two calls, each with its result."""
+    calls = [
+        {"id": "call_0", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
+        for city in ("Paris", "Oslo")
+    ]
+    transcript = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_0", "content": "18 degrees"},
+        {"role": "tool", "tool_call_id": "call_0", "content": "4 degrees"},
+        {"role": "assistant", "content": "18 and 4 degrees."},
+    ]
+    trace = loaded(tmp_path, transcript)
+    assert [(call.arguments, call.result) for call in trace.tool_calls] == [
+        ({"city": "Paris"}, "18 degrees"),
+        ({"city": "Oslo"}, "4 degrees"),
+    ]

@@ -16,6 +16,7 @@ from proctor.trace.conventions import (
     coding_cli,
     genai,
     langfuse,
+    mlflow,
     openinference,
     openllmetry,
     pydantic_ai,
@@ -72,6 +73,7 @@ DIALECTS: tuple[Dialect, ...] = (
     pydantic_ai,
     vercel,
     adk,
+    mlflow,
     langfuse,
     adot,
 )

@@ -8,7 +8,7 @@ joined; parts that are not text are listed in `other`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from proctor.trace.conventions.values import (
@@ -158,8 +158,11 @@ def _from_role(raw: dict[str, Any], role: str) -> list[Message]:
         calls = raw["additional_kwargs"].get("tool_calls")
     if not calls and is_mapping(raw.get("function_call")):
         calls = [raw["function_call"]]
+    # LangChain lists the same calls in `content` and in `tool_calls`. Within one list, some local
+    # models give parallel calls one id.
+    known = tuple(parts.calls)
     for call in calls if is_list(calls) else ():
-        parts.call(call)
+        parts.call(call, known)
     name = text(raw.get("name"))
     call_id = identifier(first(raw, ("tool_call_id", "tool_use_id", "toolCallId")))
     # Some libraries put the call id of a result into the message's own `id`.
@@ -203,10 +206,10 @@ class _Parts:
                 elif is_mapping(part):
                     self._part(part)
 
-    def call(self, raw: Any) -> None:
+    def call(self, raw: Any, known: Sequence[ToolCall] = ()) -> None:
+        """Add a call, unless it is one of those that the content has shown."""
         call = _call(raw) if is_mapping(raw) else None
-        # LangChain lists the same calls in `content` and in `tool_calls`.
-        if call is not None and not any(c.id and c.id == call.id for c in self.calls):
+        if call is not None and not any(c.id and c.id == call.id for c in known):
             self.calls.append(call)
 
     def _part(self, part: dict[str, Any]) -> None:
@@ -292,8 +295,9 @@ def legacy_messages(attributes: Attributes, prefix: str, role: str) -> tuple[Mes
         is_part_list = isinstance(body, str) and body.startswith('[{"type"')
         parts = _Parts()
         parts.take(parsed(body) if is_part_list else shown(body))
+        known = tuple(parts.calls)
         for call in numbered(raw, "tool_calls"):
-            parts.call(call)
+            parts.call(call, known)
         messages += parts.results
         messages.append(
             Message(

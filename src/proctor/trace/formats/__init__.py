@@ -20,6 +20,7 @@ from proctor.trace.formats import (
     span_list,
     trail,
     transcript,
+    zipkin,
 )
 
 
@@ -54,6 +55,7 @@ FORMATS: tuple[TraceFormat, ...] = (
     langfuse,
     atif,
     coding_sessions,
+    zipkin,
     span_list,
     transcript,
 )

@@ -1,4 +1,4 @@
-"""Read Jaeger's JSON, from its UI and query API: `data[].spans[]` with tags and logs.
+"""Read Jaeger's JSON, from its UI and query API: `data[].spans[]`, or spans, with tags and logs.
 
 Guarantees: microseconds become nanoseconds, tags attributes, logs events, `CHILD_OF` the parent;
 the tags that hold OpenTelemetry's status and scope are mapped back.
@@ -15,7 +15,7 @@ from proctor.trace.conventions.values import text
 from proctor.trace.model import Event, Span, SpanStatus
 
 NAME = "jaeger"
-ABOUT = "Jaeger JSON (data[].spans[] with tags)"
+ABOUT = "Jaeger JSON (data[].spans[] with tags, or a list of such spans)"
 
 
 def matches(document: Any) -> bool:
@@ -27,7 +27,11 @@ def matches(document: Any) -> bool:
     if trace is None:
         return False
     span = wire.first_object(trace.get("spans"))
-    return span is not None and any(key in span for key in ("spanID", "operationName"))
+    return _is_span(trace) or (span is not None and _is_span(span))
+
+
+def _is_span(item: dict[str, Any]) -> bool:
+    return "spanID" in item or "operationName" in item
 
 
 def read(document: Any, out: Collector) -> None:
@@ -35,9 +39,19 @@ def read(document: Any, out: Collector) -> None:
     for place, item in wire.objects(document, "trace", out):
         if "data" in item:
             for inner, trace in wire.items(item["data"]):
-                _read_trace(f"{place}data{inner}", trace, out)
+                bare = wire.is_object(trace) and _is_span(trace)
+                read_one = _read_span if bare else _read_trace
+                read_one(f"{place}data{inner}", trace, out)
+        elif _is_span(item):
+            _read_span(place, item, out)
         else:
             _read_trace(place, item, out)
+
+
+def _read_span(place: str, raw: Any, out: Collector) -> None:
+    span = wire.add_span(place, raw, partial(_span, None), out)
+    if span is not None:
+        out.resource(span.trace_id, _process(None, raw))
 
 
 def _read_trace(place: str, trace: Any, out: Collector) -> None:
@@ -54,10 +68,10 @@ def _read_trace(place: str, trace: Any, out: Collector) -> None:
 
 
 def _span(trace_id: Any, raw: dict[str, Any]) -> Span:
-    start = _microseconds(raw.get("startTime"), "start time")
+    start = microseconds(raw.get("startTime"), "start time")
     duration = raw.get("duration")
     attributes = _tags(raw.get("tags"))
-    status, message = _status(attributes)
+    status, message = status_of_tags(attributes)
     scope = attributes.get("otel.scope.name") or attributes.get("otel.library.name")
     return Span(
         trace_id=wire.hex_id(raw.get("traceID") or trace_id, "trace id"),
@@ -67,14 +81,15 @@ def _span(trace_id: Any, raw: dict[str, Any]) -> Span:
         status=status,
         error_message=message,
         start_ns=start,
-        end_ns=None if duration is None else start + _microseconds(duration, "duration"),
+        end_ns=None if duration is None else start + microseconds(duration, "duration"),
         attributes=attributes,
         events=tuple(_event(log) for log in wire.array(raw.get("logs"), "logs")),
         scope=text(scope),
     )
 
 
-def _microseconds(value: Any, what: str) -> int:
+def microseconds(value: Any, what: str) -> int:
+    """Return nanoseconds of a number of microseconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wire.BadValue(f"{what} is not a number of microseconds but {wire.kind_of(value)}")
     try:
@@ -94,7 +109,8 @@ def _parent(raw: dict[str, Any]) -> str | None:
     return wire.optional_id(raw.get("parentSpanID"))
 
 
-def _status(attributes: dict[str, Any]) -> tuple[SpanStatus, str | None]:
+def status_of_tags(attributes: dict[str, Any]) -> tuple[SpanStatus, str | None]:
+    """Return the status and its message from OpenTelemetry's tags."""
     code = attributes.get("otel.status_code")
     status = wire.status_of(code) if isinstance(code, str) else SpanStatus.UNSET
     # Clients older than OpenTelemetry mark a failure only with this tag.
@@ -112,7 +128,7 @@ def _event(log: Any) -> Event:
     time = log.get("timestamp")
     return Event(
         name=text(name) or "log",
-        time_ns=0 if time is None else _microseconds(time, "log time"),
+        time_ns=0 if time is None else microseconds(time, "log time"),
         attributes=fields,
     )
 

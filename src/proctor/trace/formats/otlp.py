@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "otlp"
 PROTOBUF_NAME = "otlp-protobuf"
-ABOUT = "OTLP JSON (resourceSpans, resourceLogs; also Tempo's batches)"
+ABOUT = "OTLP JSON (resourceSpans, resourceLogs; also Tempo's batches, Jaeger's API v3)"
 
 _SPAN_KEYS = ("resourceSpans", "resource_spans", "batches")
 _LOG_KEYS = ("resourceLogs", "resource_logs")
@@ -65,10 +65,11 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _request(item: dict[str, Any]) -> dict[str, Any]:
-    """Return the request itself; newer Tempo responses wrap it in `trace`."""
-    inner = item.get("trace")
-    if wire.is_object(inner) and any(key in inner for key in _SPAN_KEYS):
-        return inner
+    """Return the request itself; Tempo's responses wrap it in `trace`, Jaeger's v3 in `result`."""
+    for key in ("trace", "result"):
+        inner = item.get(key)
+        if wire.is_object(inner) and any(key in inner for key in _SPAN_KEYS):
+            return inner
     return item
 
 

@@ -1,7 +1,8 @@
 """Read flat spans as SDKs and test tools dump them: a list, one object, or one per line.
 
 Supports snake and camel case, `context` (Python SDK, Phoenix) and `spanContext` (JS SDK), times as
-nanoseconds, ISO text or [seconds, nanoseconds], and bodies moved to `span_events` (ADOT). A bare
+nanoseconds, ISO text or [seconds, nanoseconds], bodies moved to `span_events` (ADOT), and the
+envelope `{info, data: {spans}}` of MLflow. A bare
 bag of `gen_ai.*` or `openinference.*` attributes is a trace of one span without times.
 """
 
@@ -16,7 +17,7 @@ from proctor.trace.formats.otlp import attributes_of, log_event
 from proctor.trace.model import Event, Span, SpanStatus
 
 NAME = "spans"
-ABOUT = "flat spans (a list or one per line; Python and JS SDK dumps, Phoenix, attribute bags)"
+ABOUT = "flat spans (a list or one per line; Python and JS SDK dumps, Phoenix, MLflow, bags)"
 
 _CONTEXTS = ("context", "spanContext", "span_context")
 _SPAN_IDS = ("span_id", "spanId")
@@ -36,6 +37,7 @@ _BAG_PREFIXES = (
     "logfire.",
     "gcp.vertex.agent.",
     "ai.operationId",
+    "mlflow.",
     "proctor.",
 )
 """Attribute names that only an instrumented span has."""
@@ -67,6 +69,9 @@ def read(document: Any, out: Collector) -> None:
 def _wrapped(item: dict[str, Any]) -> tuple[str, Any] | None:
     """Return the array of spans inside an object that is no span itself."""
     if not _is_span(item):
+        inner: Any = item.get("data")
+        if wire.is_object(inner) and wire.is_array(inner.get("spans")):
+            return "data.spans", inner["spans"]
         for key in ("spans", "data"):
             if isinstance(item.get(key), list):
                 return key, item[key]
