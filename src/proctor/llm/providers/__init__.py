@@ -1,7 +1,7 @@
-"""Create a `ChatModel` for a model's name, through the installed client library.
+"""Create a `ChatModel` for a model's name: over HTTP, or with litellm for `litellm/...`.
 
-Client libraries are imported at the first call; a missing one is reported in one line with the pip
-command. Keys come from the environment only: options hold the name of a variable, never a value.
+Both are imported at the first call; a missing litellm is reported in one line with the pip command.
+Keys come from the environment only: options hold the name of a variable, never a value.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def get_model(
             hint="write PROVIDER:MODEL, such as openai:gpt-4o-mini or "
             "anthropic:claude-sonnet-4-5, or litellm/PROVIDER/MODEL",
         )
-    from proctor.llm.providers._pydantic_ai import DirectModel
+    from proctor.llm.providers._http import HttpModel
 
-    return DirectModel(*_provider_and_model(name), options)
+    return HttpModel(*_provider_and_model(name), options)
 
 
 # API keys are read from the environment when needed and never stored.
