@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proctor.agents.base import AgentRequest
+from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, ModelError
@@ -169,6 +169,73 @@ async def test_python_functions_as_tools():
         True,
         True,
     ]
+
+
+async def test_each_trial_has_its_own_tool_state():
+    """R-A2: methods are tools of an instance that each trial makes; its tools share it."""
+    replies = [calls(("add", {"item": "milk"})), calls(("count", {})), "done"] * 3
+    tools = [{"python": "chat_tools_used:Cart.add"}, {"python": "chat_tools_used:Cart.count"}]
+    with MockLLM(replies) as server:
+        done = await talk(server, trials=3, tools=tools)
+    for _, trace in done:
+        assert [call.result for call in trace.tool_calls] == ["cart has 1", 1]
+    assert server.requests[0].tools == ("add", "count")
+    sent = server.requests[0].body["tools"][0]["function"]["parameters"]
+    assert list(sent["properties"]) == ["item"]
+
+
+async def test_a_function_that_records_itself_is_one_call():
+    """R-A2 R-N1: a `@proctor.tool` function used as a chat tool is counted once."""
+    with MockLLM([calls(("look", {"city": "Paris"})), "18"]) as server:
+        tool = {"python": "chat_tools_used:weather", "name": "look"}
+        _, trace = await talk(server, tools=[tool])
+    (call,) = trace.tool_calls
+    assert (call.name, call.arguments, call.result) == ("look", {"city": "Paris"}, "18 C in Paris")
+
+
+PNG = "iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "media_type": "image/png", "data": PNG},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+        {"inlineData": {"mimeType": "image/png", "data": PNG}},
+    ],
+)
+async def test_an_image_is_an_input(part):
+    """R-A2: an image in any provider's spelling reaches the model; the trace names its type."""
+    question = {"messages": [{"role": "user", "content": [{"text": "What is it?"}, part]}]}
+    with MockLLM(["a cat"]) as server:
+        reply, trace = await talk(server, question)
+    assert reply.answer == "a cat"
+    sent = server.requests[0].body["messages"][-1]["content"]
+    assert sent[1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+    (call,) = trace.llm_calls
+    assert (call.input_messages[0].content, call.input_messages[0].other) == (
+        "What is it?",
+        ("image/png",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}, "is an address"),
+        ({"type": "image", "media_type": "image/png", "data": "no base64!"}, "nor a file"),
+        ({"type": "image", "data": PNG}, "nor a file"),
+    ],
+)
+async def test_a_file_is_never_fetched(part, said):
+    """R-A2: files come from the bytes of the case; anything else is an error before the call."""
+    question = [{"role": "user", "content": [part]}]
+    with MockLLM([]) as server:
+        with pytest.raises(AgentError, match=said):
+            await talk(server, question)
+        assert server.requests == []
 
 
 async def test_a_tool_that_does_not_exist():

@@ -271,6 +271,47 @@ async def test_a_graph_that_was_not_compiled():
 # -- handed over ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"question": "How is it?"}, "How is it?"),
+        ({"city": "Oslo", "day": 2}, '{"city":"Oslo","day":2}'),
+        ({"messages": [{"role": "user", "content": "As it is"}]}, "As it is"),
+    ],
+)
+async def test_a_mapping_reaches_the_model_of_a_graph(value, text):
+    """R-A2: keys that a graph does not have are a message to its model, not dropped."""
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    from proctor.agents.frameworks._langgraph import LangGraphAgentConfig
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [{"role": "assistant", "content": state["messages"][-1].content}]}
+
+    graph = StateGraph(MessagesState).add_node("say", node).add_edge(START, "say").compile()
+    with capture(value):
+        reply = await LangGraphAgentConfig.of(graph).run(AgentRequest(value, case="c"))
+    assert reply.answer == text
+
+
+async def test_a_graph_without_messages_refuses_other_keys():
+    """R-A2: a mapping of which a graph knows nothing is an error that names its keys."""
+    from typing import TypedDict
+
+    from langgraph.graph import START, StateGraph
+
+    from proctor.agents.frameworks._langgraph import LangGraphAgentConfig
+
+    class State(TypedDict):
+        city: str
+
+    graph = StateGraph(State).add_node("n", lambda s: s).add_edge(START, "n").compile()
+    agent = LangGraphAgentConfig.of(graph)
+    with capture(None), pytest.raises(AgentError, match="no 'town' in its input") as caught:
+        await agent.run(AgentRequest({"town": "Oslo"}, case="c"))
+    assert "city" in caught.value.hint
+
+
 async def test_objects_are_agents_as_they_are(monkeypatch):
     """R-A2: in Python an object of a framework is handed over without a word of its kind."""
     from framework_agents import pydantic_agent, sdk_agent, weather_graph

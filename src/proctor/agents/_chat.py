@@ -10,6 +10,7 @@ an answer.
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,7 +24,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from proctor.agents._chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
 from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.background import threads
-from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
+from proctor.llm.chat_model import Attachment, ChatModel, ChatReply, ChatRequest, FileMessage
 from proctor.llm.providers import is_model_name
 from proctor.llm.rate_limits import provider_of, rate_limited
 from proctor.trace import Message, SpanStatus, ToolCall
@@ -213,7 +214,8 @@ class ChatAgentConfig(AgentConfig):
         name = options["model"]
         # Without the provider, as providers report it.
         model = name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
-        with capture.llm_call(model, input_messages=request.messages) as step:
+        recorded = tuple(m.recorded if isinstance(m, FileMessage) else m for m in request.messages)
+        with capture.llm_call(model, input_messages=recorded) as step:
             # For a custom endpoint this is its host, which no price table lists: its prices are
             # unknown, even if the model's name is known.
             provider = self.provider_for(name)
@@ -275,10 +277,54 @@ def opening(system: str | None, value: Any = None) -> list[Message]:
 
 def _turn(turn: Mapping[str, Any], position: int) -> Message:
     role, content = turn.get("role"), turn.get("content")
-    if role not in ROLES or not isinstance(content, str):
+    where = f"messages[{position}] of the input"
+    if role in ROLES and isinstance(content, str):
+        return Message(role, content)
+    if role not in ROLES or not isinstance(content, list):
         raise AgentError(
-            f"messages[{position}] of the input needs a role and text content",
+            f"{where} needs a role and content: text or a list of parts",
             category="",
             hint=f"roles are {', '.join(ROLES)}",
         )
-    return Message(role, content)
+    texts: list[str] = []
+    files: list[Attachment] = []
+    for at, part in enumerate(cast("list[Any]", content)):
+        if isinstance(part, str) or isinstance(part.get("text"), str):
+            texts.append(part if isinstance(part, str) else part["text"])
+        else:
+            files.append(_attachment(part, f"{where}, content[{at}]"))
+    return FileMessage(role, "\n".join(texts), files=tuple(files))
+
+
+def _attachment(part: Mapping[str, Any], where: str) -> Attachment:
+    """Return the file of a part in the spelling of OpenAI, Anthropic, Gemini, or our own.
+
+    Its bytes are in the case: nothing is fetched, so that a trial is the same everywhere.
+    """
+    found: dict[str, Any] = dict(part)
+    for key in ("source", "file", "inline_data", "inlineData", "image_url"):
+        inner = found.get(key)
+        if isinstance(inner, Mapping):
+            found |= cast("Mapping[str, Any]", inner)
+        elif isinstance(inner, str):
+            found["url"] = inner
+    given = found.get("data") or found.get("file_data") or found.get("url")
+    media = found.get("media_type") or found.get("mime_type") or found.get("mimeType")
+    if isinstance(given, str) and given.startswith("data:"):
+        head, _, given = given.removeprefix("data:").partition(",")
+        media = head.partition(";")[0] or media
+    elif isinstance(given, str) and given.startswith(("http:", "https:")):
+        raise AgentError(
+            f"{where} is an address", category="", hint="put the bytes into the case, as base64"
+        )
+    try:
+        data = base64.b64decode(str(given or ""), validate=True)
+    except ValueError:
+        data = b""
+    if not data or not isinstance(media, str):
+        raise AgentError(
+            f"{where} is neither text nor a file",
+            category="",
+            hint='write {type: image, media_type: image/png, data: "<base64>"}',
+        )
+    return Attachment(media, data, str(found.get("name") or found.get("filename") or "file"))

@@ -22,6 +22,7 @@ from proctor.imports import load_object
 from proctor.llm.chat_model import ToolSpec
 from proctor.sanitize import json_bytes, json_value
 from proctor.strict import Strict
+from proctor.trace.capture import RECORDED
 
 if TYPE_CHECKING:
     from proctor.agents.session import AgentSession
@@ -67,7 +68,7 @@ class ToolConfig(Strict):
     parameters: dict[str, Any] | None = None
     """JSON Schema of the arguments; default: from the Python function's signature."""
     python: str | None = None
-    """`module:function` to call."""
+    """`module:function` to call, or `module:Class.method`: each trial has its own instance."""
     reply: Any = None
     """Result of a mock."""
     replies: list[Any] | None = Field(default=None, min_length=1)
@@ -107,13 +108,32 @@ class ToolConfig(Strict):
                 str(self.name), self.description or "", self.parameters or {**NO_ARGUMENTS}
             )
             return LoadedTool(spec, self, None)
-        function = load_object(self.python, base_dir)
-        if not callable(function):
+        loaded = load_object(self.python, base_dir)
+        if not callable(loaded):
             raise ProctorError(f"{self.python} cannot be called", where=self.python)
+        # The agent records the call; a function that records itself would count it twice.
+        function: Any = getattr(loaded, RECORDED, loaded)
+        owner = _class_of_method(self.python, function, base_dir)
+        # Without __init__, which is for the trials: only the signature is read here.
+        called: Any = function
+        if owner is not None:
+            called = function.__get__(object.__new__(owner), owner)
         name = self.name or getattr(function, "__name__", "tool")
         described = self.description or inspect.getdoc(function) or ""
-        schema = self.parameters or _schema_of(function, self.python)
-        return LoadedTool(ToolSpec(name, described, schema), self, function)
+        schema = self.parameters or _schema_of(called, self.python)
+        return LoadedTool(ToolSpec(name, described, schema), self, function, owner)
+
+
+def _class_of_method(path: str, function: Any, base_dir: Path | None) -> type[Any] | None:
+    """Return the class of a path such as `shop:Cart.add`; None for a function of its own."""
+    above, dot, _ = path.rpartition(".")
+    if not dot or ":" not in above or not inspect.isfunction(function):
+        return None
+    owner = load_object(above, base_dir)
+    plain = inspect.isclass(owner) and not isinstance(
+        inspect.getattr_static(owner, path.rpartition(".")[2]), staticmethod
+    )
+    return owner if plain else None
 
 
 def _schema_of(function: Any, path: str) -> dict[str, Any]:
@@ -141,10 +161,14 @@ def _schema_of(function: Any, path: str) -> dict[str, Any]:
 class LoadedTool:
     """A loaded tool, shared between trials; it therefore holds no call counts."""
 
-    def __init__(self, spec: ToolSpec, config: ToolConfig, function: Any) -> None:
+    def __init__(
+        self, spec: ToolSpec, config: ToolConfig, function: Any, owner: type[Any] | None = None
+    ) -> None:
         self.spec = spec
         self.config = config
         self.function = function
+        self.owner = owner
+        """The class of a method: each trial has an instance of its own."""
 
     @cached_property
     def _validator(self) -> Any:
@@ -246,7 +270,14 @@ class ToolBox:
 
     def __init__(self, tools: Sequence[LoadedTool], session: AgentSession | None = None) -> None:
         self._session = session
-        self._tools = {tool.spec.name: tool for tool in tools}
+        owners = dict.fromkeys(tool.owner for tool in tools if tool.owner is not None)
+        instances = {owner: owner() for owner in owners}
+        self._tools = {
+            tool.spec.name: tool
+            if tool.owner is None
+            else LoadedTool(tool.spec, tool.config, tool.function.__get__(instances[tool.owner]))
+            for tool in tools
+        }
         self._calls: dict[str, int] = {}
 
     async def call(self, name: str, arguments: Any) -> Any:

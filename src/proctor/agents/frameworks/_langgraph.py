@@ -1,7 +1,7 @@
 """Run LangGraph graphs and any LangChain runnable; a callback handler records the spans.
 
 The input becomes a user message under `messages` (or the state itself, if the case's input is a
-mapping); the answer is the text of the last message, or the value under `output_key`.
+mapping of its keys); the answer is the text of the last message, or the value under `output_key`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from proctor.agents.frameworks import (
     token_count,
 )
 from proctor.trace import Document, Message, SpanKind, SpanStatus, ToolCall
+from proctor.trace.conventions.values import encode_json
 
 # LangGraph's tag for internal steps.
 HIDDEN = "langsmith:hidden"
@@ -61,7 +62,7 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
         }
         if self.recursion_limit is not None:
             options["recursion_limit"] = self.recursion_limit
-        given, session = self._state(request.input), request.session
+        given, session = self._state(graph, request.input), request.session
         # A graph with a checkpointer remembers the thread by its id; others get all messages.
         remembers = getattr(graph, "checkpointer", None) is not None
         if session is not None and not remembers and self.input_key == "messages":
@@ -71,12 +72,33 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
             session.memory[self.kind] = as_mapping(state).get("messages", ())
         return self._reply(state)
 
-    def _state(self, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return cast("Mapping[str, Any]", value)
-        if self.input_key == "messages":
-            return {"messages": [{"role": "user", "content": value}]}
-        return {self.input_key: value}
+    def _state(self, graph: Any, value: Any) -> Any:
+        """Return the initial state. LangGraph drops keys that a graph does not have without a word,
+        so what the graph does not know goes to the model as a message.
+        """
+        if not isinstance(value, Mapping):
+            if self.input_key == "messages":
+                return {"messages": [{"role": "user", "content": value}]}
+            return {self.input_key: value}
+        given = dict(cast("Mapping[str, Any]", value))
+        builder = getattr(graph, "builder", None)  # of graphs, not of other runnables
+        schemas: Any = getattr(builder, "schemas", {})
+        known = as_mapping(schemas.get(getattr(builder, "input_schema", None)))
+        rest = {key: given[key] for key in given if key not in known}
+        if not known or not rest or "messages" in given:
+            return given
+        if "messages" not in known:
+            if len(rest) < len(given):
+                return given
+            raise AgentError(
+                f"the graph has no {', '.join(map(repr, rest))} in its input",
+                category="",
+                hint=f"it takes {', '.join(known)}",
+            )
+        only = next(iter(rest.values()))
+        text = only if len(rest) == 1 and isinstance(only, str) else encode_json(rest)
+        state = {key: given[key] for key in given if key in known}
+        return {**state, "messages": [{"role": "user", "content": text}]}
 
     def _reply(self, state: Any) -> AgentReply:
         key = self.output_key

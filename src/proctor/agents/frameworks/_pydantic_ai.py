@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from proctor.agents._chat import opening
 from proctor.agents.base import AgentReply, AgentRequest
 from proctor.agents.frameworks import FrameworkAgentConfig, reply_of
+from proctor.llm.chat_model import FileMessage
 
 
 class PydanticAIAgentConfig(FrameworkAgentConfig):
@@ -46,7 +48,15 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
         """Run the agent with spans enabled."""
         agent: Any = self.instance()
         value = request.input
-        prompt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        prompt: Any = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        messages = [] if isinstance(value, str) else opening(None, value)
+        if len(messages) == 1 and isinstance(messages[0], FileMessage):
+            from pydantic_ai import BinaryContent
+
+            prompt = [messages[0].content or ""]
+            prompt += [
+                BinaryContent(file.data, media_type=file.media_type) for file in messages[0].files
+            ]
         options: dict[str, Any] = _instrumented(agent)
         deps = self.dependencies()
         if deps is not None:
