@@ -38,6 +38,7 @@ ALL = {
     "install_size": Benchmark(1, "size of an installation", ("--rounds", "11")),
     "traces": Benchmark(2, "trees, queries, loading, memory", ("--quick",)),
     "matching": Benchmark(3, "trajectory matching", ("--rounds", "3", "--pairs", "200")),
+    "observe": Benchmark(5, "model calls seen over HTTP", ("--rounds", "3", "--calls", "200")),
     "checks": Benchmark(3, "a case's checks", ("--rounds", "3", "--pairs", "200")),
     "pytest_start": Benchmark(3, "what the plugin costs others", ("--rounds", "15")),
     "trials": Benchmark(4, "many trials", ("--quick", "--no-flatness")),

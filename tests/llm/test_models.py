@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 import subprocess
 import sys
 
@@ -229,3 +230,14 @@ print(sorted(heavy & set(sys.modules)))
 """
     done = run_python(program)
     assert done.stdout == "[]\n"
+
+
+def test_the_extra_needs_no_client_library(root):
+    """R-A6: `proctor[llm]` brings nothing that an agent framework could be at odds with."""
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    core = {re.split(r"[><=\[]", line)[0] for line in project["dependencies"]}
+    extra = {re.split(r"[><=\[]", line)[0] for line in project["optional-dependencies"]["llm"]}
+    assert extra <= core
+    assert not core & {"openai", "anthropic", "pydantic-ai-slim", "litellm", "google-genai"}

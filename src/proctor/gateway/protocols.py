@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from proctor.trace.conventions.messages import messages_from
 from proctor.trace.conventions.values import count, first, is_list, is_mapping, mapping, text
 from proctor.trace.model import Message, Span, SpanKind, SpanStatus
@@ -131,9 +133,13 @@ def _decoded(body: bytes) -> Any:
     if not body or len(body) > MAX_BODY:
         return None
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # The fast decoder refuses lone surrogates and NaN, which servers do send.
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return None
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -164,7 +170,7 @@ def _response_document(protocol: Protocol, body: bytes, content_type: str) -> di
     if kind == "application/vnd.amazon.eventstream":
         return _join_bedrock(_amazon_events(body))
     if kind == "text/event-stream" or body[:6] in (b"event:", b"data: "):
-        events = list(_server_sent_events(body))
+        events = _server_sent_events(body)
     else:
         whole = _decoded(body)
         if is_mapping(whole):
@@ -179,14 +185,23 @@ def _response_document(protocol: Protocol, body: bytes, content_type: str) -> di
         return documents[-1] if documents else {}
 
 
-def _server_sent_events(body: bytes) -> Iterator[Any]:
-    """Yield the JSON of every event of a stream."""
-    for block in re.split(rb"\r?\n\r?\n", body):
-        data = b"\n".join(
-            line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")
-        )
+def _server_sent_events(body: bytes) -> list[Any]:
+    """Return the JSON of every event of a stream."""
+    if b"\r" in body:
+        body = body.replace(b"\r\n", b"\n")
+    events: list[bytes] = []
+    for block in body.split(b"\n\n"):
+        if block.startswith(b"data:") and b"\n" not in block:
+            data = block[5:]
+        else:
+            lines = block.split(b"\n")
+            data = b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
+        data = data.strip()
         if data and data != b"[DONE]":
-            yield _decoded(data)
+            events.append(data)
+    # At once, which is twice as fast; one by one if an event is no JSON.
+    whole = _decoded(b"[" + b",".join(events) + b"]")
+    return whole if is_list(whole) and whole else [_decoded(event) for event in events]
 
 
 def _amazon_events(body: bytes) -> Iterator[dict[str, Any]]:
@@ -210,17 +225,30 @@ def _join_openai(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     done: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
-        done.update({k: v for k, v in chunk.items() if k != "choices" and v is not None})
-        for part in _mappings(chunk.get("choices")):
-            choice = choices.setdefault(part.get("index") or 0, {"message": {"role": "assistant"}})
+        # Every chunk repeats the head; the last ones add the usage.
+        if not done or "usage" in chunk or "error" in chunk:
+            done.update({k: v for k, v in chunk.items() if k != "choices" and v is not None})
+        parts = chunk.get("choices")
+        for part in parts if is_list(parts) else ():
+            if not is_mapping(part):
+                continue
+            index = part.get("index") or 0
+            choice = choices.get(index)
+            if choice is None:
+                message: dict[str, Any] = {"role": "assistant"}
+                choice = choices[index] = {"message": message, "said": {}, "calls": {}}
             if part.get("finish_reason"):
                 choice["finish_reason"] = part["finish_reason"]
-            delta, message = mapping(part.get("delta")), choice["message"]
+            delta = part.get("delta")
+            if not is_mapping(delta):
+                continue
             for key in ("content", "refusal"):
                 if isinstance(delta.get(key), str):
-                    message[key] = message.get(key, "") + delta[key]
-            calls: dict[Any, dict[str, Any]] = choice.setdefault("calls", {})
-            for piece in _mappings(delta.get("tool_calls")):
+                    choice["said"].setdefault(key, []).append(delta[key])
+            if "tool_calls" not in delta:
+                continue
+            calls: dict[Any, dict[str, Any]] = choice["calls"]
+            for piece in _mappings(delta["tool_calls"]):
                 # Most servers number the calls; some send each call whole, without a number.
                 number = piece.get("index", len(calls))
                 call = calls.setdefault(number, {"function": {"name": "", "arguments": ""}})
@@ -228,7 +256,9 @@ def _join_openai(chunks: list[dict[str, Any]]) -> dict[str, Any]:
                 for key, value in mapping(piece.get("function")).items():
                     if isinstance(value, str):
                         call["function"][key] = call["function"].get(key, "") + value
-            message["tool_calls"] = list(calls.values())
+    for choice in choices.values():
+        said = {key: "".join(pieces) for key, pieces in choice["said"].items()}
+        choice["message"] |= {**said, "tool_calls": list(choice["calls"].values())}
     done["choices"] = [choices[index] for index in sorted(choices)]
     return done
 

@@ -12,6 +12,7 @@ gateway is for those.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import inspect
@@ -278,35 +279,47 @@ def _httpx_listen(library: Any, exchanges: _Exchanges, response: Any, stream: bo
     def end() -> None:
         # The stream may be compressed; httpx decodes it. A client may stop reading at the last
         # event and close: the part it read is then the answer.
-        copy = library.Response(status, headers=headers, content=bytes(seen))
-        exchanges.ended(status, content_type, copy.content)
+        content = bytes(seen)
+        if headers.get("content-encoding"):
+            content = library.Response(status, headers=headers, content=content).content
+        exchanges.ended(status, content_type, content)
 
-    inner = response.stream
+    response.stream = _tee_class(library)(response.stream, seen, exchanges, end)
+
+
+@functools.cache
+def _tee_class(library: Any) -> Any:
+    """Return the class of streams that copy what is read; made once, which is slow."""
 
     class Tee(library.SyncByteStream, library.AsyncByteStream):
+        def __init__(
+            self, inner: Any, seen: bytearray, exchanges: _Exchanges, end: Callable[[], None]
+        ) -> None:
+            self._inner, self._seen, self._exchanges, self._end = inner, seen, exchanges, end
+
         def __iter__(self) -> Any:
-            with exchanges.reading():
-                for chunk in inner:
-                    seen.extend(chunk)
+            with self._exchanges.reading():
+                for chunk in self._inner:
+                    self._seen.extend(chunk)
                     yield chunk
-            end()
+            self._end()
 
         async def __aiter__(self) -> Any:
-            with exchanges.reading():
-                async for chunk in inner:
-                    seen.extend(chunk)
+            with self._exchanges.reading():
+                async for chunk in self._inner:
+                    self._seen.extend(chunk)
                     yield chunk
-            end()
+            self._end()
 
         def close(self) -> None:
-            inner.close()
-            end()
+            self._inner.close()
+            self._end()
 
         async def aclose(self) -> None:
-            await inner.aclose()
-            end()
+            await self._inner.aclose()
+            self._end()
 
-    response.stream = Tee()
+    return Tee
 
 
 # -- requests and botocore: both read from urllib3 ---------------------------------------------

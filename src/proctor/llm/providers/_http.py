@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import json
 import os
 import weakref
@@ -106,7 +107,8 @@ class HttpModel(NamedModel):
         return f"{self._provider}:{self._model}"
 
     def check(self) -> None:
-        """Raise if a call could not be made: no such provider or no key."""
+        """Raise if a call could not be made: no such provider or no key. Loads the client."""
+        importlib.import_module("httpx")
         self._endpoint()
 
     async def complete(self, request: ChatRequest) -> ChatReply:
