@@ -6,6 +6,7 @@
     python3 dev.py test -- -k tree  the same, with arguments for pytest
     python3 dev.py check            run only the linters and the type checker
     python3 dev.py pin [--upgrade]  rewrite constraints/*.txt from pyproject.toml
+    python3 dev.py ecosystem        run an agent of each framework, write their table
 
 Everything is installed into .venv next to this file, from the pinned and hashed constraints; a
 second start with the same pins installs nothing. Uses only the standard library.
@@ -273,6 +274,11 @@ def pin(rest: "list[str]") -> int:
     return 0
 
 
+def ecosystem(rest: "list[str]") -> int:
+    """Run one agent of each framework (or of those named) in an environment of its own."""
+    return run([sys.executable, ROOT / "tools" / "ecosystem" / "run.py", *rest])
+
+
 def resolve(uv: str, target: Path, options: "list[str | Path]") -> None:
     """Resolve requirements for every platform into one file of hashed pins."""
     say(f"resolving {target.relative_to(ROOT)}")
@@ -292,7 +298,7 @@ def resolve(uv: str, target: Path, options: "list[str | Path]") -> None:
         raise SetupError(f"{target.name} would tie users to this machine: {odd[0]}")
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "pin": pin}
+COMMANDS = {"demo": demo, "test": test, "check": check, "pin": pin, "ecosystem": ecosystem}
 
 
 def main(args: "list[str]") -> int:

@@ -90,13 +90,15 @@ def main(agent: dict[str, object]) -> int:
         suite = {"version": 1, "agent": agent, "cases": cases}
         Path(folder, "suite.yaml").write_text(yaml.safe_dump(suite))
         done = subprocess.run(
-            [sys.executable, "-m", "proctor", "run", "suite.yaml", "--quiet"]
-            + ["--trials", str(TRIALS), "--concurrency", "4", "--timeout", "120"],
+            [
+                *(sys.executable, "-m", "proctor", "run", "suite.yaml", "--quiet"),
+                *("--trials", str(TRIALS), "--concurrency", "4", "--timeout", "120"),
+            ],
             cwd=folder,
             env={
                 **os.environ,
                 **mock.environment,
-                "PYTHONPATH": agents + os.environ.get("MORE_PATH", ""),
+                "PYTHONPATH": agents,
             },
             capture_output=True,
             text=True,
@@ -108,8 +110,8 @@ def main(agent: dict[str, object]) -> int:
             return 1
         run = Run(found[0])
         trials = [(trial, run.trace(trial)) for trial in run.trials]
-    if "--show" in sys.argv:
-        show(trials, done.stdout + done.stderr, mock.requests)
+    if "--show" in sys.argv and trials[0][1] is not None:
+        print(trials[0][1].tree(), done.stdout, done.stderr, sep="\n")
     cells = [cells_of(trial, trace) for trial, trace in trials]
     seen = sum(len(trace.llm_calls) for _, trace in trials if trace is not None)
     if seen != len(mock.requests):
@@ -152,29 +154,6 @@ def cells_of(trial: Trial, trace: Trace | None) -> dict[str, str]:
 def json_of(trace: Trace) -> str:
     """Return all text of a trace."""
     return msgspec.json.encode(trace, enc_hook=str).decode()
-
-
-def show(
-    trials: list[tuple[Trial, Trace | None]], output: str, requests: list[ScriptRequest]
-) -> None:
-    """Print the first trial in detail, to find out why a cell is not `yes`."""
-    trial, trace = trials[0]
-    print(output[-3000:])
-    print(len(requests), "requests", sorted({request.path for request in requests}))
-    print(trial.status, trial.answer, trial.error, [c for c in trial.checks if c.status != "pass"])
-    for span in trace.index.spans if trace else ():
-        print(
-            span.kind,
-            span.name,
-            span.scope,
-            span.span_id[:4],
-            (span.parent_id or "")[:4],
-            (span.start_ns - trace.spans[0].start_ns) // 1000,
-            span.end_ns and (span.end_ns - trace.spans[0].start_ns) // 1000,
-        )
-        fields = "model input_tokens output_tokens cost_usd tool_name tool_input tool_output status"
-        print("    ", {f: v for f in fields.split() if (v := getattr(span, f)) is not None})
-        print("    ", str(span.attributes)[: int(os.environ.get("WIDE", 300))])
 
 
 if __name__ == "__main__":

@@ -368,7 +368,8 @@ def load_early(context: RunContext) -> None:
 
 
 MODEL_CLIENTS = frozenset(
-    ("openai", "anthropic", "pydantic_ai", "litellm", "langchain_core", "mistralai", "groq")
+    "openai anthropic pydantic_ai litellm langchain_core mistralai groq google.genai httpx "
+    "httpx2 strands dspy".split()
 )
 """Packages whose presence says that model calls will have to be priced."""
 

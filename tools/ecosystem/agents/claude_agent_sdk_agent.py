@@ -1,5 +1,8 @@
 """The Claude Agent SDK, with a tool in this process."""
 
+import asyncio
+import sys
+
 from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
 from weather import get_weather
 
@@ -24,3 +27,8 @@ async def answer(question: str) -> str:
         if isinstance(message, ResultMessage):
             said = message.result or ""
     return said
+
+
+if __name__ == "__main__":
+    # The SDK starts a program that calls the model: it is observed through the model gateway.
+    print(asyncio.run(answer(sys.argv[1])))

@@ -3,7 +3,10 @@
 import dspy
 from weather import get_weather
 
-program = dspy.ReAct("question -> answer", tools=[get_weather])
+import proctor
+
+# DSPy requests tools in the text of its messages, where no one else can see them.
+program = dspy.ReAct("question -> answer", tools=[proctor.tool(get_weather)])
 
 
 def answer(question: str) -> str:
