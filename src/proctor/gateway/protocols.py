@@ -201,7 +201,7 @@ def _server_sent_events(body: bytes) -> list[Any]:
             events.append(data)
     # At once, which is twice as fast; one by one if an event is no JSON.
     whole = _decoded(b"[" + b",".join(events) + b"]")
-    return whole if is_list(whole) and whole else [_decoded(event) for event in events]
+    return list(whole) if is_list(whole) and whole else [_decoded(event) for event in events]
 
 
 def _amazon_events(body: bytes) -> Iterator[dict[str, Any]]:
