@@ -82,6 +82,9 @@ _PRICED_AS = {"openai-chat": "openai", "openai-responses": "openai", "grok": "x-
 _ANTHROPIC_VERSION = "2023-06-01"
 _ANTHROPIC_MAX_TOKENS = 4096  # the API demands a limit; the smallest that all its models accept
 
+_THINKING = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+"""Tokens to think with for each effort, where an API wants a number; 1,024 is the least."""
+
 _FINISH = {
     "stop": "stop", "end_turn": "stop", "stop_sequence": "stop", "completed": "stop",
     "length": "length", "max_tokens": "length", "max_output_tokens": "length",
@@ -263,7 +266,13 @@ def _write_chat(model: str, key: str | None, request: ChatRequest) -> _Wire:
             written["content"] = parts
         messages.append(written)
     body: dict[str, Any] = {"model": model, "messages": messages}
-    body |= _given(request, temperature="temperature", max_tokens="max_tokens", seed="seed")
+    body |= _given(
+        request,
+        temperature="temperature",
+        max_tokens="max_tokens",
+        seed="seed",
+        reasoning_effort="reasoning_effort",
+    )
     if request.tools:
         body["tools"] = [
             {
@@ -354,6 +363,8 @@ def _write_responses(model: str, key: str | None, request: ChatRequest) -> _Wire
         ]
     body: dict[str, Any] = {"model": model, "input": items, "store": False}
     body |= _given(request, temperature="temperature", max_tokens="max_output_tokens")
+    if request.reasoning_effort is not None:
+        body["reasoning"] = {"effort": request.reasoning_effort}
     if request.tools:
         body["tools"] = [
             {
@@ -425,6 +436,12 @@ def _write_anthropic(model: str, key: str | None, request: ChatRequest) -> _Wire
     body: dict[str, Any] = {"model": model, "max_tokens": _ANTHROPIC_MAX_TOKENS}
     body |= {"messages": messages, **({"system": "\n\n".join(system)} if system else {})}
     body |= _given(request, temperature="temperature", max_tokens="max_tokens")
+    if request.reasoning_effort is not None:
+        budget = _THINKING[request.reasoning_effort]
+        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        # The limit includes the thinking, and thinking allows no other temperature.
+        body["max_tokens"] += budget
+        body.pop("temperature", None)
     if request.tools:
         body["tools"] = [
             {"name": t.name, "description": t.description, "input_schema": t.schema}
@@ -485,6 +502,8 @@ def _write_gemini(model: str, key: str | None, request: ChatRequest) -> _Wire:
         else:
             contents.append({"role": role, "parts": parts})
     options = _given(request, temperature="temperature", max_tokens="maxOutputTokens", seed="seed")
+    if request.reasoning_effort is not None:
+        options["thinkingConfig"] = {"thinkingBudget": _THINKING[request.reasoning_effort]}
     if request.schema is not None:
         shape = {"responseJsonSchema": request.schema, "responseMimeType": "application/json"}
         options |= shape
