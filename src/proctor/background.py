@@ -160,13 +160,19 @@ class DaemonThreads:
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[_Job]] = []
+        self._busy: dict[int, _Job] = {}
+        """What each thread does."""
         self._lock = threading.Lock()
         if hasattr(os, "register_at_fork"):
             # A forked process has none of the threads.
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._idle, self._lock = [], threading.Lock()
+        self._idle, self._busy, self._lock = [], {}, threading.Lock()
+
+    def abandoned(self) -> list[int]:
+        """Return the threads whose functions run though nothing waits for them any more."""
+        return [thread for thread, job in [*self._busy.items()] if job.done.cancelled()]
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Return the future of the function, which a thread calls with the caller's context."""
@@ -194,11 +200,12 @@ class DaemonThreads:
 
     def _serve(self, queue: SimpleQueue[_Job]) -> None:
         while True:
-            job = queue.get()
+            job = self._busy[threading.get_ident()] = queue.get()
             try:
                 result, error = job.call(), None
             except BaseException as raised:  # noqa: BLE001 (set on the future that is awaited)
                 result, error = None, raised
+            self._busy.pop(threading.get_ident(), None)
             with self._lock:
                 self._idle.append(queue)
             # The loop may be closed by now: the caller is gone, and this thread serves the next.

@@ -14,6 +14,8 @@ import yaml
 from commands import proctor
 from run_parts import journal, only_run
 
+from proctor.processes import ControlGroup
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc and signals of Linux")
 
 ERROR, TIMEOUT, RESOURCES = "agent_error", "timeout", "resource_limit"
@@ -35,6 +37,26 @@ def send_garbage():
 
 def later(function, seconds=0.02):
     threading.Timer(seconds, function).start()
+
+"""
+
+FORGE = """
+from proctor.trials import messages
+
+HOARD = "kept = bytearray(2 ** 30); import time; time.sleep(60)"
+
+class Mute(Exception):
+    def __str__(self): raise Odd
+    __repr__ = __str__
+
+def forge(message):
+    for fd in range(3, 64):
+        try: socket.socket(fileno=os.dup(fd)).send(messages.frame(message))
+        except OSError: pass
+
+def forge_trial(key): forge(messages.Parcel(done=(messages.Done(key, b'no'),)))
+def forge_request(*args): forge(messages.Parcel(asks=(messages.Ask(1, 'save', args),)))
+def lose(loop): loop._ready.clear(), loop._scheduled.clear()
 
 """
 
@@ -147,6 +169,166 @@ def test_an_attack_is_a_failure_of_its_own_trial(tmp_path: Path, name: str) -> N
     suite(tmp_path, body, plain=name.startswith("plain"))
     attack = results(tmp_path)["attack"]
     assert (attack["status"], attack["category"]) == ("failed", category), attack.get("error")
+
+
+# More of them, several in one run. They break the loop from within, stop or replace the process, fake
+# its messages, or use up a resource.
+TOGETHER: dict[str, dict[str, tuple[str, str]]] = {
+    "loop": {
+        "cancel all tasks": (
+            "[task.cancel() for task in asyncio.all_tasks()]; await asyncio.sleep(60)",
+            ERROR,
+        ),
+        "lost timers": (
+            "lose(asyncio.get_running_loop()); await asyncio.sleep(60)",
+            ERROR,
+        ),
+        "method of the loop": (
+            "asyncio.get_running_loop().call_soon = print; await asyncio.sleep(60)",
+            TIMEOUT,
+        ),
+        "class of the loop": ("asyncio.base_events.BaseEventLoop.call_later = None", ERROR),
+        "patched Proctor": ("import proctor.trials.run_trial as r; r.evaluate = None", ERROR),
+        "GeneratorExit": ("raise GeneratorExit", ERROR),
+        "error that cannot be printed": ("raise Mute", ERROR),
+    },
+    "process": {
+        "stopped parent": ("os.kill(os.getppid(), signal.SIGSTOP); os._exit(0)", ERROR),
+        "stopped parent and blocked": (
+            "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(60)",
+            TIMEOUT,
+        ),
+        "another program": ("os.execvp('true', ['true'])", ERROR),
+        "forked and returned": ("os.fork(); await asyncio.sleep(60)", TIMEOUT),
+        "timer": ("signal.setitimer(signal.ITIMER_REAL, 0.01); await asyncio.sleep(60)", ERROR),
+        "no files to write": ("resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", ERROR),
+        "standard input": ("input()", ERROR),
+    },
+    "messages": {
+        "forged message": ("forge(messages.Loaded()); await asyncio.sleep(60)", ERROR),
+        "forged trial": (
+            "forge_trial(request.trial); await asyncio.sleep(60)",
+            TIMEOUT,
+        ),
+        "forged request": (
+            "forge_request(1, 2, 3, 4); await asyncio.sleep(60)",
+            TIMEOUT,
+        ),
+        "sockets closed": (
+            "[each.close() for each in gc.get_objects() if isinstance(each, socket.socket)]",
+            ERROR,
+        ),
+    },
+    "resources": {
+        "memory": ("kept = bytearray(2 ** 30); await asyncio.sleep(60)", RESOURCES),
+        "memory of a child": (
+            "subprocess.Popen([sys.executable, '-c', HOARD]); await asyncio.sleep(60)",
+            RESOURCES,
+        ),
+        "endless output": (
+            "while True: print('x' * 10_000); await asyncio.sleep(0)",
+            RESOURCES,
+        ),
+        "output of a child": (
+            "subprocess.Popen(['yes']); await asyncio.sleep(60)",
+            RESOURCES,
+        ),
+        "fork bomb": (
+            "while True:\n            if os.fork() == 0: time.sleep(60)",
+            RESOURCES,
+        ),
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", TOGETHER)
+def test_many_attacks_in_one_run(tmp_path: Path, group: str) -> None:
+    """R-R1, R-R3, R-R11: each attack fails its own trial; the limits are those of the settings."""
+    attacks = {name.replace(" ", "-"): attack for name, attack in TOGETHER[group].items()}
+    limit = 20 if group == "resources" else 1
+    if group == "resources":
+        (tmp_path / "proctor.yaml").write_text(
+            "limits: {worker_memory_mb: 700, worker_output_mb: 8, worker_processes: 100}\n"
+        )
+    branches = "".join(
+        f"    if input == {name!r}:\n        {body}\n" for name, (body, _) in attacks.items()
+    )
+    (tmp_path / "bots.py").write_text(
+        f"{HEAD}{FORGE}async def bot(input, request):\n{branches}"
+        "    await asyncio.sleep(0.05)\n    return 'yes'\n"
+    )
+    names = [name for each in attacks for name in (f"beside-{each}", each)]
+    cases = [
+        {"id": name, "input": name, "correctness": {"expected_in_answer": ["yes"]}}
+        for name in names
+    ]
+    written = {"version": 1, "agent": "bots:bot", "cases": cases}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(written))
+    line = ("run", "suite.yaml", "--trials", 1, "--timeout", limit, "--quiet")
+    done = proctor(*line, cwd=tmp_path, timeout=300, input="not for agents\n")
+    assert done.returncode == 1, done.stderr
+    trials = journal(only_run(tmp_path / "results"))
+    assert sorted(trial["case"] for trial in trials) == sorted(names)
+    for trial in trials:
+        found = (trial["status"], trial.get("category"), trial.get("answer"))
+        if trial["case"] in attacks:
+            assert found == ("failed", attacks[trial["case"]][1], None), trial
+        else:
+            assert found == ("passed", None, "yes"), trial
+    assert not [line for line in commands_running() if "bytearray(2 ** 30)" in line]
+
+
+def test_what_a_thread_does_after_its_trial_costs_no_other_trial(tmp_path: Path) -> None:
+    """R-R1, R-R11: threads that cannot be stopped end with their worker, before others suffer."""
+    (tmp_path / "bots.py").write_text(
+        "import threading, time\n"
+        "def bot(input):\n"
+        "    while input[0] == 'e': pass\n"
+        "    time.sleep(0.05)\n"
+        "    return f'{threading.active_count()} threads'\n"
+    )
+    cases = [{"id": f"{kind}{n}", "input": f"{kind}{n}"} for n in range(8) for kind in "ei"]
+    for case in cases:
+        case["correctness"] = {"expected_in_answer": ["threads"]}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": "bots:bot", "cases": cases}))
+    line = ("run", "suite.yaml", "--trials", 1, "--timeout", 1, "--quiet")
+    done = proctor(*line, cwd=tmp_path, timeout=180)
+    assert done.returncode == 1, done.stderr
+    trials = {trial["case"]: trial for trial in journal(only_run(tmp_path / "results"))}
+    assert len(trials) == 16
+    for name, trial in trials.items():
+        expected = ("failed", "timeout") if name[0] == "e" else ("passed", None)
+        assert (trial["status"], trial.get("category")) == expected, trial
+        if name[0] == "i":
+            # The worker's own, one for each trial at a time, and at most one batch left behind.
+            assert int(trial["answer"].split()[0]) <= 12, trial["answer"]
+
+
+@pytest.mark.slow
+def test_processes_end_with_their_trial(tmp_path: Path) -> None:
+    """R-R6: what a trial with its own process started ends with it, not with the run."""
+    (tmp_path / "bots.py").write_text(
+        "import os, subprocess, sys\n"
+        "from pathlib import Path\n"
+        "def bot(input):\n"
+        "    running = [p for p in Path('/proc').glob('[0-9]*/cmdline') if seen(p)]\n"
+        "    code = 'import os\\nif os.fork() == 0: os.setsid(); "
+        'os.execve("/bin/sleep", ["sleep", "619"], {})\'\n'
+        "    subprocess.run([sys.executable, '-c', code])\n"
+        "    return f'{len(running)} left'\n"
+        "def seen(path):\n"
+        "    try: return 'sleep\\x00619' in path.read_text()\n"
+        "    except OSError: return False\n"
+    )
+    case = {"input": "x", "correctness": {"expected_in_answer": ["0 left"]}}
+    agent = {"kind": "python", "target": "bots:bot", "isolation": "process"}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": agent, "cases": [case]}))
+    line = ("run", "suite.yaml", "--trials", 3, "--concurrency", 1, "--quiet")
+    done = proctor(*line, cwd=tmp_path)
+    grouped = ControlGroup("test").available
+    assert done.returncode == 0 or not grouped, done.stdout + done.stderr
+    assert not [line for line in commands_running() if "sleep\0619" in line]
 
 
 @pytest.mark.parametrize("name", NUISANCES)

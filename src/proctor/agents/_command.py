@@ -53,6 +53,7 @@ from proctor.agents.base import (
 from proctor.agents.checkpoint import Checkpoint
 from proctor.background import threads
 from proctor.gateway.options import GatewayOptions
+from proctor.processes import ControlGroup
 from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
 
@@ -322,7 +323,7 @@ class CommandAgentConfig(AgentConfig):
             child = await request.sandbox.exec([program, *arguments], cwd=cwd, env=env)
             return cast("asyncio.subprocess.Process", child)
         try:
-            return await asyncio.create_subprocess_exec(
+            child = await asyncio.create_subprocess_exec(
                 program,
                 *arguments,
                 stdin=subprocess.PIPE,
@@ -341,6 +342,8 @@ class CommandAgentConfig(AgentConfig):
                 hint = f"chmod +x {program}"
             message = f"cannot run {program}: {error.strerror}"
             raise AgentError(message, category="", hint=hint) from None
+        ControlGroup(mark).add(child.pid)
+        return child
 
 
 class _Program(NamedTuple):

@@ -33,6 +33,7 @@ from proctor.agents.checkpoint import linked
 from proctor.background import threads
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.llm.rate_limits import Waits
+from proctor.processes import ControlGroup
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
@@ -69,7 +70,7 @@ async def until_exit(child: asyncio.subprocess.Process, *reading: asyncio.Future
 
 
 async def end_processes(child: asyncio.subprocess.Process, mark: str) -> None:
-    """Kill the process, its group, and descendants in sessions of their own.
+    """Kill the process, its groups, and descendants in sessions of their own.
 
     Without a mark it is in a sandbox, which ends the rest with the trial.
     """
@@ -88,7 +89,11 @@ async def end_processes(child: asyncio.subprocess.Process, mark: str) -> None:
 
 
 def _end_marked(mark: str) -> None:
-    """Kill the processes that carry the mark; those that remove it end with the worker."""
+    """Kill what is in the control group, and what carries the mark.
+
+    Without a control group, a descendant that removes the mark ends with the worker.
+    """
+    ControlGroup(mark).end()
     wanted = f"{MARK}={mark}".encode()
     for _ in range(100):  # a process may fork between two looks
         found = False
@@ -173,6 +178,9 @@ class ProcessAgent:
                     assert child.stderr is not None
                     listening = asyncio.ensure_future(read_tail(child.stderr))
                     try:
+                        ControlGroup(mark).add(
+                            child.pid
+                        )  # it runs no code of users before it has its job
                         await _send(child, self._job(request, link, calls))
                         await until_exit(child, listening)
                     finally:

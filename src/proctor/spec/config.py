@@ -87,6 +87,12 @@ class LimitSettings(Strict):
     exit with 2."""
     on_agent_error: OnAgentError = OnAgentError.FAIL
     """What an error of the agent makes of its trial: failed, or an infrastructure error."""
+    worker_memory_mb: Count | None = None
+    """Memory of a worker and what it started; None is 80 % of the machine or container."""
+    worker_output_mb: Count = 64
+    """Output of a worker beyond 1 MB for each finished trial."""
+    worker_processes: Count = 2048
+    """Processes that a worker may have at a time."""
     rates: dict[str, RateLimit] = Field(default_factory=dict[str, RateLimit])
     """Rate limits per provider; calls beyond them wait."""
 

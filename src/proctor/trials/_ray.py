@@ -373,9 +373,11 @@ class RayActor:
         async with self._loading:
             if self._digest != digest:
                 self._end()
-                self._worker = worker = LocalWorker(lambda: Keeper.spawn(__name__, kit))
                 order = decode_order(begin)
                 assert isinstance(order, BeginRun)
+                self._worker = worker = LocalWorker(
+                    lambda: Keeper.spawn(__name__, kit), order.limits
+                )
                 worker.begin = order
                 self._watching = asyncio.ensure_future(_watch(worker, blocked))
                 self._digest = digest

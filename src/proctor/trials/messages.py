@@ -55,6 +55,16 @@ class LoadCode(msgspec.Struct, frozen=True, array_like=True, tag=True):
     check: bool = False
 
 
+class WorkerLimits(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker may use, with everything it started."""
+
+    memory: float | None = None
+    """Bytes; None is a part of the machine's."""
+    output: int = 64 << 20
+    """Bytes printed, beyond those that finished trials may print."""
+    processes: int = 2048
+
+
 class BeginRun(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The first trials follow: what belongs to this run and not to its context."""
 
@@ -64,6 +74,7 @@ class BeginRun(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Mode, name and content of the cassette in use."""
     stores: bool = False
     """Whether the driver stores checkpoints."""
+    limits: WorkerLimits = WorkerLimits()
 
 
 class Orders(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -122,6 +133,9 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=True):
     recorded: bytes = b""
     damage: str | None = None
     """What the code of an agent did to the worker; the worker has withheld its results."""
+    worn: bool = False
+    """Code of an agent runs on after the end of its trial and takes time from the others: the
+    worker is to be replaced once its trials have ended."""
     lost: tuple[str, str, bool] | None = None
     """From the machine of a worker: how it was lost, the category, and whether a trial did it."""
 

@@ -30,7 +30,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -39,6 +38,7 @@ import msgspec
 from proctor.agents.base import AGENT_ERROR, RESOURCE_LIMIT, TIMEOUT
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limited_providers
+from proctor.processes import ControlGroup, descendants, kill, memory_limit, memory_of
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.sanitize import forwarded
 from proctor.trials.executor import Deliver, ExecutorFactory, Throttle
@@ -55,6 +55,7 @@ from proctor.trials.messages import (
     Parcel,
     Ping,
     StopTrials,
+    WorkerLimits,
     decode_parcel,
     decode_trial,
     frame,
@@ -99,14 +100,12 @@ comes first wherever its event loop can still run one."""
 LEAVE_TIMEOUT = 1.0
 """Seconds that the exit handlers of the agents' code get at the end of a run."""
 
-MAX_OUTPUT, MAX_SHOWN = 64 * 2**20, 4 * 2**20
-"""Bytes that a worker may print between two finished trials, and those of them that are shown."""
+MAX_SHOWN, FORGIVEN = 4 * 2**20, 2**20
+"""Bytes of a worker's output that are shown, and those that each finished trial takes off the
+count."""
 
 MAX_LINE = 8192
 """Characters of a line without an end that are kept back until more of it comes."""
-
-MEMORY_SHARE = 0.8
-"""The part of this machine's memory (or of its container) that a worker may use."""
 
 MAX_MESSAGE = 1 << 30
 """Bytes of a message of a worker; a longer one was not written by Proctor."""
@@ -178,6 +177,8 @@ class WorkerQueue:
         self.held = 0
         """Slots of the throttle that it holds."""
         self.ahead = 0
+        self.worn = False
+        """Whether the worker is to be replaced once its trials have ended."""
         self._since = time.monotonic()
 
     def pace(self, ended: int) -> None:
@@ -262,7 +263,11 @@ class WorkerExecutor:
     async def _serve(self, queue: WorkerQueue, *, alone: bool = False) -> None:
         """Keep one worker busy."""
         while await self._is_loaded(queue):
-            orders = await self._orders(queue)
+            if queue.worn and not queue.running:
+                queue.worn = False
+                queue.member.dismiss()
+                continue
+            orders = [] if queue.worn else await self._orders(queue)
             if not orders and not queue.running:
                 return
             try:
@@ -333,6 +338,7 @@ class WorkerExecutor:
         if parcel.lost is not None:
             reason, category, certain = parcel.lost
             raise WorkerLost(reason, category, certain=certain)
+        queue.worn |= parcel.worn
         if parcel.damage is not None:
             raise WorkerLost(
                 f"code of an agent {parcel.damage}, which all trials of a process share; "
@@ -351,7 +357,11 @@ class WorkerExecutor:
             if done.trial is None:  # it never started
                 self._deliver(planned, None, None)
                 continue
-            trial = decode_trial(done.trial)
+            try:
+                trial = decode_trial(done.trial)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                queue.running[done.key] = planned
+                raise WorkerLost(f"code of an agent wrote to its connection: {error}") from None
             if lost := self._losses.get(done.key):
                 trial.retries += lost
                 trial.retry_errors = (*[f"{LOST}: its worker was lost"] * lost, *trial.retry_errors)
@@ -373,6 +383,7 @@ class WorkerExecutor:
         trials, first = list(queue.running.values()), queue.member.taken == 1
         queue.member.dismiss()
         queue.running.clear()
+        queue.worn = False
         self._leave(queue)
         # Workers start trials in order, so those behind the first few never started.
         for planned in trials[queue.slots :]:
@@ -406,7 +417,10 @@ class WorkerExecutor:
                 self._suspects.append(planned)
 
     async def _reply(self, member: Member, ask: Ask) -> None:
-        reply = await self._authority.reply(ask)
+        try:
+            reply = await self._authority.reply(ask)
+        except (TypeError, ValueError, KeyError) as error:  # not written by Proctor
+            reply = DriverReply(ask.number, error=f"not a request: {error}")
         if ask.number:
             member.reply(reply)
 
@@ -452,9 +466,10 @@ class Keeper:
     _open: ClassVar[weakref.WeakSet[Keeper]] = weakref.WeakSet()
 
     def __init__(
-        self, control: socket.socket, output: int | None, wait: Callable[[], object]
+        self, control: socket.socket, output: int | None, pid: int, wait: Callable[[], object]
     ) -> None:
         self.control = control
+        self.pid = pid
         self.output = output
         """The end of a pipe with what workers print; None if they print for themselves."""
         if output is not None:
@@ -484,7 +499,7 @@ class Keeper:
         theirs.close()
         if writing is not None:
             os.close(writing)
-        return cls(ours, reading, lambda: os.waitpid(pid, 0))
+        return cls(ours, reading, pid, lambda: os.waitpid(pid, 0))
 
     @classmethod
     def spawn(cls, module: str, given: bytes) -> Keeper:
@@ -501,15 +516,17 @@ class Keeper:
             )
         os.close(writing)
         ours.sendall(LENGTH.pack(len(given)) + given)
-        return cls(ours, reading, process.wait)
+        return cls(ours, reading, process.pid, process.wait)
 
-    def start(self, connection: socket.socket) -> int:
+    def start(self, connection: socket.socket, processes: int) -> int:
         """Start a worker on this end of a connection; return its process id."""
         from proctor.trials.worker import START
 
-        socket.send_fds(self.control, [START], [connection.fileno()])
+        request = START + processes.to_bytes(4)
+        socket.send_fds(self.control, [request], [connection.fileno()])
         while True:
-            select.select([self.control], [], [])
+            kill(self.pid, signal.SIGCONT)  # an agent may have stopped it
+            select.select([self.control], [], [], SILENCE)
             for word, number in self.news():
                 if word == "started":
                     return number
@@ -520,6 +537,7 @@ class Keeper:
 
         with contextlib.suppress(OSError):
             self.control.sendall(END)
+            kill(self.pid, signal.SIGCONT)
 
     def news(self) -> list[tuple[str, int]]:
         """Return what has happened: (started, process id) and (ended, exit code)."""
@@ -542,6 +560,7 @@ class Keeper:
         self.control.close()
         if self.output is not None:
             os.close(self.output)
+        kill(self.pid, signal.SIGCONT)
         with contextlib.suppress(ChildProcessError):
             self._wait()
 
@@ -551,8 +570,9 @@ class LocalWorker:
 
     needs = "a process of its own"
 
-    def __init__(self, new_keeper: Callable[[], Keeper]) -> None:
+    def __init__(self, new_keeper: Callable[[], Keeper], limits: WorkerLimits) -> None:
         self._new_keeper = new_keeper
+        self._limits = limits
         self.about: dict[str, Any] = {}
         """Process, machine and version of the worker."""
         self.begin = BeginRun()
@@ -568,7 +588,7 @@ class LocalWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: WorkerLost | None = None
         """Why the driver is about to end it."""
-        self._heard = self._asked = 0.0
+        self._heard = self._asked = self._measured = 0.0
         self._printed = self._running = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial_line = ""
@@ -581,7 +601,7 @@ class LocalWorker:
         self._connection, theirs = socket.socketpair()
         self._connection.setblocking(False)
         with theirs:
-            self._pid = self._keeper.start(theirs)
+            self._pid = self._keeper.start(theirs, self._limits.processes)
         self._received, self._unsent = bytearray(), bytearray()
         self._inbox.clear()
         self._loading = self._loaded = self._begun = False
@@ -655,7 +675,8 @@ class LocalWorker:
         found = await self._next()
         if isinstance(found, WorkerLost):
             raise found
-        assert isinstance(found, Parcel)
+        if not isinstance(found, Parcel):
+            raise WorkerLost("code of an agent wrote to its connection")
         return found
 
     def reply(self, reply: DriverReply) -> None:
@@ -677,9 +698,18 @@ class LocalWorker:
         elif silent > SILENCE and now - self._asked > SILENCE:
             self._asked = now
             self._send(Ping())
-        if self._printed > MAX_OUTPUT:
-            self._condemn(f"it printed more than {MAX_OUTPUT // 2**20} MB", RESOURCE_LIMIT)
-        elif (used := _resident_bytes(self._pid)) > (most := _memory_limit()):
+        limits, most = self._limits, self._limits.memory or memory_limit()
+        if self._printed > limits.output:
+            self._condemn(f"it printed more than {limits.output >> 20} MB", RESOURCE_LIMIT)
+            return
+        pids = [self._pid]
+        if self._keeper is not None and now - self._measured > SILENCE:
+            self._measured = now  # less often: it reads a file of each process and thread
+            pids = descendants(self._keeper.pid, limits.processes) or pids
+        if len(pids) > limits.processes:
+            reason = f"it had more than {limits.processes:,} processes"
+            self._condemn(reason, RESOURCE_LIMIT)
+        elif (used := memory_of(pids, most)) > most:
             self._condemn(
                 f"it used {used / 2**30:.1f} GB of memory, more than {most / 2**30:.1f} GB",
                 RESOURCE_LIMIT,
@@ -808,8 +838,8 @@ class LocalWorker:
             for each in take_frames(self._received):
                 found = decode_parcel(each)
                 if isinstance(found, Parcel) and found.done:
-                    self._running -= len(found.done)
-                    self._printed = 0
+                    self._running = max(0, self._running - len(found.done))
+                    self._printed = max(0, self._printed - FORGIVEN * len(found.done))
                 self._put(found)
         except (msgspec.MsgspecError, ValueError) as error:
             self._received.clear()
@@ -830,6 +860,7 @@ class LocalWorker:
             keeper = self._keeper
             self._detach()
             self._keeper = None
+            ControlGroup(f"{self._pid}").end()  # what it kept has nobody else
             keeper.close()
             self._put(lost)
             return
@@ -885,30 +916,14 @@ class LocalWorker:
         self._partial_line = ""
 
 
-def _resident_bytes(pid: int) -> int:
-    """Return the memory that a process uses; 0 where it is not known."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@cache
-def _memory_limit() -> float:
-    found = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
-    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-        found.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return MEMORY_SHARE * min(found)
-
-
 class LocalWorkers:
     """The workers of a run on this machine."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._members = [
-            LocalWorker(lambda: Keeper.fork(context)) for _ in range(context.options.workers or 1)
+            LocalWorker(lambda: Keeper.fork(context), worker_limits(context))
+            for _ in range(context.options.workers or 1)
         ]
 
     def load(self, *, check: bool = False) -> Loaded:
@@ -943,7 +958,16 @@ def begin_run(context: RunContext) -> BeginRun:
     if path := context.options.record_to or context.options.replay_from:
         mode = "record" if context.options.record_to is not None else "replay"
         cassette = (mode, Path(path).name, Path(path).read_bytes())
-    return BeginRun(limited_providers(), cassette, context.checkpoints is not None)
+    return BeginRun(
+        limited_providers(), cassette, context.checkpoints is not None, worker_limits(context)
+    )
+
+
+def worker_limits(context: RunContext) -> WorkerLimits:
+    """Return what the settings allow a worker to use."""
+    limits = context.configuration.settings.limits
+    memory = None if limits.worker_memory_mb is None else float(limits.worker_memory_mb << 20)
+    return WorkerLimits(memory, limits.worker_output_mb << 20, limits.worker_processes)
 
 
 def append_recorded(path: str | None, lines: bytes) -> None:

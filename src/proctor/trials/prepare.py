@@ -191,6 +191,8 @@ class RunContext:
     """The processes that run the code of users; None where this process does."""
     isolated: bool = False
     """Whether this process is a worker, in which nothing but trials can be interrupted."""
+    left_running: int = 0
+    """Agents that did not end when they were cancelled."""
     checkpoints: CheckpointStore | None = None
     """Where agents save the state of trials that can be resumed."""
     workspaces: Workspaces | None = None

@@ -258,7 +258,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                         category="" if trial.retries else TIMEOUT,
                     )
                     waits = (queue, request.startup)
-                    work = _with_timeout(work, request.timeout, late, waits, context.isolated)
+                    work = _with_timeout(work, request.timeout, late, waits, context)
                 reply = await work
                 # What is judged is what can be stored.
                 reply.answer = valid_unicode(reply.answer)
@@ -317,7 +317,7 @@ async def _with_timeout(
     seconds: float,
     late: TrialTimeout,
     waits: tuple[Waits, ...],
-    isolated: bool,
+    context: RunContext,
 ) -> AgentReply:
     """Return the reply, or raise `late` after `seconds`, the rest of the trial's limit.
 
@@ -344,10 +344,11 @@ async def _with_timeout(
         raise
     # An agent that blocks the event loop ends before its time limit can be noticed. Here the trials
     # beside it wait for the same loop, so only a worker, which repeats them alone, can judge that.
-    if task.done() and not (isolated and used >= seconds):
+    if task.done() and not (context.isolated and used >= seconds):
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE)
+    context.left_running += not task.done()
     raise late
 
 

@@ -39,9 +39,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from proctor import __version__, imports
+from proctor.agents.base import AGENT_ERROR
+from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limiters_in_force
 from proctor.llm.retry import Transient
+from proctor.processes import ControlGroup, descendants, kill
 from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
 from proctor.sanitize import json_bytes
 from proctor.trials.messages import (
@@ -65,7 +68,7 @@ from proctor.trials.messages import (
     take_frames,
 )
 from proctor.trials.prepare import RunContext, check_names, closing, load_code, load_early
-from proctor.trials.run_trial import TrialTimeout, run_trial
+from proctor.trials.run_trial import TrialTimeout, fail_by_agent, run_trial
 
 if TYPE_CHECKING:
     from proctor.llm.cassette import Cassette
@@ -79,6 +82,9 @@ TURN = 32
 TICK = 0.1
 """Seconds between two looks at whether the event loop is blocked."""
 
+WORN_AFTER = 0.05
+"""CPU seconds that threads of ended trials may use before the worker is replaced."""
+
 CUT_OFF = 113
 """Exit code of a worker that cannot talk to its driver any more."""
 
@@ -90,18 +96,25 @@ CHUNK = 1 << 18
 class Surroundings:
     """What all trials of a process share, as it was before the first of them."""
 
-    # What Proctor's own code calls between two awaits of agents.
-    MODULES = (asyncio, builtins, json, msgspec, os, threading, time)
+    # What Proctor's own code calls between two awaits of agents, besides itself and asyncio.
+    MODULES = (builtins, json, msgspec, os, threading, time)
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._descriptor = connection.fileno()
         self._connection = os.fstat(self._descriptor)
+        ours = [
+            sys.modules[name] for name in sys.modules if name.startswith(("asyncio", "proctor"))
+        ]
+        self._modules = {module.__name__: module for module in (*self.MODULES, *ours)}
+        kinds = {f"the loop's {kind.__name__}": kind for kind in type(loop).__mro__[:-1]}
         self._functions = [
-            (module, name, value)
-            for module in self.MODULES
-            for name, value in vars(module).items()
+            (vars(holder), holder_name, name, value)
+            for holder_name, holder in {**self._modules, **kinds}.items()
+            for name, value in vars(holder).items()
             if callable(value)
         ]
+        self._loop: dict[str, Any] = getattr(loop, "__dict__", {})  # loops in C have none
+        self._methods = {name for kind in kinds.values() for name in vars(kind)}
         self._folder = _working_folder()
         self._limits = _limits()
 
@@ -110,14 +123,18 @@ class Surroundings:
         found = os.fstat(self._descriptor)
         if (found.st_dev, found.st_ino) != (self._connection.st_dev, self._connection.st_ino):
             raise OSError("the descriptor of the connection was replaced")
-        for module, name, value in self._functions:
-            if vars(module).get(name) is not value:
-                # nest_asyncio is made for this, and keeps what it replaces working.
-                if module is asyncio and getattr(asyncio, "_nest_patched", False):
-                    continue
-                return f"replaced {module.__name__}.{name}"
-            if sys.modules.get(module.__name__) is not module:
-                return f"removed {module.__name__} from sys.modules"
+        # nest_asyncio is made for this, and keeps what it replaces working.
+        nested = hasattr(asyncio, "_nest_patched")
+        for names, holder, name, value in self._functions:
+            if names.get(name) is not value and not (
+                nested and holder.startswith(("asyncio", "the loop's"))
+            ):
+                return f"replaced {holder}.{name}"
+        if (hidden := self._methods & self._loop.keys()) and not nested:
+            return f"replaced {min(hidden)} of the event loop"
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is not module:
+                return f"removed {name} from sys.modules"
         if _working_folder() != self._folder:
             return "changed the working directory of the process"
         if _limits() != self._limits:
@@ -142,16 +159,16 @@ def _limits() -> tuple[Any, ...]:
         import resource
     except ImportError:  # Windows
         return (sys.getrecursionlimit(),)
-    kinds = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)
+    kinds = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
     return (sys.getrecursionlimit(), *map(resource.getrlimit, kinds))
 
 
 class Outbox:
     """Messages for the driver, filled from any thread and sent by one of its own."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
-        self._surroundings = Surroundings(connection)
+        self._surroundings = Surroundings(connection, loop)
         self._done: list[Done] = []
         self._asks: list[Ask] = []
         self._lock = threading.Lock()
@@ -160,6 +177,8 @@ class Outbox:
         """Whether more trials will end soon."""
         self.recorded: Callable[[], bytes] = lambda: b""
         """Returns what was added to the cassette."""
+        self.worn = False
+        """Whether code of ended trials takes time from the others."""
         threading.Thread(target=self._send, name="outbox", daemon=True).start()
 
     def add(self, item: Done | Ask | None = None) -> None:
@@ -182,7 +201,7 @@ class Outbox:
                 self._filled.clear()
             try:
                 damage = self._surroundings.damage()
-                parcel = Parcel(tuple(done), tuple(asks), self.recorded())
+                parcel = Parcel(tuple(done), tuple(asks), self.recorded(), worn=self.worn)
                 if damage is not None:
                     parcel = Parcel(damage=damage)
                 self._connection.sendall(frame(parcel))
@@ -194,16 +213,24 @@ class Outbox:
 class TrialLoop:
     """Runs trials on an event loop, at most `slots` at a time."""
 
-    def __init__(self, context: RunContext, outbox: Outbox, begin: BeginRun) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        outbox: Outbox,
+        begin: BeginRun,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._context = context
         self._outbox = outbox
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop
         self._waiting: deque[PlannedTrial] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
         self._slots = 1
         self._stopping = False
         self._ticked = time.monotonic()
         self._stalled = 0.0
+        self._burning: dict[int, float] = {}
+        """Threads of ended trials, with the CPU seconds they had used when that was noticed."""
         self._driver = driver = DriverClient(outbox.add)
         self._limiters = {name: DriverLimiter(name, driver) for name in begin.rates}
 
@@ -240,6 +267,26 @@ class TrialLoop:
         """Add up for how long the loop was blocked, by any of the agents."""
         self._stalled, self._ticked = self.stalled, time.monotonic()
         self._loop.call_later(TICK, self._tick)
+        if not self._outbox.worn and (self._context.left_running or self._burnt() > WORN_AFTER):
+            self._outbox.worn = True
+            self._outbox.add()
+
+    def _burnt(self) -> float:
+        """Return the CPU seconds that threads have used after the ends of their trials."""
+        used = 0.0
+        for thread in threads.abandoned():
+            with contextlib.suppress(OSError):  # it has ended
+                now = time.clock_gettime(time.pthread_getcpuclockid(thread))
+                used += now - self._burning.setdefault(thread, now)
+        return used
+
+    async def _pong(self) -> None:
+        """Answer by way of tasks and timers: a loop that has lost them looks alive without."""
+        began = time.monotonic()
+        await asyncio.sleep(2 * TICK)
+        if self._ticked < began:
+            os._exit(CUT_OFF)
+        self._outbox.add()
 
     @property
     def stalled(self) -> float:
@@ -260,8 +307,7 @@ class TrialLoop:
             self._stopping = False
             self._slots = message.slots
             self._waiting.extend(message.trials)
-            for _ in range(min(len(self._waiting), message.slots - len(self._lanes))):
-                self._lanes.add(self._loop.create_task(self._lane()))
+            self._fill()
         elif isinstance(message, StopTrials):
             self._stopping = True
             while self._waiting:
@@ -271,41 +317,61 @@ class TrialLoop:
         elif isinstance(message, EndWorker):
             self._loop.stop()
         else:
-            self._outbox.add()
+            self._ponging = self._loop.create_task(self._pong())
+
+    def _fill(self) -> None:
+        """Start lanes for the trials that wait, within the slots."""
+        if not self._stopping:
+            for _ in range(min(len(self._waiting), self._slots - len(self._lanes))):
+                lane = self._loop.create_task(self._lane())
+                self._lanes.add(lane)
+                # Not at the end of the lane: one that is cancelled before it starts never ends.
+                lane.add_done_callback(self._lane_ended)
+
+    def _lane_ended(self, lane: asyncio.Task[None]) -> None:
+        self._lanes.discard(lane)
+        self._fill()  # an agent may have cancelled it, or a trial may have arrived in between
 
     async def _lane(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         count, context = 0, self._context
-        try:
-            with limiters_in_force(self._limiters):
-                while self._waiting and not self._stopping and len(self._lanes) <= self._slots:
-                    planned = self._waiting.popleft()
-                    before = self.stalled
-                    try:
-                        trial, trace = await run_trial(planned, context)
-                        content = json_bytes(trial)
-                    except BaseException as error:  # noqa: BLE001 (the driver waits for every trial)
-                        trial, trace = planned.trial(TrialStatus.INFRA_ERROR), None
+        with limiters_in_force(self._limiters):
+            while self._waiting and not self._stopping and len(self._lanes) <= self._slots:
+                planned = self._waiting.popleft()
+                before = self.stalled
+                try:
+                    trial, trace = await run_trial(planned, context)
+                    content = json_bytes(trial)
+                except BaseException as error:  # noqa: BLE001 (the driver waits for every trial)
+                    trial, trace = planned.trial(TrialStatus.INFRA_ERROR), None
+                    reason = "it cannot be described"
+                    with contextlib.suppress(BaseException):  # methods of the agent's exception
                         reason = str(error) or repr(error)
-                        trial.error = TrialError(type(error).__name__, reason, place="worker")
-                        content = json_bytes(trial)
-                    if self._stopping:
-                        task.uncancel()
-                    # The time or memory may have been used by another trial. Alone it shows.
-                    kind = "" if trial.error is None else trial.error.type
-                    stalled = self.stalled - before > TICK and kind == TrialTimeout.__name__
-                    if self._slots > 1 and (stalled or kind == MemoryError.__name__):
-                        self._outbox.add(Done(planned.key, alone=True))
-                    else:
-                        self._outbox.add(Done(planned.key, content, trace))
-                    count += 1
-                    if count % TURN == 0:
-                        await asyncio.sleep(0)
-        finally:
-            # In the same turn as the check of `_waiting`: otherwise a trial that arrives in
-            # between would find no lane.
-            self._lanes.discard(task)
+                    trial.error = TrialError(type(error).__name__, reason, place="worker")
+                    if not isinstance(error, Exception):  # only the code of an agent raises these
+                        fail_by_agent(trial, AGENT_ERROR, context.options)
+                    content = json_bytes(trial)
+                if self._stopping or trial.status is TrialStatus.CANCELLED:
+                    task.uncancel()
+                # The time or memory may have been used by another trial. Alone it shows.
+                kind = "" if trial.error is None else trial.error.type
+                late = kind == TrialTimeout.__name__ and (
+                    self.stalled - before > TICK or self._outbox.worn
+                )
+                # Nobody but an agent cancels a trial while the run goes on.
+                struck = trial.status is TrialStatus.CANCELLED and not self._stopping
+                if self._slots > 1 and (late or struck or kind == MemoryError.__name__):
+                    self._outbox.add(Done(planned.key, alone=True))
+                elif struck:
+                    trial.error = TrialError("Cancelled", "code of the agent cancelled it")
+                    fail_by_agent(trial, AGENT_ERROR, context.options)
+                    self._outbox.add(Done(planned.key, json_bytes(trial), trace))
+                else:
+                    self._outbox.add(Done(planned.key, content, trace))
+                count += 1
+                if count % TURN == 0:
+                    await asyncio.sleep(0)
 
 
 class WorkerCassette:
@@ -364,10 +430,11 @@ def serve(connection: socket.socket, source: Callable[[], RunContext]) -> NoRetu
                 cassette = WorkerCassette(*message.cassette)
             load_early(context)
             # From here on, nothing that trials share may change.
-            outbox = Outbox(connection)
+            loop = asyncio.new_event_loop()
+            outbox = Outbox(connection, loop)
             if cassette is not None:
                 outbox.recorded = cassette.recorded
-            TrialLoop(context, outbox, message).run(messages)
+            TrialLoop(context, outbox, message, loop).run(messages)
             break
         else:
             break
@@ -412,7 +479,8 @@ def _loaded(context: RunContext, *, check: bool) -> Loaded:
 # -- a keeper ------------------------------------------------------------------------------------
 
 START, END = b"s", b"e"
-"""Requests to a keeper: start a worker on the socket that comes along; end the worker."""
+"""Requests to a keeper: start a worker on the socket that comes along, with so many processes at
+most (four bytes); end the worker."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 """Linux: the signal a process gets when its parent dies; adopt the orphans of descendants."""
@@ -439,6 +507,10 @@ def keep(
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
+            # What the command gets through a pipe is its own, and not for agents to wait for.
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.close(nothing)
         for name in IGNORED:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         # Its own session: signals of the terminal and of the group are the driver's business.
@@ -455,7 +527,7 @@ def keep(
             select.select([control, wake], [], [])
             while select.select([wake], [], [], 0)[0]:
                 os.read(wake, 512)
-            if worker and (status := _ended(worker)) is not None:
+            if (status := _reap(worker)) is not None:
                 _end_descendants(worker)
                 worker = 0
                 control.sendall(b"ended %d\n" % status)
@@ -463,6 +535,7 @@ def keep(
                 continue
             request, given, _, _ = socket.recv_fds(control, 1, 1)
             if request == START:
+                most = int.from_bytes(control.recv(4, socket.MSG_WAITALL))
                 parent, worker = os.getpid(), os.fork()
                 if worker == 0:
                     signal.set_wakeup_fd(-1)
@@ -472,6 +545,7 @@ def keep(
                     _become_worker(parent)
                     serve(socket.socket(fileno=given[0]), source)
                 os.close(given[0])
+                ControlGroup(f"{worker}").add(worker, most)
                 control.sendall(b"started %d\n" % worker)
             else:
                 _end_descendants(worker)
@@ -488,10 +562,14 @@ def keep(
         os._exit(1)
 
 
-def _ended(worker: int) -> int | None:
-    """Return the exit code of the worker, negative for a signal; None while it runs."""
-    ended, status = os.waitpid(worker, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
+def _reap(worker: int) -> int | None:
+    """Bury the dead; return the exit code of the worker, negative for a signal, if it is one."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == worker:
+                code = os.waitstatus_to_exitcode(ended[1])
+    return code
 
 
 def _become_worker(keeper: int) -> None:
@@ -537,25 +615,20 @@ def _prctl(option: int, value: int) -> None:
 
 def _end_descendants(worker: int) -> None:
     """Kill the worker and what it has started: its orphans are children of this process."""
-    # Where the system does not list children, its session is all that is known.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if worker:
+    if worker:
+        # Where the system does not list children, its session is all that is known.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, signal.SIGKILL)
+        ControlGroup(f"{worker}").end()
     for _ in range(1000):
-        for pid in _children():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        found = descendants(os.getpid())
+        # Stopped first: a process that forks faster than it is found would escape.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                kill(pid, number)
         try:
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
         except ChildProcessError:
             return
         sleep(0.001)
-
-
-def _children() -> list[int]:
-    own = os.getpid()
-    try:
-        return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
-    except OSError:
-        return []
