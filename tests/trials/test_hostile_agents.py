@@ -171,8 +171,8 @@ def test_an_attack_is_a_failure_of_its_own_trial(tmp_path: Path, name: str) -> N
     assert (attack["status"], attack["category"]) == ("failed", category), attack.get("error")
 
 
-# More of them, several in one run. They break the loop from within, stop or replace the process, fake
-# its messages, or use up a resource.
+# More of them, several in one run. They break the loop from within, stop or replace the process,
+# fake its messages, or use up a resource.
 TOGETHER: dict[str, dict[str, tuple[str, str]]] = {
     "loop": {
         "cancel all tasks": (
@@ -288,9 +288,9 @@ def test_what_a_thread_does_after_its_trial_costs_no_other_trial(tmp_path: Path)
         "    time.sleep(0.05)\n"
         "    return f'{threading.active_count()} threads'\n"
     )
-    cases = [{"id": f"{kind}{n}", "input": f"{kind}{n}"} for n in range(8) for kind in "ei"]
-    for case in cases:
-        case["correctness"] = {"expected_in_answer": ["threads"]}
+    expected = {"expected_in_answer": ["threads"]}
+    names = [f"{kind}{n}" for n in range(8) for kind in "ei"]
+    cases = [{"id": name, "input": name, "correctness": expected} for name in names]
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": "bots:bot", "cases": cases}))
     line = ("run", "suite.yaml", "--trials", 1, "--timeout", 1, "--quiet")
     done = proctor(*line, cwd=tmp_path, timeout=180)

@@ -29,7 +29,7 @@ def plain(input):
     return "fine"
 
 def slow(ctx):
-    time.sleep(0.4)
+    time.sleep(2)
     return True
 """
 
@@ -52,27 +52,33 @@ FINE = {"correctness": {"expected_in_answer": ["fine"]}}
 SLOW = {"checks": ["bot:slow"]}
 
 
+@pytest.mark.slow
 def test_a_slow_check_adds_nothing_to_other_agents(tmp_path: Path) -> None:
-    """R-R8, R-C6: a check of 400 ms neither delays agents beside it nor times them out."""
-    found = lines_of(tmp_path, "bot:quick", "--concurrency", "4", "--timeout", "0.3", **SLOW)
-    assert len(found) == 12
-    assert max(line["latency_ms"] for line in found) < 250
-    assert all(line["check_ms"] >= 400 for line in found), "recorded apart"
+    """R-R8, R-C6: a check of 2 s neither delays agents beside it nor times them out."""
+    options = ("--concurrency", "3", "--timeout", "1.9", "--trials", "2")
+    found = lines_of(tmp_path, "bot:quick", *options, **SLOW)
+    assert len(found) == 8
+    assert max(line["latency_ms"] for line in found) < 1900
+    assert all(line["check_ms"] >= 2000 for line in found), "recorded apart"
 
 
 @pytest.mark.slow
 def test_starting_a_process_is_not_the_agents_time(tmp_path: Path) -> None:
     """R-A2: with `isolation: process` latency is that of the call; the start is recorded apart."""
-    agent = {"kind": "python", "target": "bot:plain", "isolation": "process"}
-    # The start takes longer than the limit; the call takes 10 ms, and more on a busy machine.
-    slow_start = PARTS + "\ntime.sleep(1.5)\n"
-    limited = {**FINE, "cost": {"max_latency_ms": 1400}, "required": ["max_latency_ms"]}
-    options = ("--concurrency", "4", "--timeout", "1.4")
-    found = lines_of(tmp_path, agent, *options, parts=slow_start, **limited)
-    assert len(found) == 12
-    assert all(10 <= line["latency_ms"] < 1400 for line in found)
-    assert all(line["startup_ms"] >= 1500 for line in found), "recorded apart"
-    assert min(line["latency_ms"] for line in found) < 250
+    agent = {"kind": "python", "target": "bot:timed", "isolation": "process"}
+    # The start takes longer than the limit. What the call took by its own clock is its answer: on
+    # a busy machine the way there and back adds to that, but never the start.
+    parts = (
+        PARTS + "\ndef timed(input):\n    began = time.perf_counter()\n    plain(input)\n"
+        "    return f'fine {(time.perf_counter() - began) * 1000}'\n\ntime.sleep(5)\n"
+    )
+    limited: dict[str, Any] = {**FINE, "cost": {"max_latency_ms": 4900}, "required": ["max_latency_ms"]}
+    options = ("--concurrency", "2", "--timeout", "4.9", "--trials", "1")
+    found = lines_of(tmp_path, agent, *options, parts=parts, **limited)
+    assert len(found) == 4
+    for line in found:
+        assert float(line["answer"].split()[1]) <= line["latency_ms"] < 4900
+        assert line["startup_ms"] >= 5000, "recorded apart"
 
 
 def test_what_trials_share_is_loaded_before_the_first(tmp_path: Path) -> None:
@@ -97,7 +103,7 @@ async def test_waiting_for_our_own_rate_limit_is_not_the_agents_time() -> None:
 
     class Full:
         async def acquire(self, tokens: int = 0) -> Reservation:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(2)
             return Reservation(0.0, tokens)
 
     class Echo:
@@ -112,9 +118,9 @@ async def test_waiting_for_our_own_rate_limit_is_not_the_agents_time() -> None:
         return "".join(reply.text for reply in await asyncio.gather(*calls))
 
     context = context_of(PythonAgentConfig.of(agent), "a")
-    context.options = context.options.model_copy(update={"timeout": 0.3})
+    context.options = context.options.model_copy(update={"timeout": 1.9})
     trial, _ = await run_trial(PlannedTrial(case="c", agent="a", index=0, seed=0), context)
     assert (trial.answer, trial.error) == ("aaa", None)
     assert trial.latency_ms is not None
-    assert trial.latency_ms < 300
-    assert 500 <= trial.queue_ms < 1400, "three waits at a time count once"
+    assert trial.latency_ms < 1900
+    assert 2000 <= trial.queue_ms < 4000, "three waits at a time count once"
