@@ -72,7 +72,11 @@ def test_starting_a_process_is_not_the_agents_time(tmp_path: Path) -> None:
         PARTS + "\ndef timed(input):\n    began = time.perf_counter()\n    plain(input)\n"
         "    return f'fine {(time.perf_counter() - began) * 1000}'\n\ntime.sleep(5)\n"
     )
-    limited: dict[str, Any] = {**FINE, "cost": {"max_latency_ms": 4900}, "required": ["max_latency_ms"]}
+    limited: dict[str, Any] = {
+        **FINE,
+        "cost": {"max_latency_ms": 4900},
+        "required": ["max_latency_ms"],
+    }
     options = ("--concurrency", "2", "--timeout", "4.9", "--trials", "1")
     found = lines_of(tmp_path, agent, *options, parts=parts, **limited)
     assert len(found) == 4
