@@ -139,7 +139,7 @@ _KEYS: dict[str, str] = {
     "groq_key": "gsk_",
     "npm_token": "npm_",
     "stripe_key": "sk_live_ sk_test_ rk_live_ rk_test_ whsec_",
-    "langsmith_key": "lsv2_pt_ lsv2_sk_",
+    "langsmith_key": "lsv2_pt_ lsv2_sk_ ls__",
     "replicate_token": "r8_",
     "digitalocean_token": "dop_v1_ doo_v1_ dor_v1_",
     "pypi_token": "pypi-",
@@ -186,21 +186,26 @@ _KEYS: dict[str, str] = {
     "mapbox_token": "sk.eyJ",
     "aws_session_token": "IQoJb3JpZ2luX2Vj FwoGZXIvYXdz",
     "aws_bedrock_key": "ABSK bedrock-api-key-",
+    "shippo_token": "shippo_live_ shippo_test_",
+    "duffel_token": "duffel_live_ duffel_test_",
+    "readme_key": "rdme_",
+    "flutterwave_key": "FLWSECK- FLWSECK_TEST-",
+    "sourcegraph_token": "sgp_ slk_",
+    "chutes_key": "cpk_",
 }
 """Kind → prefixes. What follows one is letters, digits, `-` and `_`, and must look random."""
 
 _BODY = rb"[A-Za-z0-9_-]{16,}+"
 _BODIES = {
-    **dict.fromkeys(
-        "slack_token google_secret gitlab_token".split(),
-        rb"[A-Za-z0-9_-]{10,}+",
-    ),
+    **dict.fromkeys("slack_token google_secret".split(), rb"[A-Za-z0-9_-]{10,}+"),
+    "gitlab_token": rb"[A-Za-z0-9_-]{10,}+(?:\.[A-Za-z0-9]{2}\.[A-Za-z0-9]{7,9})?+",
+    "chutes_key": rb"[0-9a-f]{32}\.[0-9a-f]{32}\.[A-Za-z0-9]{16,}+",
     # Shorter ones are words: `sk-learn`.
     "openai_key": rb"[A-Za-z0-9_-]{20,}+",
     "doppler_token": rb"(?:[a-z0-9_-]{1,35}\.)?[A-Za-z0-9]{16,}+",
     **dict.fromkeys(("perplexity_key", "xai_key"), rb"[A-Za-z0-9]{20,}+"),
     "age_key": rb"[A-Z0-9-]{16,}+",
-    "google_token": rb"[A-Za-z0-9_-]{16,}+(?:\.[A-Za-z0-9_-]{8,}+)*+",
+    "google_token": rb"(?:[a-z]\.)?+[A-Za-z0-9_-]{16,}+(?:\.[A-Za-z0-9_-]{8,}+)*+",
     "fly_token": rb"[A-Za-z0-9+/=_,-]{16,}+",
     "sentry_token": rb"[A-Za-z0-9+/=_-]{16,}+",
     "grafana_token": rb"[A-Za-z0-9+/_-]{16,}+={0,2}+",
@@ -233,6 +238,16 @@ _SHAPES: tuple[tuple[str, str, bytes], ...] = (
     ("dropbox_token", "sl.", rb"[A-Za-z0-9_-]{100,}+"),
     ("launchdarkly_key", "sdk-", rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"),
     ("onepassword_token", "ops_eyJ", rb"[A-Za-z0-9_-]{60,}+={0,2}"),
+    ("voyage_key", "pa-", rb"(?=[A-Za-z_-]*+[0-9])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"),
+    ("easypost_key", "EZAK EZTK", rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{54}(?![A-Za-z0-9])"),
+    ("cloudflare_key", "v1.0-", rb"[0-9a-f]{24}-[0-9a-f]{146}"),
+    ("nuget_key", "oy2", rb"(?=[a-z]*+[0-9])[a-z0-9]{43}(?![A-Za-z0-9])"),
+    ("artifactory_key", "cmVmdGtuOj", rb"[A-Za-z0-9]{40,}+"),
+    (
+        "password_hash",
+        "SCRAM-SHA-256$ SCRAM-SHA-1$",
+        rb"[0-9]++:[A-Za-z0-9+/=]{8,}+[$][A-Za-z0-9+/=]{16,}+:[A-Za-z0-9+/=]{16,}+",
+    ),
     (
         "password_hash",
         "pbkdf2_sha256$ pbkdf2_sha1$",
@@ -240,7 +255,7 @@ _SHAPES: tuple[tuple[str, str, bytes], ...] = (
     ),
     (
         "slack_webhook",
-        "hooks.slack.com/",
+        "hooks.slack.com/ hooks.slack-gov.com/",
         rb"(?:services|workflows|triggers)/([A-Za-z0-9_/-]{16,}+)",
     ),
     (
@@ -416,7 +431,7 @@ def flags(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 _VALUE = rb"[\\]*+[\"']?+([^\s\"'`\\$<{][^\s\"'`\\]*+)"
 _COMMAND_PASSWORDS = re.compile(
-    rb"[ \t\"'](?:(?:-u|--user|--proxy-user|-U)[\"',]*+[ \t=]{0,4}+[\\]*+[\"']?+"
+    rb"[ \t\"'](?:(?:-[A-Za-z]{0,6}u|--user|--proxy-user|-U)[\"',]*+[ \t=]{0,4}+[\\]*+[\"']?+"
     rb"[^\s:\"'`\\$<{]{1,128}+:" + _VALUE + rb"|-p[ \t]?" + _VALUE + rb")"
 )
 _WITH_USER = re.compile(rb"curl\b[^\n]{0,400}\Z")
@@ -440,13 +455,67 @@ def commands(data: bytes, low: bytes) -> Iterator[SecretMatch]:
                 yield SecretMatch(*match.span(match.lastindex or 0), "password")
 
 
+# Other commands, with the place of the password after each.
+_IN_COMMANDS = tuple(
+    (command.encode(), re.compile(command.encode() + rb"[^\n|;&]{0,200}?[ \t]" + place + _VALUE))
+    for command, place in (
+        ("redis-cli", rb"(?:-a|--pass)[ \t=]{1,4}+"),
+        ("mongo", rb"-p[ \t]{1,4}+"),
+        ("az login", rb"-p[ \t]{1,4}+"),
+        ("ldap", rb"-w[ \t]{1,4}+"),
+        ("openssl", rb"(?:-k[ \t]{1,4}+|-pass(?:in|out)?[ \t]{1,4}+pass:)"),
+        ("smbclient", rb"-U[ \t]{0,4}+[\"']?+[^\s%\"']{1,128}+%"),
+        (
+            "htpasswd",
+            rb"-[A-Za-z]{0,8}b[A-Za-z]{0,8}[ \t]{1,4}+(?:[^\s]{1,256}+[ \t]{1,4}+){2}",
+        ),
+    )
+)
+
+
+def command_options(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+    """Yield the password of an option that only some commands read so: `redis-cli -a …`."""
+    for command, pattern in _IN_COMMANDS:
+        if command in low:
+            for match in pattern.finditer(data):
+                if not _NOT_A_VALUE.match(match.group(1)):
+                    yield SecretMatch(*match.span(1), "password")
+
+
+# A name in two words, in prose: "API key: …", "the auth token is …".
+_SPOKEN = tuple(
+    re.compile(
+        b" " + stem + rb"(?:[ \t](?:is|was)[ \t]|[ \t]?[:=][ \t]?|[ \t])[\"'`]?+"
+        rb"([^\s\"'`,;<>(){}\[\]|\\]{16,256}+)"
+    )
+    for stem in (b"key", b"token", b"secret", b"password")
+)
+_BEFORE = tuple(
+    b"api access auth secret private license account bot service master admin vault app client "
+    b"bearer signing root".split()
+)
+_ONE_PIECE = re.compile(rb"[A-Za-z0-9]{16}|[0-9a-f]{8}-[0-9a-f]{4}-")
+
+
+def spoken(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+    """Yield a random value after a name in two words."""
+    for match in (match for pattern in _SPOKEN for match in pattern.finditer(low)):
+        if not low.endswith(_BEFORE, 0, match.start()):
+            continue
+        value = data[match.start(1) : match.end(1)].rstrip(b".:!?")
+        if _RANDOM.match(value) and _ONE_PIECE.search(value) and b"://" not in value:
+            kind = "token" if match.group().startswith(b" token") else "api_key"
+            yield SecretMatch(match.start(1), match.start(1) + len(value), kind)
+
+
 _BLANK = rb"(?:\s|[\\][nt]){1,16}+"
 _WORD = rb"[^\s\\\"']{1,256}+"
-_NETRC = re.compile(
-    rb"machine" + _BLANK + _WORD + _BLANK
-    + rb"(?:(?:login|account)" + _BLANK + _WORD + _BLANK + rb"){0,2}password" + _BLANK
+_NETRC_ENTRY = (
+    _BLANK + rb"(?:(?:login|account)" + _BLANK + _WORD + _BLANK + rb"){0,2}password" + _BLANK
     + rb"([^\s\\\"']{1,256}+)"
 )  # fmt: skip
+_NETRC = re.compile(rb"machine" + _BLANK + _WORD + _NETRC_ENTRY)
+_NETRC_DEFAULT = re.compile(rb"default" + _BLANK + rb"login" + _BLANK + _WORD + _NETRC_ENTRY)
 _HASH = re.compile(
     rb"\$(?:[1567y]|gy|2[abxy]?|apr1|argon2(?:id|i|d)|scrypt|pbkdf2[a-z0-9-]*+)"
     rb"\$[A-Za-z0-9./=,$+-]{20,}+"
@@ -461,6 +530,10 @@ UNPREFIXED = (
     ),  # Twilio
     re.compile(rb"AC(?:(?<![A-Za-z0-9+/_-]AC)|(?<=[\\][nrt]AC))[0-9a-f]{32}(?![A-Za-z0-9+/_-])"),
     re.compile(
+        rb"-[0-9a-f]{8}-[0-9a-f]{8}(?![A-Za-z0-9-])(?:(?<=[^0-9A-Za-z-][0-9a-f]{32}.{18})"
+        rb"|(?<=\A[0-9a-f]{32}.{18}))"
+    ),  # Mailgun
+    re.compile(
         rb"\.(?<=[MNO][A-Za-z0-9]{23}\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_.-])"
     ),  # a bot of Discord
 )
@@ -472,7 +545,10 @@ def unprefixed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """Yield keys that no prefix of three letters announces."""
     del low
     for pattern, kind, before in zip(
-        UNPREFIXED, ("twilio_key", "twilio_key", "discord_token"), (0, 0, 24), strict=True
+        UNPREFIXED,
+        ("twilio_key", "twilio_key", "mailgun_key", "discord_token"),
+        (0, 0, 32, 24),
+        strict=True,
     ):
         for match in pattern.finditer(data):
             yield SecretMatch(match.start() - before, match.end(), kind)
@@ -505,6 +581,8 @@ WORD_DETECTORS = (
     SecretPattern((b"basic",), basic),
     SecretPattern((b"auths",), _matches(_DOCKER_AUTH, "basic_auth")),
     SecretPattern((b"machine",), _matches(_NETRC, "password")),
+    SecretPattern((b"default login",), _matches(_NETRC_DEFAULT, "password")),
+    SecretPattern(tuple(command for command, _ in _IN_COMMANDS), command_options),
     SecretPattern((b"curl", b"sshpass", b"mysql", b"docker login"), commands),
 )
 """Searches for what begins with a word, which is a needle."""
@@ -542,6 +620,37 @@ OTHER_DETECTORS = (
         ),
         _matches(_HASH, "password_hash"),
     ),
+    *(
+        SecretPattern(
+            (name + b"=",),
+            _matches(re.compile(name + _URL_PARAMETER % name), "api_key", random=True),
+        )
+        for name in (b"auth", b"appid")
+    ),
+    SecretPattern(
+        (b"code=",),
+        _matches(
+            re.compile(rb"code=(?<=[?&;]code=)([A-Za-z0-9_.~%+/=-]{40,}+)"), "api_key", random=True
+        ),
+    ),
+    SecretPattern(
+        (b"_auth",),
+        _matches(
+            re.compile(rb"_auth[ \t]{0,4}+=[ \t]{0,4}+\"?+([A-Za-z0-9+/]{8,}+={0,2})"), "basic_auth"
+        ),
+    ),
+    SecretPattern(
+        (b"sha}", b"sha256}", b"sha512}", b"{smd5}"),
+        _matches(
+            re.compile(rb"\{S?(?:SHA(?:256|512)?|MD5)\}([A-Za-z0-9+/]{16,}+={0,2})"),
+            "password_hash",
+        ),
+    ),
+    SecretPattern(
+        (b"nral",),
+        _matches(re.compile(rb"NRAL(?<=[0-9a-fux]{36}NRAL)(?![A-Za-z0-9])"), "newrelic_key", 36),
+    ),
+    SecretPattern((b" key", b" token", b" secret", b" password"), spoken),
     SecretPattern((b"pass", b"pwd", b"secret", b"key", b"token"), flags),
 )
 DETECTORS = (
