@@ -30,13 +30,31 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def test_no_damage_changes_a_verdict_silently() -> None:
     """R-R9: a sample of `benchmarks/faults.py`: random bytes, deleted, repeated, swapped lines."""
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / "faults.py", "--damages", "50", "--deletions", "25"],
+        [
+            *(sys.executable, BENCHMARKS / "faults.py", "--only", "damage"),
+            *("--damages", "50", "--deletions", "25"),
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^ +0 silent or green$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +0 failed$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_short_campaign_of_faults_finds_nothing() -> None:
+    """R-R9, R-R11: kills, a full disk, clock jumps, hostile agents, files and clients."""
+    faults = ["kills", "disk", "clocks", "agents", "files", "clients"]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "faults.py", "--quick", "--only", *faults],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried = re.findall(r"^ +[1-9]\d* ([a-z]+)", done.stdout, re.MULTILINE)
+    assert set(tried) == set(faults), done.stdout
 
 
 @pytest.fixture
