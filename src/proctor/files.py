@@ -44,6 +44,12 @@ FOLDER_MODE, FILE_MODE = (
 """Modes of new run folders and stores: their owner only, or its group too, less the umask."""
 
 
+def as_private(path: str | Path, flags: int) -> int:
+    """Open a file; a new one is as private as its folder, since it may be moved. For `opener`."""
+    folder = Path(path).parent.stat().st_mode
+    return os.open(path, flags, 0o666 if folder & 0o007 else 0o666 & folder)
+
+
 # -- replace -----------------------------------------------------------------------------------
 
 
@@ -53,8 +59,9 @@ def replacing(path: Path, *, mode: int | None = None, sync: bool = True) -> Gene
 
     The temporary file is hidden, ends in `.part` and is deleted when the block fails; a process
     that is killed leaves it behind, and nothing reads it. `mode` is the file mode before the
-    umask; without one, the mode of the replaced file stays. Without `sync`, a power failure may
-    lose the file: for content that can be computed again. Raises `OSError`.
+    umask; without one, the mode of the replaced file stays, and a new file is as private as its
+    folder. Without `sync`, a power failure may lose the file: for content that can be computed
+    again. Raises `OSError`.
     """
     aside = path.with_name(f".{path.name[:SHOWN_NAME]}.{secrets.token_hex(6)}.part")
     try:
@@ -65,8 +72,11 @@ def replacing(path: Path, *, mode: int | None = None, sync: bool = True) -> Gene
             with aside.open("r+b") as file:
                 os.fsync(file.fileno())
         if mode is None:
-            with suppress(FileNotFoundError):
+            try:
                 aside.chmod(path.stat().st_mode & 0o777)
+            except FileNotFoundError:
+                if not (folder := path.parent.stat().st_mode) & 0o007:
+                    aside.chmod(aside.stat().st_mode & folder & 0o777)
         aside.replace(path)
         if sync:
             fsync_folder(path.parent)
@@ -169,7 +179,7 @@ def append_line(path: Path, record: msgspec.Struct) -> None:
     encoded = add_checksum(json_bytes(record))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as file:
+        with open(path, "a+b", buffering=0, opener=as_private) as file:
             lock_file(file)
             end = file.seek(0, os.SEEK_END)
             torn = b""

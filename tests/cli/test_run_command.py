@@ -166,6 +166,7 @@ def test_a_dry_run_runs_nothing_and_estimates_from_earlier_runs(suite: Path) -> 
     assert "20 trials: 2 cases × 1 agent, 4 at a time, seed 0" in done.stdout
     assert "cost: unknown" in done.stdout
     assert "time: unknown" in done.stdout
+    assert "imported to check them, but not called: paid:agent" in done.stdout
     assert not (suite.parent / "results").exists()
     assert run(suite, "--agent", "paid:agent", "--filter", "id:case-0").returncode == 0
     expected = run(suite, *args).stdout
@@ -389,4 +390,9 @@ def test_a_run_folder_is_private_unless_a_group_shares_it(
         check=True,
         capture_output=True,
     )
-    assert only_run(suite.parent / "results").stat().st_mode & 0o777 == mode
+    run = only_run(suite.parent / "results")
+    assert run.stat().st_mode & 0o777 == mode
+    found = {path.name: path.stat().st_mode & 0o777 for path in run.rglob("*")}
+    assert found.pop("traces") == mode
+    assert {"trials.jsonl", "results.parquet", "000001.jsonl.zst", ".lock"} <= found.keys()
+    assert set(found.values()) == {mode & 0o660}, found

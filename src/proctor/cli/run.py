@@ -95,7 +95,11 @@ GROUPS = {
     type=_options.folder_or_address,
 )
 @option("--name", "The name of the experiment.  [default: from TARGET]")
-@option("--dry-run", "Check everything, print the plan, run nothing.", is_flag=True)
+@option(
+    "--dry-run",
+    "Check everything and print the plan; agents and checks are imported by a worker, not called.",
+    is_flag=True,
+)
 @option("--smoke", "Run one trial of the first case per agent.", is_flag=True)
 @option("--quiet", "Print the verdict only: no progress, no events, no tables.", is_flag=True)
 @_options.events_option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proctor.formatting import money, plural, rough_duration
+from proctor.formatting import and_more, money, plural, rough_duration
 from proctor.sanitize import line
 from proctor.tables import table
 
@@ -48,6 +48,10 @@ def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
     # Later rounds depend on results, so only the first can be planned.
     if ready.unfolding is not None:
         out.append(f"research: this is the first round of {ready.unfolding.kind}, at least")
+    code = [line(name, 40) for name, config in ready.agents.items() if config.kind == "python"]
+    if code:
+        names = and_more(code, 3, str)
+        out.append(f"imported to check them, but not called: {names}")
     if ready.options.replay_from is not None:
         out.append(f"model calls: replayed from {line(ready.options.replay_from, 200)}")
     return out

@@ -28,6 +28,7 @@ from proctor.files import (
     FOLDER_MODE,
     MAX_YAML_BYTES,
     add_checksum,
+    as_private,
     checksum_ok,
     fsync_folder,
     load_yaml,
@@ -292,7 +293,7 @@ class RunFolder:
         """
         # The file is never deleted: a new one would be another lock.
         try:
-            file = (self.path / ".lock").open("a+b")
+            file = open(self.path / ".lock", "a+b", opener=as_private)  # noqa: SIM115
         except OSError as error:
             raise RunFolderError(
                 f"cannot write here: {error.strerror}", where=str(self.path)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.files import add_checksum, checksum_ok, fsync_folder
+from proctor.files import add_checksum, as_private, checksum_ok, fsync_folder
 from proctor.runs.segments import SegmentWriter, write_whole
 from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus
 from proctor.sanitize import without_surrogates
@@ -114,7 +114,7 @@ class Journal:
         try:
             # Unbuffered: after a write the operating system has the line, whatever happens to
             # this process.
-            self._file = path.open("ab", buffering=0)
+            self._file = open(path, "ab", buffering=0, opener=as_private)  # noqa: SIM115
             # A torn line is truncated, so that the next line starts a line.
             size = path.stat().st_size
             self._end = last_line_end(path, size) if size else 0

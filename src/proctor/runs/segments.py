@@ -19,7 +19,7 @@ import msgspec
 import zstandard
 
 from proctor.errors import ProctorError
-from proctor.files import fsync_folder
+from proctor.files import FOLDER_MODE, as_private, fsync_folder
 from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
 
@@ -74,9 +74,10 @@ class SegmentWriter:
             if self.file is None or self._offset >= self._segment_bytes:
                 # Always a fresh file, so that a resumed run never appends to a torn frame.
                 self.close()
-                self._folder.mkdir(exist_ok=True)
+                self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
                 self._number += 1
-                self.file = segment_path(self._folder, self._number).open("xb", buffering=0)
+                path = segment_path(self._folder, self._number)
+                self.file = open(path, "xb", buffering=0, opener=as_private)  # noqa: SIM115
                 self._offset = 0
                 if self._fsync_names:
                     fsync_folder(self._folder)
