@@ -75,7 +75,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-class ControlGroup:
+class ProcessGroup:
     """Processes that end together; does nothing where the system allows no such group."""
 
     def __init__(self, name: str) -> None:

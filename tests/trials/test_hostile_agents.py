@@ -14,7 +14,7 @@ import yaml
 from commands import proctor
 from run_parts import journal, only_run
 
-from proctor.processes import ControlGroup
+from proctor.processes import ProcessGroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc and signals of Linux")
 
@@ -326,7 +326,7 @@ def test_processes_end_with_their_trial(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": agent, "cases": [case]}))
     line = ("run", "suite.yaml", "--trials", 3, "--concurrency", 1, "--quiet")
     done = proctor(*line, cwd=tmp_path)
-    grouped = ControlGroup("test").available
+    grouped = ProcessGroup("test").available
     assert done.returncode == 0 or not grouped, done.stdout + done.stderr
     assert not [line for line in commands_running() if "sleep\0619" in line]
 

@@ -53,7 +53,7 @@ from proctor.agents.base import (
 from proctor.agents.checkpoint import Checkpoint
 from proctor.background import threads
 from proctor.gateway.options import GatewayOptions
-from proctor.processes import ControlGroup
+from proctor.processes import ProcessGroup
 from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
 
@@ -342,7 +342,7 @@ class CommandAgentConfig(AgentConfig):
                 hint = f"chmod +x {program}"
             message = f"cannot run {program}: {error.strerror}"
             raise AgentError(message, category="", hint=hint) from None
-        ControlGroup(mark).add(child.pid)
+        ProcessGroup(mark).add(child.pid)
         return child
 
 

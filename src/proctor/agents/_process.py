@@ -33,7 +33,7 @@ from proctor.agents.checkpoint import linked
 from proctor.background import threads
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.llm.rate_limits import Waits
-from proctor.processes import ControlGroup
+from proctor.processes import ProcessGroup
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
@@ -93,7 +93,7 @@ def _end_marked(mark: str) -> None:
 
     Without a control group, a descendant that removes the mark ends with the worker.
     """
-    ControlGroup(mark).end()
+    ProcessGroup(mark).end()
     wanted = f"{MARK}={mark}".encode()
     for _ in range(100):  # a process may fork between two looks
         found = False
@@ -178,7 +178,7 @@ class ProcessAgent:
                     assert child.stderr is not None
                     listening = asyncio.ensure_future(read_tail(child.stderr))
                     try:
-                        ControlGroup(mark).add(
+                        ProcessGroup(mark).add(
                             child.pid
                         )  # it runs no code of users before it has its job
                         await _send(child, self._job(request, link, calls))

@@ -38,7 +38,7 @@ import msgspec
 from proctor.agents.base import AGENT_ERROR, RESOURCE_LIMIT, TIMEOUT
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limited_providers
-from proctor.processes import ControlGroup, descendants, kill, memory_limit, memory_of
+from proctor.processes import ProcessGroup, descendants, kill, memory_limit, memory_of
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.sanitize import forwarded
 from proctor.trials.executor import Deliver, ExecutorFactory, Throttle
@@ -860,7 +860,7 @@ class LocalWorker:
             keeper = self._keeper
             self._detach()
             self._keeper = None
-            ControlGroup(f"{self._pid}").end()  # what it kept has nobody else
+            ProcessGroup(f"{self._pid}").end()  # what it kept has nobody else
             keeper.close()
             self._put(lost)
             return

@@ -44,7 +44,7 @@ from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limiters_in_force
 from proctor.llm.retry import Transient
-from proctor.processes import ControlGroup, descendants, kill
+from proctor.processes import ProcessGroup, descendants, kill
 from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
 from proctor.sanitize import json_bytes
 from proctor.trials.messages import (
@@ -545,7 +545,7 @@ def keep(
                     _become_worker(parent)
                     serve(socket.socket(fileno=given[0]), source)
                 os.close(given[0])
-                ControlGroup(f"{worker}").add(worker, most)
+                ProcessGroup(f"{worker}").add(worker, most)
                 control.sendall(b"started %d\n" % worker)
             else:
                 _end_descendants(worker)
@@ -619,7 +619,7 @@ def _end_descendants(worker: int) -> None:
         # Where the system does not list children, its session is all that is known.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, signal.SIGKILL)
-        ControlGroup(f"{worker}").end()
+        ProcessGroup(f"{worker}").end()
     for _ in range(1000):
         found = descendants(os.getpid())
         # Stopped first: a process that forks faster than it is found would escape.
