@@ -296,9 +296,8 @@ class CommandAgentConfig(AgentConfig):
         if self.base_dir is None or name.startswith("-"):
             return None
         file = self.base_dir / name
-        return (
-            file.absolute()
-        )  # not resolved: a virtual environment's interpreter is a link if file.is_file() else None
+        # Not resolved: the interpreter of a virtual environment is a link.
+        return file.absolute() if file.is_file() else None
 
     def shown_in_sandbox(self) -> Sequence[Path]:
         """Return the files of the suite's folder that the command names."""
