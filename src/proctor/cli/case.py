@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def case() -> None:
-    """Make cases from what was recorded."""
+    """Make a regression case from a failing trial or trace."""
 
 
 @case.command("from", cls=Command)
