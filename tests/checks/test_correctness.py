@@ -34,6 +34,7 @@ def test_the_order_of_the_layer():
             "exact_match": "a",
             "regex_match": "a",
             "json_schema": {},
+            "expected_output": {"value": 1},
             "jmespath": {"path": "a", "eq": 1},
             "llm_judge": "a",
             "safety_check": True,
@@ -48,12 +49,13 @@ def test_the_order_of_the_layer():
         "exact_match",
         "regex_match",
         "json_schema",
+        "expected_output",
         "jmespath",
         "llm_judge",
         "safety_check",
         "hallucination_check",
     ]
-    assert list(Correctness.model_fields)[:10] == names
+    assert list(Correctness.model_fields)[:11] == names
 
 
 # -- texts ---------------------------------------------------------------------------------------
