@@ -217,7 +217,7 @@ class ApprovalRule(Strict):
     """Arguments that must be equal; a call may have others."""
     approve: bool
     reason: str = ""
-    """What the agent is told besides yes or no."""
+    """What the agent reads besides yes or no."""
 
 
 Approver = Callable[[str, Any], Awaitable[tuple[bool, str]]]

@@ -28,7 +28,9 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_PIPE_CLOSED = 128 + 13
 """The exit code that shells report for a process ended by SIGPIPE."""
 
-RUNS_TRIALS = frozenset(("test", "run", "ab", "rerun", "gate", "baseline", "agent", "schedule"))
+RUNS_TRIALS = frozenset(
+    ("test", "run", "ab", "ci", "rerun", "gate", "baseline", "agent", "schedule")
+)
 """Commands that import and run the code of users, which they leave to workers: an agent that ends
 or blocks its process must not decide the exit code of a gate."""
 
@@ -185,7 +187,7 @@ def run(args: Sequence[str]) -> int:
     name = next((each for each in args if not each.startswith("-")), "")
     try:
         # Windows has no fork: there, the code of an agent can end the command with its exit code.
-        if (name in RUNS_TRIALS or name == "ci") and hasattr(os, "fork"):
+        if name in RUNS_TRIALS and hasattr(os, "fork"):
             from proctor.imports import user_code_left_to_workers
 
             with user_code_left_to_workers():

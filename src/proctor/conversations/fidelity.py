@@ -160,7 +160,7 @@ def user_faults(
 
 
 def _invented(text: str, known: str, hidden: Mapping[str, Any]) -> str | None:
-    """Return the first fact of a message that is not in what the user knows or was told."""
+    """Return the first fact of a message that is neither the user's nor in an answer."""
     folded = text.casefold()
     for value in hidden.values():
         shown = str(value).casefold()
