@@ -52,9 +52,12 @@ solution: {agent: {kind: scripted, answers: [!ev "str(size + 2)"]}, min_score: 1
 """
 
 NOT_HERE = {
-    "a model": r"--model |openai:|agent test shop",
+    "a model": r"--model |openai:|agent test shop|--change ",
+    "a failed trial": r"^proctor case from",
+    "a pull request": r"^proctor ci ",
     "another machine": r"s3://|ray://|postgresql://|http://|slack://|\$\{SLACK\}",
-    "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm)|schedule serve",
+    "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm|gateway)"
+    r"|schedule serve",
     "data that is not in this repository": r"^proctor trail|\.eval$|labels\.csv|scored\.csv",
     "a store of live traces": r"^proctor store (stats|prune|export)",
     "a shell": r"[|<>]|^eval ",
@@ -163,7 +166,7 @@ def write_files(folder: Path) -> None:
     }
     (folder / "proctor.yaml").write_text(yaml.safe_dump({"agents": agents}))
     suite = yaml.safe_dump(SUITE, sort_keys=False)
-    for name in ("suite.yaml", "suites/a.yaml"):
+    for name in ("suite.yaml", "suite_v1.yaml", "suites/a.yaml"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(suite)
     (folder / "suites" / "agent.py").write_text(AGENT)
@@ -208,7 +211,7 @@ UNDECIDED = "proctor gate latest --against main --inconclusive extend"
 """Three trials a case settle nothing, and that is what it says (2)."""
 
 ELSEWHERE = {
-    "RUN": "results/shop/2026-01-31_001",
+    "RUN": "results/shop/2026-01-31_002",
     "my_pkg.agent:answer": "agent:answer",
 }
 """What an example leaves to the user."""

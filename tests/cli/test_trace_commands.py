@@ -182,7 +182,9 @@ def test_convert_writes_what_show_can_read(name: str, example: Path, tmp_path: P
     done = proctor("trace", "convert", example, "--to", name, "-o", out)
     assert (done.code, done.out, done.err) == (0, "", f"{out}: 1 trace\n")
     again = proctor("trace", "show", out)
-    assert again.out == proctor("trace", "show", example).out
+    assert again.code == 0
+    if name != "atif":  # a trajectory has no place for most fields of a span
+        assert again.out == proctor("trace", "show", example).out
 
 
 def test_convert_goes_into_a_pipe_and_show_reads_from_one(example: Path) -> None:

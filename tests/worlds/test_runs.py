@@ -56,7 +56,12 @@ async def test_quality_and_diagnosis_see_what_went_wrong_in_a_world():
         outcome = await played(Corridor, agent)
         trace.response = outcome.answer
     assert outcome.ended == "no_valid_action"
-    wrong, repeated = sorted(diagnose(trace, "rules").findings, key=lambda f: f.category)
+    findings = diagnose(trace, "rules").findings
+    # The first refusal is the finding; later ones, which only repeat it, are at low confidence.
+    wrong = max(
+        (f for f in findings if f.category == "Formatting Errors"), key=lambda f: f.confidence
+    )
+    (repeated,) = [f for f in findings if f.category == "Resource Abuse"]
     refused = [span for span in trace.spans if span.tool_name == "invalid_action"]
     assert (wrong.category, wrong.location) == ("Formatting Errors", refused[0].span_id)
     assert wrong.evidence == "open the door is not one of left, right"

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def case() -> None:
-    """Make a regression case from a failing trial or trace."""
+    """Make a regression case from a failing trial or trace.
+
+    Examples:
+      # the trial must have failed, and another of the same case passed
+      proctor case from latest:refund/hasty/0/1
+    """
 
 
 @case.command("from", cls=Command)

@@ -78,7 +78,7 @@ def ab(  # noqa: PLR0913 (one for each option)
       # another model, with at most 40 trials per case
       proctor ab suite.yaml --a careful --change model=openai:gpt-5 --trials 40
       # two agents
-      proctor ab suite.yaml --a careful --b quick --looks 1
+      proctor ab suite.yaml --a careful --b fast --looks 1
     """
     from proctor.causes.ab import changed_agent, run_ab
     from proctor.cli.run import allow_local_imports, execute_run

@@ -36,6 +36,8 @@ EXTRAS = {
     "charts": "charts in reports, as PNG and SVG",
     "frames": "results as data frames",
     "worlds": "worlds of the Gymnasium package",
+    "gateway": "the model gateway, through which programs reach their models",
+    "acp": "agents that speak the Agent Client Protocol",
     "server": "`proctor serve` and `proctor view`",
     "postgres": "live traces in PostgreSQL",
     "sweep": "adaptive parameter sweeps",

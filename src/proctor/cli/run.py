@@ -143,11 +143,11 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     """Run suites, experiments or scenarios and store every trial.
 
     TARGET is a file (a suite, or experiments in YAML or Python), the dotted name of an experiment,
-    a scenario of the catalog, or a scope: every scenario in it. Several targets, a glob
-    ('mutualism/*') or a filter (difficulty:hard) are run together as one experiment.
+    a scenario or a scope of the catalog. Several targets, a glob ('mutualism/*') or a filter
+    (difficulty:hard) are one experiment.
 
-    Exits with 1 if a cell failed, else with 2 if more trials than tolerated could not be judged
-    (--max-not-judged) or planned trials are missing, else with 0; with 130 or 143 if interrupted.
+    Exits with 1 if a cell failed, 2 if too many trials could not be judged (--max-not-judged) or
+    planned trials are missing; 130 or 143 if interrupted.
 
     Examples:
       # ten trials per case

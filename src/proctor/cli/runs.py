@@ -387,6 +387,7 @@ def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
     with 1 if there is any.
 
     Examples:
+      # before anyone reads the figures
       proctor runs validity latest
     """
     from proctor.causes.validity import scan_run, shares_of

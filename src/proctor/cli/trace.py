@@ -351,7 +351,7 @@ def _test_traces(
     "to",
     "Output format.",
     required=True,
-    choices=["otlp-json", "otlp-proto", "openinference", "jsonl"],
+    choices=["otlp-json", "otlp-proto", "openinference", "jsonl", "atif"],
 )
 @option("-o", "--output OUT", "A file, or - for standard output.", default="-")
 @option(

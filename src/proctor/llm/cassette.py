@@ -30,7 +30,7 @@ import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,8 +77,46 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content).hexdigest()[:32]
 
+    @property
+    def meaning(self) -> str:
+        """Return a key without what client libraries add in their own ways, such as defaults."""
+        content = msgspec.json.encode(
+            (self.method, self.url, _without_defaults(self.body), self.body_sha256), order="sorted"
+        )
+        return hashlib.sha256(content).hexdigest()[:32]
+
     def __str__(self) -> str:
         return f"{self.method} {self.url}"
+
+
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "stream": (False,),
+    "store": (True, False),
+    "strict": (True, False),
+    "tool_choice": ("auto",),
+    "additionalProperties": (False,),
+    "parallel_tool_calls": (True,),
+}
+"""Field of a request → values that a client may as well leave out."""
+
+
+def _without_defaults(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = dict(cast("dict[str, Any]", value))
+        if isinstance(fields.get("arguments"), str):
+            # JSON in a text, with or without spaces.
+            with suppress(msgspec.DecodeError):
+                fields["arguments"] = msgspec.json.decode(fields["arguments"])
+        return {
+            key: _without_defaults(item)
+            for key, item in fields.items()
+            if not (
+                key in _DEFAULTS and any(item is each or item == each for each in _DEFAULTS[key])
+            )
+        }
+    if isinstance(value, list):
+        return [_without_defaults(item) for item in cast("list[Any]", value)]
+    return value
 
 
 class RecordedResponse(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -375,6 +413,7 @@ class Cassette:
         self._writer: Writer | None = None
         self._placeholders: list[str] = []
         self._shelf = _Shelf([])
+        self._same: dict[str, str] = {}
         self._outside = _Scope(None, 1)
         self._attempts: dict[str, int] | None = None
 
@@ -384,7 +423,10 @@ class Cassette:
             if _active is not None:
                 raise ProctorError("another cassette is in use", where=str(_active.path))
             if self.mode == "replay":
-                self._shelf = _Shelf(read_entries(self.path))
+                entries = list(read_entries(self.path))
+                self._shelf = _Shelf(entries)
+                # An older version, or another client, may have recorded the same request.
+                self._same = {each.request.meaning: each.key for each in entries}
                 self._placeholders = _add_placeholder_keys()
             else:
                 self._writer = Writer(self.path, append=self._append)
@@ -466,8 +508,11 @@ class Cassette:
         fail. A `key` replaces that of the request.
         """
         scope = _scope.get() or self._outside
+        wanted = key or request.key
+        if not key and not self._shelf.has(wanted):
+            wanted = self._same.get(request.meaning, wanted)
         with self._lock:
-            response = self._shelf.take(key or request.key, scope)
+            response = self._shelf.take(wanted, scope)
             if isinstance(response, RecordedResponse):
                 return response
             miss = CassetteMiss(request, response, self.path)

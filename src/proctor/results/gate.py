@@ -268,7 +268,8 @@ def judge_runs(
                 hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
             )
     # Tagging the candidate as baseline before the gate is an easy mistake, and it would never fail.
-    if baseline.run_id == candidate.run_id:
+    same_folder = baseline.folder.path.resolve() == candidate.folder.path.resolve()
+    if baseline.run_id == candidate.run_id and same_folder:
         raise ProctorError(
             "candidate and reference are the same run: the same trials are no second observation",
             hint="tag the reference before the candidate runs, or name another run",

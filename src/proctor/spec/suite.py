@@ -403,17 +403,13 @@ class Case(Strict):
         return value
 
     @model_validator(mode="after")
-    def _one_conversation(self) -> Case:
+    def _consistent_parts(self) -> Case:
         if self.turns and self.user is not None:
             raise ValueError("write `turns` or `user`, not both")
         if (self.turns or self.user is not None) and self.input != first_message(vars(self)):
             raise ValueError("a conversation has no `input`: its turns or its user begin it")
         if self.matrix:
             raise ValueError("a matrix belongs in a suite file: in Python, write a case for each")
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_checks(self) -> Case:
         if self.weights or self.required:
             from proctor.spec.case_checks import unknown_names
 
@@ -478,7 +474,10 @@ else:
     Cases = Annotated[
         tuple[Case, ...],
         BeforeValidator(
-            lambda value: value, json_schema_input_type=tuple[Case, ...] | DataSource | str
+            lambda value: value,
+            json_schema_input_type=Annotated[tuple[Case, ...], Field(min_length=1)]
+            | DataSource
+            | str,
         ),
     ]
 

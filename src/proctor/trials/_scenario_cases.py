@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from proctor.agents.base import Agent, AgentReply, AgentRequest
 from proctor.agents.registry import resolve_agent
+from proctor.conversations import converse
 from proctor.errors import ProctorError, did_you_mean
 from proctor.files import write_atomic
 from proctor.runs.trial import PlannedTrial, params_key
@@ -200,11 +201,16 @@ def _built_case(built: Built, scenario: Scenario, threshold: float) -> PreparedC
         case.put(place, folder)
     checks = tuple(checks_of(case))
     world = built.world_spec is not None
+    conversation = case.turns or case.user or case.state or case.approvals
     return PreparedCase(
         case,
         (world_check(threshold=threshold), *checks) if world else checks,
         threshold=threshold,
-        play=_episode(built) if world else _question(built),
+        play=_episode(built)
+        if world
+        else partial(converse, case)
+        if conversation
+        else _question(built),
     )
 
 

@@ -507,10 +507,6 @@ def keep(
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            # What the command gets through a pipe is its own, and not for agents to wait for.
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)
-            os.close(nothing)
         for name in IGNORED:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         # Its own session: signals of the terminal and of the group are the driver's business.
