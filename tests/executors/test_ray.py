@@ -80,8 +80,11 @@ async def test_workers_are_warm(tmp_path: Path, a_ray: str) -> None:
         await run_of(path, ON_RAY, trials=12, kept=name)
     pids = marks(tmp_path, "pids")
     assert len(pids) == 24
-    assert len(set(pids)) == 2
-    assert len([pid for pid in marks(tmp_path, "loaded") if pid != os.getpid()]) == 2
+    # Each of the two workers loads the agent once for both runs; on a busy machine one of them may
+    # have started too late to get a trial.
+    loaded = [pid for pid in marks(tmp_path, "loaded") if pid != os.getpid()]
+    assert len(loaded) == len(set(loaded)) <= 2
+    assert set(pids) <= set(loaded)
 
 
 @pytest.mark.parametrize("ours", [True, False])
