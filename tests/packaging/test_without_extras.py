@@ -57,7 +57,17 @@ def test_what_works_without_extras(use, tmp_path: Path) -> None:
     doctor = json.loads(line("doctor", "--json"))
     absent = {f["name"] for f in doctor["findings"] if f["area"] == "extras" and f["todo"]}
     assert absent == {
-        *("litellm", "local-llm", "charts", "frames", "worlds", "server", "postgres"),
+        *(
+            "litellm",
+            "local-llm",
+            "charts",
+            "frames",
+            "worlds",
+            "server",
+            "postgres",
+            "gateway",
+            "acp",
+        ),
         *("sweep", "cloud", "notify", "schedule", "ray"),
     }
 
