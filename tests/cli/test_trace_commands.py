@@ -18,12 +18,14 @@ import zstandard
 from report_runs import make_run
 from spans import span, trace
 
+from proctor.checks.base import EVALUATION, recorded_results
 from proctor.cli.main import cli
 from proctor.cli.trace import trace as trace_group
 from proctor.data import example_trace
 from proctor.trace import SpanKind, SpanStatus
 from proctor.trace.export import EXPORTERS, export_traces
 from proctor.trace.load import load_traces
+from proctor.trace.model import Event
 
 SECRET = "sk-" + "aB3dE" * 9
 
@@ -393,3 +395,29 @@ def test_runs_are_named_as_elsewhere(tmp_path: Path) -> None:
     nothing = proctor("trace", "show", "latest", cwd=tmp_path / "empty")
     assert nothing.code == 2
     assert "there are no runs" in nothing.err
+
+
+def test_results_of_checks_are_events_of_converted_traces(tmp_path: Path) -> None:
+    """R-T8: traces of a run carry their checks as `gen_ai.evaluation.result`, in every format;
+    `diagnose` reads those of any program."""
+    (tmp_path / "bot.py").write_text("def answer(input: str) -> str:\n    return 'Rome'\n")
+    (tmp_path / "suite.yaml").write_text(
+        "version: 1\nagent: bot:answer\ncases:\n"
+        "  - {id: one, input: Capital of France?, correctness: {expected_in_answer: [Paris]}}\n"
+    )
+    assert proctor("run", "suite.yaml", "--trials", "1", "--quiet", cwd=tmp_path).code == 1
+    for to in ("otlp-json", "otlp-proto", "openinference", "jsonl"):
+        done = proctor("trace", "convert", "latest", "--to", to, "-o", "out", cwd=tmp_path)
+        assert done.code == 0, done.err
+        (read,) = load_traces(tmp_path / "out")
+        (result,) = recorded_results(read)
+        assert (result.id, result.status, result.score) == ("expected_in_answer", "fail", 0)
+        assert "Paris" in result.reason
+    found = proctor("diagnose", "out", cwd=tmp_path)
+    assert "check expected_in_answer failed (recorded in the trace)" in found.out
+
+    labels = {"relevant": "pass", "Not_Relevant": "fail", "incorrect": "fail", "B+": "metric"}
+    for label, status in labels.items():
+        attributes = {"gen_ai.evaluation.name": "x", "gen_ai.evaluation.score.label": label}
+        read.spans[0].events = (Event(EVALUATION, 0, attributes),)
+        assert [each.status for each in recorded_results(read)] == [status]

@@ -33,7 +33,7 @@ from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
-from proctor.trace.model import Observable
+from proctor.trace.model import Event, Observable
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
@@ -276,6 +276,84 @@ class CheckResults(tuple[CheckResult, ...]):
     def with_status(self, *statuses: CheckStatus) -> list[CheckResult]:
         """Return the results with one of the statuses."""
         return [result for result in self if result.status in statuses]
+
+
+# -- results in traces ---------------------------------------------------------------------------
+
+EVALUATION = "gen_ai.evaluation.result"
+"""The event with which OpenTelemetry's GenAI conventions record an evaluation of a span."""
+
+_LAYER = "proctor.check.layer"
+_PASSING = frozenset(("pass", "passed", "correct", "true", "yes", "relevant"))
+_FAILING = frozenset(("fail", "failed", "incorrect", "false", "no", "irrelevant"))
+
+
+def record_results(trace: Trace, results: Iterable[CheckResult]) -> None:
+    """Add the results of checks to a trace as evaluation events.
+
+    Each is an event of the first span that its check names, else of the root.
+    """
+    index = trace.index
+    if not index.spans:
+        return
+    spans = {span.span_id: span for span in index.spans}
+    for result in results:
+        named = (spans[span_id] for span_id in result.span_ids if span_id in spans)
+        span = next(named, None) or trace.roots[0].span
+        value = result.actual if result.status is CheckStatus.METRIC else result.score
+        attributes = {
+            "gen_ai.evaluation.name": result.id,
+            "gen_ai.evaluation.score.label": result.status.value,
+            "gen_ai.evaluation.score.value": value,
+            "gen_ai.evaluation.explanation": result.reason,
+            "error.type": result.status.value if result.status is CheckStatus.UNSCORED else None,
+            _LAYER: result.layer.value,
+        }
+        known = {key: value for key, value in attributes.items() if value is not None}
+        time_ns = span.end_ns or span.start_ns or 0
+        span.events = (*span.events, Event(EVALUATION, time_ns, known))
+
+
+def recorded_results(trace: Trace) -> list[CheckResult]:
+    """Return the evaluations that a trace records, whichever program wrote them.
+
+    A label that is neither a pass nor a failure, or a value without a label, is a metric: only the
+    evaluator knows which values are good.
+    """
+    results: list[CheckResult] = []
+    for span in trace.index.spans:
+        for event in span.events:
+            get = event.attributes.get
+            if event.name != EVALUATION or not (name := get("gen_ai.evaluation.name")):
+                continue
+            label = str(get("gen_ai.evaluation.score.label", ""))
+            word = label.strip().casefold().replace("_", " ")
+            if get("error.type"):
+                status = CheckStatus.UNSCORED
+            elif word in _PASSING:
+                status = CheckStatus.PASS
+            elif word in _FAILING or word.startswith("not "):
+                status = CheckStatus.FAIL
+            else:
+                known = {each.value.replace("_", " "): each for each in CheckStatus}
+                status = known.get(word, CheckStatus.METRIC)
+            value = get("gen_ai.evaluation.score.value")
+            number = value if isinstance(value, int | float) else None
+            layer = get(_LAYER)
+            results.append(
+                CheckResult(
+                    id=str(name),
+                    check=str(name),
+                    layer=Layer(layer) if layer in tuple(Layer) else Layer.CORRECTNESS,
+                    status=status,
+                    reason=str(get("gen_ai.evaluation.explanation") or label or value),
+                    score=None if status is CheckStatus.METRIC else number,
+                    actual=number if status is CheckStatus.METRIC else None,
+                    span_ids=(span.span_id,) if span.parent_id else (),
+                    method="recorded in the trace",
+                )
+            )
+    return results
 
 
 # -- the context of a check ----------------------------------------------------------------------

@@ -31,8 +31,9 @@ from proctor.sanitize import line
 from proctor.tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from proctor.checks.base import CheckResult
     from proctor.checks.quality import Quality, QualityConfig
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
     from proctor.trace.assemble import TraceProblem
@@ -96,8 +97,8 @@ class TraceFiles:
         def set_file(file: str) -> None:
             self.file = file
 
-        named = [_run_or_file(file) for file in files]
-        self._traces = iter_traces(named, self._problem, on_file=set_file)
+        self._named = [_run_or_file(file) for file in files]
+        self._traces = iter_traces(self._named, self._problem, on_file=set_file)
         self._first: list[Trace] = []
 
     def _problem(self, problem: TraceProblem) -> None:
@@ -118,6 +119,21 @@ class TraceFiles:
     def __iter__(self) -> Iterator[Trace]:
         yield from self._first
         yield from self._traces
+
+    def with_results(self) -> Iterator[Trace]:
+        """Yield the traces; those of a run have the results of its checks as events."""
+        from proctor.checks.base import record_results
+        from proctor.runs.run import Run
+
+        checks: dict[str | None, Sequence[CheckResult]] = {}
+        for run in (Path(name) for name in self._named):
+            if (run / "_spec_.yaml").is_file():
+                checks |= {
+                    each.trace_id: each.checks for each in Run(run).trials() if each.trace_id
+                }
+        for trace in self:
+            record_results(trace, checks.get(trace.trace_id, ()))
+            yield trace
 
     def begin(self) -> bool:
         """Read up to the first trace; return whether there is one."""
@@ -367,7 +383,8 @@ def convert(
     """Write traces in another format.
 
     Secrets (keys, tokens, passwords) are replaced by [redacted:...]. A file whose name ends in .gz
-    or .zst is compressed.
+    or .zst is compressed. Traces of a run have the results of its checks as events
+    (gen_ai.evaluation.result).
 
     Examples:
       # one file
@@ -391,9 +408,9 @@ def convert(
     if not loaded.begin():
         loaded.exit()
     elif output == "-":
-        write_traces(loaded, sys.stdout.buffer, to, redact=redact)
+        write_traces(loaded.with_results(), sys.stdout.buffer, to, redact=redact)
     else:
-        written = save_traces(loaded, output, to, redact=redact)
+        written = save_traces(loaded.with_results(), output, to, redact=redact)
         note = "" if redact else ", secrets not redacted"
         click.echo(f"{output}: {plural(written, 'trace')}{note}", err=True)
     loaded.exit()

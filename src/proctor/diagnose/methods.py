@@ -152,6 +152,7 @@ def diagnose_offline(
     passing trials.
     """
     # Imported here: the command line reads METHODS from this module at every start.
+    from proctor.checks.base import recorded_results
     from proctor.diagnose import attribution
     from proctor.diagnose._steps import read_steps
     from proctor.diagnose.finding import Diagnosis
@@ -189,6 +190,12 @@ def diagnose_offline(
         findings += apply_rules(steps, EVIDENCE)
         findings += remaining_failures(steps, findings)
         seconds["evidence"] = perf_counter() - started
+    recorded = recorded_results(trace)
+    if recorded:
+        from proctor.diagnose.evidence import check_findings
+
+        findings += check_findings(steps, recorded)
+        looked.append("evaluations in the trace")
     if evidence is not None:
         from proctor.diagnose.evidence import check_findings, quality_findings, recording_findings
 
