@@ -8,6 +8,7 @@ from trial_parts import judged, llm, result, span, tool, trace_of
 
 from proctor.checks.base import CheckStatus, Layer
 from proctor.checks.layers import PathChecks
+from proctor.trace import Message
 from proctor.trace.load import load_traces
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
@@ -369,3 +370,23 @@ async def test_similarity_is_one_exactly_for_equal_sequences(ours, theirs):
         baseline=trace_of(*theirs),
     )
     assert {r.status for r in outcome} == {PASS if ours == theirs else WARN}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Thought: look it up\nAction: search\nAction Input: {}",
+        "[[ ## next_tool_name ## ]]\nsearch",
+        '<tool_call>{"name": "search"}</tool_call>',
+    ],
+)
+async def test_tools_requested_in_text_are_not_judged_without_their_spans(reply):
+    """R-C3: a model that requests tools in its text may have called any; no span says none."""
+    asks = llm(output_messages=(Message(role="assistant", content=reply),))
+    plain = llm(output_messages=(Message(role="assistant", content="The action: none."),))
+    statuses = []
+    for steps in ([asks], [asks, tool("search")], [plain]):
+        trace = trace_of(*steps)
+        trace.observed = ()
+        statuses.append((await of(trace, forbidden_tools=["delete"])).status)
+    assert statuses == [CheckStatus.NOT_JUDGED, PASS, PASS]

@@ -29,6 +29,12 @@ EVERYTHING: tuple[Observable, ...] = ("model_calls", "tool_calls", "arguments")
 ANSWER_TOOL = re.compile(r"final_answer|final_result(?:_\w+)?")
 """Tools with which smolagents and pydantic-ai have a model return its answer: nothing is called."""
 
+_TEXT_CALL = re.compile(
+    r"^\s*Action(?: Input)?\s*:|\[\[ ## next_tool_name ## \]\]|<tool_call>|<function=",
+    re.MULTILINE,
+)
+"""How models without an interface for tools request them: ReAct, DSPy and model templates."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -364,16 +370,19 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         Zero tool calls mean "none was made" only if tool calls are among them.
         """
         found = set(self.observed)
+        requests: set[Observable] = set()
         for span in self.spans:
             if span.kind == SpanKind.LLM:
                 found.add("model_calls")
                 # The reply of a model has the calls it requests, with their arguments.
                 if span.output_messages:
-                    found |= {"tool_calls", "arguments"}
+                    requests |= {"tool_calls", "arguments"}
             elif span.kind == SpanKind.TOOL:
                 found.add("tool_calls")
                 if span.tool_input is not None:
                     found.add("arguments")
+        if "tool_calls" in found or not any(map(_asks_in_text, self.spans)):
+            found |= requests
         return frozenset(found)
 
     def shows(self, kind: Observable) -> bool:
@@ -449,6 +458,14 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
     def total_cost(self) -> float | None:
         """Return the known cost in dollars; None when no call has a known price."""
         return self.usage.cost_usd
+
+
+def _asks_in_text(span: Span) -> bool:
+    """Return whether a model requests tools in its text, where a trace cannot show the calls."""
+    return span.kind == SpanKind.LLM and any(
+        message.content and not message.tool_calls and _TEXT_CALL.search(message.content)
+        for message in span.output_messages
+    )
 
 
 def _has_tokens(span: Span) -> bool:
