@@ -1,7 +1,10 @@
 """Repository rules: no private imports across packages, pinned packages, no machine paths."""
 
 import ast
+import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -187,3 +190,10 @@ def test_every_public_name_can_be_used() -> None:
         assert name in dir(proctor)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = proctor.no_such_name  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="elsewhere, tests that lack a program skip")
+def test_ci_has_every_program_that_tests_use() -> None:
+    """Where `.ci/run` can install programs, no test may skip for the lack of one."""
+    programs = runpy.run_path(str(ROOT / "dev.py"))["SYSTEM_PACKAGES"]
+    assert [name for name in programs if shutil.which(name) is None] == []
