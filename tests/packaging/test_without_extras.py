@@ -67,6 +67,7 @@ def test_what_works_without_extras(use, tmp_path: Path) -> None:
             "postgres",
             "gateway",
             "acp",
+            "mcp",
         ),
         *("sweep", "cloud", "notify", "schedule", "ray"),
     }

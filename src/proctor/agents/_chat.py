@@ -11,6 +11,7 @@ an answer.
 from __future__ import annotations
 
 import base64
+import contextlib
 import threading
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,6 +24,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 
 from proctor.agents._chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
 from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents.mcp import McpToolServer, connections, with_mcp_tools
 from proctor.background import threads
 from proctor.llm.chat_model import Attachment, ChatModel, ChatReply, ChatRequest, FileMessage
 from proctor.llm.providers import is_model_name
@@ -58,7 +60,11 @@ class ChatAgentConfig(AgentConfig):
     system: str | None = None
     """The system prompt."""
     tools: list[ToolConfig] = Field(default_factory=list[ToolConfig])
-    """Tools the model may call."""
+    """Tools the model may call; one named like a tool of `mcp_servers` replaces it."""
+    mcp_servers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], McpToolServer] = Field(
+        default_factory=dict[str, McpToolServer]
+    )
+    """MCP servers by name, whose tools the model may call as well."""
     max_turns: Annotated[int, Field(ge=1)] = DEFAULT_MAX_TURNS
     """Maximum number of model calls."""
     temperature: Annotated[float, Field(ge=0)] | None = None
@@ -129,6 +135,8 @@ class ChatAgentConfig(AgentConfig):
         from proctor.llm.providers import NamedModel
 
         _ = self.loaded_tools
+        for server in self.mcp_servers.values():
+            server.check_program(self.base_dir)
         model = self.chat_model(self.model)
         if isinstance(model, NamedModel):
             model.check()
@@ -157,6 +165,7 @@ class ChatAgentConfig(AgentConfig):
             "base_url": self.base_url,
             "system_sha256": hashlib.sha256(system.encode()).hexdigest()[:16] if system else None,
             "tools": [tool.name or tool.python for tool in self.tools],
+            **({"mcp_servers": sorted(self.mcp_servers)} if self.mcp_servers else {}),
             "temperature": self.temperature,
         }
 
@@ -169,25 +178,45 @@ class ChatAgentConfig(AgentConfig):
         limited = rate_limited(model, self.provider_for(options["model"]))
         seed = request.seed if self.use_seed else None
         session = request.session
-        tools, messages = ToolBox(self.loaded_tools, session), opening(None, request.input)
-        if session is not None:
-            # Later turns go on with the same messages, tool calls and results included.
-            tools, earlier = session.memory.setdefault("chat", (tools, opening(options["system"])))
-            earlier += messages
-            messages = earlier
-        else:
-            messages = [*opening(options["system"]), *messages]
+        async with contextlib.AsyncExitStack() as stack:
+            messages = opening(None, request.input)
+            if session is not None and "chat" in session.memory:
+                # Later turns go on with the same tools and messages, their calls included.
+                tools, earlier = session.memory["chat"]
+                earlier += messages
+                messages = earlier
+            else:
+                loaded = self.loaded_tools
+                if self.mcp_servers:
+                    opened = await stack.enter_async_context(
+                        connections(self.mcp_servers, self.base_dir, request)
+                    )
+                    loaded = with_mcp_tools(loaded, opened)
+                tools, messages = ToolBox(loaded, session), [*opening(options["system"]), *messages]
+                if session is not None:
+                    session.memory["chat"] = (tools, messages)
+                    session.on_close(stack.pop_all().aclose)
+            return await self._converse(limited, options, seed, tools, messages)
+
+    async def _converse(
+        self,
+        chat_model: ChatModel,
+        options: Mapping[str, Any],
+        seed: int | None,
+        tools: ToolBox,
+        messages: list[Message],
+    ) -> AgentReply:
+        """Go back and forth between the model and its tools."""
         text = ""
         for _ in range(self.max_turns):
-            reply = await self._call_model(limited, options, seed, messages)
+            reply = await self._call_model(chat_model, options, seed, tools, messages)
             text = reply.text or text
             if not reply.tool_calls:
                 messages.append(Message("assistant", reply.text))
                 return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
             messages.append(Message("assistant", reply.text or None, reply.tool_calls))
             # One after the other, in the model's order: tools may depend on each other.
-            for call in reply.tool_calls:
-                messages.append(await _call_tool(tools, call))
+            messages += [await _call_tool(tools, call) for call in reply.tool_calls]
         # A span of its own, so that checks can find an agent that ran in circles.
         with span("max_turns") as step:
             step.status = SpanStatus.ERROR
@@ -200,12 +229,13 @@ class ChatAgentConfig(AgentConfig):
         chat_model: ChatModel,
         options: Mapping[str, Any],
         seed: int | None,
+        tools: ToolBox,
         messages: list[Message],
     ) -> ChatReply:
         """Make one model call in its own span."""
         request = ChatRequest(
             messages=tuple(messages),
-            tools=tuple(tool.spec for tool in self.loaded_tools),
+            tools=tools.specs,
             temperature=options["temperature"],
             max_tokens=options["max_tokens"],
             seed=seed,

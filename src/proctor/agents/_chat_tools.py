@@ -270,6 +270,8 @@ class ToolBox:
 
     def __init__(self, tools: Sequence[LoadedTool], session: AgentSession | None = None) -> None:
         self._session = session
+        self.specs = tuple(tool.spec for tool in tools)
+        """What the model is shown."""
         owners = dict.fromkeys(tool.owner for tool in tools if tool.owner is not None)
         instances = {owner: owner() for owner in owners}
         self._tools = {

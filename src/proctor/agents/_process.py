@@ -85,10 +85,10 @@ async def end_processes(child: asyncio.subprocess.Process, mark: str) -> None:
         else:
             child.kill()
     # In a thread: it reads a file of each process on the machine.
-    await threads.run(_end_marked, mark)
+    await threads.run(end_marked, mark)
 
 
-def _end_marked(mark: str) -> None:
+def end_marked(mark: str) -> None:
     """Kill what is in the control group, and what carries the mark.
 
     Without a control group, a descendant that removes the mark ends with the worker.

@@ -36,6 +36,7 @@ KINDS = {
     "http": "proctor.agents._http:HttpAgentConfig",
     "human": "proctor.agents._builtin:HumanAgentConfig",
     "langgraph": "proctor.agents.frameworks._langgraph:LangGraphAgentConfig",
+    "mcp": "proctor.agents.mcp:McpAgentConfig",
     "openai_agents": "proctor.agents.frameworks._openai_agents:OpenAIAgentsConfig",
     "pydantic_ai": "proctor.agents.frameworks._pydantic_ai:PydanticAIAgentConfig",
     "python": "proctor.agents._python:PythonAgentConfig",

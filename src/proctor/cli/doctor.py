@@ -37,6 +37,7 @@ EXTRAS = {
     "frames": "results as data frames",
     "worlds": "worlds of the Gymnasium package",
     "gateway": "the model gateway, through which programs reach their models",
+    "mcp": "MCP servers: tools of chat agents, servers under test, proctor mcp",
     "acp": "agents that speak the Agent Client Protocol",
     "server": "`proctor serve` and `proctor view`",
     "postgres": "live traces in PostgreSQL",

@@ -100,6 +100,7 @@ SECTIONS = {
             ".gateway", "gateway", "Trace, limit, record and replay model calls of any program."
         ),
         "judge": Entry(".judge", "judge", "Check how reliable an LLM judge is."),
+        "mcp": Entry(".mcp", "mcp", "Serve Proctor to coding agents (MCP), and lint MCP servers."),
         "mock-llm": Entry(
             ".mock_llm",
             "mock_llm",
