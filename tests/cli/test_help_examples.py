@@ -56,7 +56,7 @@ NOT_HERE = {
     "a failed trial": r"^proctor case from",
     "a pull request": r"^proctor ci ",
     "another machine": r"s3://|ray://|postgresql://|http://|slack://|\$\{SLACK\}",
-    "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm|gateway)"
+    "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm|gateway|mcp)"
     r"|schedule serve",
     "data that is not in this repository": r"^proctor trail|\.eval$|labels\.csv|scored\.csv",
     "a store of live traces": r"^proctor store (stats|prune|export)",

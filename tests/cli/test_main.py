@@ -154,7 +154,7 @@ results sql report view compare leaderboard gate ab power runs{status tag note v
 audit share sync export import}
 trace{list show query convert score} serve store{stats add prune export} diagnose case{from}
 trail{run score compare}
-gateway judge{audit} mock-llm
+gateway judge{audit} mcp{skill lint} mock-llm
 """
 
 

@@ -52,11 +52,10 @@ def mcp(ctx: click.Context) -> None:
     """Serve Proctor to coding agents (MCP), and lint MCP servers.
 
     Without a subcommand, speaks MCP on standard input and output until the client leaves. Needs
-    the extra `mcp`. Suites and results are those of the working folder.
+    the extra `mcp`. Suites and results are those of the working folder. To register it with
+    Claude Code: claude mcp add proctor -- proctor mcp
 
     Examples:
-      # register it with Claude Code
-      claude mcp add proctor -- proctor mcp
       # check the tools of a server
       proctor mcp lint -- python my_server.py
     """
