@@ -568,19 +568,23 @@ def gate(
     max_not_judged: float | None = None,
     must_pass: Sequence[str] = (),
     estimand: Estimand = "suite",
+    corrected: bool = False,
     results: PathLike | None = None,
 ) -> GateResult:
     """Test whether a run is worse than a reference run, in passes or in scores.
 
     `max_not_judged` is the share of trials without a verdict above which nothing is judged; by
-    default that of the settings, as for `run`.
+    default that of the settings, as for `run`. With `corrected`, pass rates corrected by labels
+    decide.
 
         result = proctor.gate("latest", against="main")
         result.verdict, result.reason, result.more_trials
     """
     from proctor.results.gate import judge_runs
 
-    rule = gate_rule(max_not_judged, margin=margin, alpha=alpha, estimand=estimand)
+    rule = gate_rule(
+        max_not_judged, margin=margin, alpha=alpha, estimand=estimand, corrected=corrected
+    )
     runs = (open_run(each, results=results) for each in (run, against))
     return judge_runs(*runs, rule=rule, must_pass=must_pass)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import csv
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -192,6 +193,27 @@ def _bootstrap(
     low, high = np.quantile(defined, [tail, 1 - tail])
     undefined = resamples - len(defined)
     return KappaInterval(float(low), float(high), LEVEL, resamples, undefined, seed)
+
+
+def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
+    """Return Krippendorff's alpha of nominal ratings: the ratings of each unit, by any raters.
+
+    Unlike kappa, it takes any number of raters, and units that not all of them rated. None when it
+    is not defined: no unit has two ratings, or all ratings are the same.
+
+        krippendorff_alpha([("pass", "pass"), ("fail", "pass"), ("fail", "fail", "fail")])
+    """
+    pairable = [Counter(unit) for unit in units if len(unit) > 1]
+    totals = sum(pairable, Counter[Hashable]())
+    n = totals.total()
+    expected = n * n - sum(count * count for count in totals.values())
+    if not expected:
+        return None
+    observed = math.fsum(
+        (unit.total() ** 2 - sum(count * count for count in unit.values())) / (unit.total() - 1)
+        for unit in pairable
+    )
+    return 1 - (n - 1) * observed / expected
 
 
 # -- auditing a judge ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     cls=Command,
     groups={
         "Common options": "against margin inconclusive must_pass root as_json",
-        "Rule": "alpha max_not_judged estimand",
+        "Rule": "alpha max_not_judged estimand corrected",
         "More trials": "extend_by extend_rounds quiet",
     },
 )
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 )
 @_options.must_pass_option
 @_options.estimand_option
+@option("--corrected", "Decide by pass rates corrected by the labels of both runs.", is_flag=True)
 @_options.readable_runs_option
 @_options.quiet_option
 @_options.json_option

@@ -20,6 +20,7 @@ from proctor.formatting import money, plural, rough_duration
 from proctor.sanitize import line, printable
 
 if TYPE_CHECKING:
+    from proctor.runs.annotations import LabelVerdict
     from proctor.runs.heartbeat import Beat, Sign
 
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
             "status": Entry(".runs", "status", "Show a run's progress."),
             "tag": Entry(".runs", "tag", "Tag a run, e.g. as main."),
             "note": Entry(".runs", "note", "Add a note to a run or trial."),
+            "label": Entry(".runs", "label", "Label a trial as a person sees it."),
             "verify": Entry(".runs", "verify", "Check that a run is as it was written."),
             "validity": Entry(
                 ".runs", "validity", "Search a run for cheating and for cases that measure nothing."
@@ -311,6 +313,74 @@ def note(run: str, texts: tuple[str, ...], root: Path, as_json: bool) -> None:
         click.echo(printable(f"{each.at} {each.who}{about}: {each.text}"))
     if not every:
         click.echo("no notes")
+
+
+@click.command(cls=Command)
+@click.argument("run", shell_complete=_options.complete_runs)
+@click.argument("trial", required=False)
+@click.argument("verdict", required=False, type=click.Choice(["pass", "fail", "skip"]))
+@option("--category", "A kind of failure, e.g. wrong amount.", default="")
+@option("--comment", "Why.", default="")
+@option("--rater", "Who judged it; default: your user name.")
+@option("--sample", "The trial is one of a random sample.", is_flag=True)
+@_options.results_option
+@_options.json_option
+def label(
+    run: str,
+    trial: str | None,
+    verdict: LabelVerdict | None,
+    *,
+    category: str,
+    comment: str,
+    rater: str | None,
+    sample: bool,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Label a trial as a person sees it.
+
+    Without TRIAL, lists the labels, the agreement of raters and judge, and the corrected pass
+    rates. Only labels of a random sample correct pass rates: those of the random queue in the
+    viewer, and with --sample those of a sample you drew.
+
+    Examples:
+      # the judge passed it, but the amount is wrong
+      proctor runs label latest refund-1/fast/0/2 fail --comment "wrong amount"
+      # what do the labels say?
+      proctor runs label latest
+    """
+    from proctor.report.figures import agreement_lines, corrected_notes
+    from proctor.results.outcomes import trial_agreement
+    from proctor.runs import annotations as notes
+
+    if trial is not None and verdict is None:
+        raise click.UsageError("say pass, fail or skip after the trial")
+    found = _options.open_run(run, root)
+    if trial is not None and verdict is not None:
+        rule = "sample" if sample else "chosen"
+        given = notes.label(
+            found.path, trial, verdict, rater=rater, category=category, comment=comment, rule=rule
+        )
+        outcome = f"{given.trial}: {verdict}"
+        _options.record_audit("label", root, run=found.path, run_id=found.run_id, outcome=outcome)
+    problems: list[str] = []
+    every = notes.labels_of(found.path, problems)
+    for problem in problems:
+        _options.warn(f"{problem}; skipped")
+    read = _options.read_run(run, root)
+    agreed = trial_agreement(every, {one.name: one.passed for one in read.trials()})
+    corrected = list(corrected_notes(read))
+    if as_json:
+        echo_json({"run": found.path, "labels": every, "agreement": agreed, "corrected": corrected})
+        return
+    for each in every:
+        about = " ".join(part for part in (each.category, each.comment) if part)
+        more = f": {about}" if about else ""
+        click.echo(printable(f"{each.trial}  {each.verdict}  {each.rater} ({each.rule}){more}"))
+    for text in (*agreement_lines(agreed), *corrected):
+        click.echo(printable(text))
+    if not every:
+        click.echo("no labels")
 
 
 # -- audit and share -----------------------------------------------------------------------------

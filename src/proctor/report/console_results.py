@@ -337,6 +337,16 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     rates = zip((pair.overall.first, pair.overall.second), pair.passes, pair.n, strict=True)
     yield from (f"  {note}" for note in figures.weight_note(rates))
     yield from _methods(pair)
+    if (labelled := pair.corrected) is not None:
+        yield "  pass rates corrected by labels:"
+        for name, rate in (("first", labelled.first), ("second", labelled.second)):
+            yield f"    {name} {line(figures.corrected_text(rate), 300) if rate else 'no labels'}"
+        if labelled.interval is not None and labelled.interval.value is not None:
+            change = figures.change("pass_rate", labelled.interval.value)
+            bounds = figures.ends("pass_rate", labelled.interval, signed=True)
+            yield f"    difference {change}, {level_of(level)} {bounds}"
+        else:
+            yield f"    no difference: {line(labelled.reason or 'no interval', 200)}"
     # Cases that did not change are only counted.
     changed = [case for case in pair.cases if case.difference.value or case.score_difference]
     if changed:
@@ -478,6 +488,8 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
             f"  corrected for both (Holm): pass rate p {p_text(gate.adjusted)},"
             f" score p {p_text(score.adjusted)}"
         )
+    if arm.corrected is not None:
+        yield f"  {line(figures.corrected_drop_text(arm.corrected), 600)}"
     yield f"  {line(arm.about, 300)}"
     yield f"  {plural(gate.n, 'judged trial')} of both runs; {gate.method}"
     power = gate.detectable

@@ -26,6 +26,7 @@ from proctor.formatting import (
     plural,
     points,
 )
+from proctor.runs.annotations import LABELS
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.sanitize import json_value, line
@@ -34,7 +35,9 @@ from proctor.stats.intervals import SEQUENCE
 if TYPE_CHECKING:
     from proctor.results.aggregate import GroupRow
     from proctor.results.leaderboard import Leaderboard, LeaderboardRow
-    from proctor.stats.gate import CaseChange, Gate
+    from proctor.results.outcomes import TrialAgreement
+    from proctor.stats.gate import CaseChange, CorrectedDrop, Gate
+    from proctor.stats.intervals import CorrectedRate
     from proctor.stats.types import Interval
 
 METRIC_WORDS = {
@@ -253,6 +256,28 @@ def damage_note(run: Run) -> str:
     )
 
 
+def corrected_text(found: CorrectedRate) -> str:
+    """Return a corrected rate with its interval, the judge's own rate and what it rests on."""
+    people = f"{plural(found.labels, 'label')} of {plural(found.trials, 'trial')}"
+    agreed = f"the judge agrees on {found.table[0] + found.table[3]} of {sum(found.table)}"
+    if found.rate.value is None:
+        return f"not corrected: {found.rate.reason}; judge {percent(found.naive)}"
+    bounds = ends("pass_rate", found.rate)
+    why = f" (no interval: {found.rate.reason})" if bounds == DASH else f" {bounds}"
+    return f"{percent(found.rate.value)}{why}, judge {percent(found.naive)}; {people}, {agreed}"
+
+
+def corrected_notes(run: Run) -> Iterator[str]:
+    """Yield the pass rate of each agent as people would judge it; nothing without labels."""
+    from proctor.results.outcomes import corrected, outcomes_of, ratings_of
+
+    if rated := ratings_of(run):
+        for arm in outcomes_of(run):
+            found = corrected(arm.instances, rated.get((arm.agent, arm.params), {}))
+            if found is not None:
+                yield f"{arm.name}: pass rate corrected by labels {corrected_text(found)}"
+
+
 def counting_notes(run: Run) -> Iterator[str]:
     """Yield what is missing from the figures of a run, and what they leave out on purpose."""
     if run.problems:
@@ -265,6 +290,31 @@ def counting_notes(run: Run) -> Iterator[str]:
             f" passed. {again} had been run again; every other figure counts the first judged"
             " attempt"
         )
+    if run.saved and (run.path / LABELS).is_file():
+        yield from corrected_notes(run)
+
+
+def agreement_lines(found: TrialAgreement) -> Iterator[str]:
+    """Yield how raters agree with each other and with the judge."""
+    for first, second, n, agreed, kappa in found.pairs:
+        shown = "kappa undefined" if kappa is None else f"kappa {kappa:.2f}"
+        yield f"{first} and {second} agree on {agreed} of {plural(n, 'trial')}, {shown}"
+    if found.doubly:
+        value = "undefined" if found.alpha is None else f"{found.alpha:.2f}"
+        trials = plural(found.doubly, "trial")
+        yield f"Krippendorff's alpha of the raters: {value}, {trials} with two labels or more"
+
+
+def corrected_drop_text(found: CorrectedDrop) -> str:
+    """Return the drop of corrected rates with both rates."""
+    arms = (("reference", found.baseline), ("candidate", found.candidate))
+    rates = "; ".join(f"{name} {corrected_text(rate)}" for name, rate in arms if rate is not None)
+    if found.drop is None:
+        return f"corrected by labels: no drop ({found.reason}); {rates}".removesuffix("; ")
+    return (
+        f"corrected by labels: drop {in_points(found.drop)}, at most"
+        f" {in_points(found.drop_at_most)}, p {p_text(found.p_value)}; {rates}"
+    )
 
 
 def cost_line(totals: RunTotals) -> str:

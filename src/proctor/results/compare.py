@@ -27,14 +27,17 @@ from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
     Excluded,
+    Ratings,
     by_agent,
     by_case,
     cluster_of,
+    corrected,
     estimand_line,
     outcomes_of,
     pair,
     pair_agents,
     pick,
+    ratings_of,
     same_instance,
     unless_stopped,
 )
@@ -51,7 +54,12 @@ from proctor.stats.compare import (
     scores_on_suite,
 )
 from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
-from proctor.stats.intervals import bootstrap_over_cases, case_rate
+from proctor.stats.intervals import (
+    CorrectedRate,
+    bootstrap_over_cases,
+    case_rate,
+    corrected_difference,
+)
 from proctor.stats.ranking import adjusted, benjamini_hochberg
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
 
@@ -71,6 +79,7 @@ class NamedGroup(NamedTuple):
     name: str
     outcomes: AgentOutcomes
     votes: Votes = {}  # noqa: RUF012 (an empty mapping that is never changed)
+    ratings: Ratings = {}  # noqa: RUF012
 
 
 class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +142,15 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
         return self.adjusted
 
 
+class CorrectedDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Pass rates as people would judge them, and their difference, second minus first."""
+
+    first: CorrectedRate | None
+    second: CorrectedRate | None
+    interval: Interval | None
+    reason: str | None
+
+
 class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two arms, case by case and overall.
 
@@ -152,6 +170,8 @@ class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
     instances: int
     estimand: Estimand
     notes: tuple[str, ...] = ()
+    corrected: CorrectedDifference | None = None
+    """None where neither arm has labels of a random sample."""
 
     @property
     def about(self) -> str:
@@ -227,8 +247,23 @@ def compare_arms(
         instances=len(rows),
         estimand=estimand,
         notes=tuple(_notes(*whole)),
+        corrected=_corrected_by_labels(rows, first.ratings, second.ratings, estimand, level),
     )
     return _corrected([comparison])[0]
+
+
+def _corrected_by_labels(
+    rows: Rows, before: Ratings, after: Ratings, estimand: Estimand, level: float
+) -> CorrectedDifference | None:
+    first = corrected([a for a, _ in rows], before, estimand=estimand, level=level)
+    second = corrected([b for _, b in rows], after, estimand=estimand, level=level)
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        why = f"no labels of a random sample in the {'first' if first is None else 'second'}"
+        return CorrectedDifference(first=first, second=second, interval=None, reason=why)
+    gap, _ = corrected_difference(first, second, level=level)
+    return CorrectedDifference(first=first, second=second, interval=gap, reason=gap.reason)
 
 
 def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
@@ -554,9 +589,15 @@ def compare_runs(
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
     # Once for all pairs: it may scan every trial of a run.
     votes = {run.path: judge_votes(run) for run in runs}
+    rated = {run.path: ratings_of(run) for run in runs}
     compared = [
         compare_arms(
-            *map(NamedGroup, _labels(a, b, x, y), (a, b), (votes[x.path], votes[y.path])),
+            *(
+                NamedGroup(
+                    name, arm, votes[run.path], rated[run.path].get((arm.agent, arm.params), {})
+                )
+                for name, arm, run in zip(_labels(a, b, x, y), (a, b), (x, y), strict=True)
+            ),
             incomparable={} if x is y else changed_cases(x.spec, y.spec),
             pattern=cases,
             estimand=estimand,

@@ -21,21 +21,27 @@ from proctor.results._comparability import changed_cases, remarks
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import (
     AgentOutcomes,
+    Ratings,
     by_case,
     cluster_of,
+    corrected,
     estimand_line,
     outcomes_of,
     pair_agents,
+    ratings_of,
 )
 from proctor.runs.folder import place_of
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial
 from proctor.stats.gate import (
+    CorrectedDrop,
     Flakiness,
     Gate,
     GateRule,
     Verdict,
     case_flakiness,
+    corrected_drop,
+    decide_corrected,
     infrastructure_flakiness,
     judge_flakiness,
     judge_gate,
@@ -157,6 +163,8 @@ class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     broken: tuple[str, ...] = ()
     """Must-pass cases that failed."""
+    corrected: CorrectedDrop | None = None
+    """The drop of the pass rates that labels correct; None where neither run has labels."""
 
     @property
     def about(self) -> str:
@@ -282,8 +290,17 @@ def judge_runs(
         alpha=rule.alpha / (max(1, len(arms.pairs)) * looks),
         bound_alpha=rule.alpha / looks,
     )
+    rated = ratings_of(baseline), ratings_of(candidate)
     judged = tuple(
-        judge_arm(before, after, each, incomparable, must_pass) for before, after in arms.pairs
+        judge_arm(
+            old,
+            new,
+            each,
+            incomparable,
+            must_pass,
+            (rated[0].get((old.agent, old.params), {}), rated[1].get((new.agent, new.params), {})),
+        )
+        for old, new in arms.pairs
     )
     verdict, reason = "NOT COMPARABLE", "no agent is in both runs"
     if judged:
@@ -335,8 +352,12 @@ def judge_arm(
     rule: GateRule,
     incomparable: Mapping[str, str] | None = None,
     must_pass: Sequence[str] = (),
+    ratings: tuple[Ratings, Ratings] = ({}, {}),
 ) -> ArmGate:
-    """Compare one agent's cases with those of its baseline, instance by instance."""
+    """Compare one agent's cases with those of its baseline, instance by instance.
+
+    `ratings` are the judged trials of both with their labels.
+    """
     arms = (before.instances, after.instances)
     every = {each.label: each for arm in arms for each in arm}
     fractional = any(
@@ -392,6 +413,23 @@ def judge_arm(
             detectable=replace(gate.detectable, effect=None, reason=STOPPED),
             **none,
         )
+    found = None
+    if any(ratings) or rule.corrected:
+        # On the instances that the gate compares: judged in both runs, and unchanged.
+        both = {each.label for each in arms[0] if each.trials} & {
+            each.label for each in arms[1] if each.trials
+        }
+        old, new = (
+            corrected(
+                [each for each in arm if each.label in both and each.case in compared],
+                rated,
+                estimand=rule.estimand,
+            )
+            for arm, rated in zip(arms, ratings, strict=True)
+        )
+        found = corrected_drop(old, new, rule)
+        if rule.corrected and not stopped:
+            gate = decide_corrected(gate, found)
     # Last, because it overrides: one failure of a must-pass case needs no statistics.
     broken = tuple(
         case.case
@@ -402,7 +440,9 @@ def judge_arm(
     if broken:
         reason = f"must-pass cases failed: {', '.join(broken)}"
         gate = replace(gate, verdict="REGRESSION", reason=reason, advice=None)
-    return ArmGate(name=after.name, baseline_name=before.name, gate=gate, broken=broken)
+    return ArmGate(
+        name=after.name, baseline_name=before.name, gate=gate, broken=broken, corrected=found
+    )
 
 
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:

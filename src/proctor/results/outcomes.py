@@ -14,7 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -22,11 +22,14 @@ import msgspec
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
 from proctor.results.metadata import CLUSTER, as_mapping, as_text, scenario_cases
+from proctor.runs.annotations import LABELS, HumanLabel, labels_of, sampled_labels
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
 from proctor.runs.journal import CountedLine
 from proctor.runs.run import Run
 from proctor.runs.trial import UNJUDGED, CellKey, Trial, TrialStatus, arm_name
+from proctor.stats.intervals import CorrectedRate, RatedTrial, corrected_rate
 from proctor.stats.types import (
+    LEVEL,
     STOPPED,
     CaseCounts,
     DifferenceTest,
@@ -396,6 +399,105 @@ def _instance(
         unpriced_calls=sum(unpriced for _, unpriced in spent),
         seed=seed,
     )
+
+
+Ratings = Mapping[str, Sequence[RatedTrial]]
+"""The judged trials of one agent by instance: the judge's verdict, the label if there is one."""
+
+
+def ratings_of(run: Run) -> dict[tuple[str, str], Ratings]:
+    """Return the ratings of a run by agent and parameters; nothing where no trial is labelled."""
+    if not run.saved or not (run.path / LABELS).is_file():
+        return {}
+    labels, scenarios, cases = (
+        labels_of(run.path),
+        scenario_cases(run.spec),
+        case_properties(run.spec),
+    )
+    by_arm: dict[tuple[str, str], list[tuple[str, str, Trial]]] = defaultdict(list)
+    for trial, counted, _ in observe(run.trials(), run.spec):
+        if counted and trial.status.judged:
+            params = trial.cell.params
+            own = params if trial.case in scenarios else ""
+            cluster = as_text(as_mapping(cases.get(trial.case, {}).get("properties")).get(CLUSTER))
+            whose = CaseOutcome(
+                case=trial.case,
+                passes=0,
+                trials=0,
+                scores=(),
+                seed=trial.axis_seed,
+                params=own,
+                cluster=cluster,
+            )
+            arm = (trial.agent, "" if own else params)
+            by_arm[arm].append((whose.label, cluster_of(whose), trial))
+    found: dict[tuple[str, str], Ratings] = {}
+    for arm, rows in by_arm.items():
+        sample = sampled_labels([trial for *_, trial in rows], labels, run.run_id)
+        rated: dict[str, list[RatedTrial]] = defaultdict(list)
+        for instance, cluster, trial in rows:
+            rated[instance].append(RatedTrial(float(trial.passed), sample.get(trial.name), cluster))
+        found[arm] = rated
+    return found
+
+
+def corrected(
+    arm: Iterable[CaseOutcome],
+    ratings: Ratings,
+    *,
+    estimand: Estimand = "population",
+    level: float = LEVEL,
+) -> CorrectedRate | None:
+    """Return the pass rate of instances as people would judge them; None without any label.
+
+    Instances have the same weight, as in the judge's own rate.
+    """
+    instances = list(arm)
+    rated = [ratings.get(each.label, ()) for each in instances]
+    trials = [one._replace(weight=1 / len(rows)) for rows in rated for one in rows]
+    if all(one.label is None for one in trials):
+        return None
+    found = corrected_rate(trials, estimand=estimand, level=level)
+    return replace(found, rate=unless_stopped(found.rate, instances))
+
+
+class TrialAgreement(NamedTuple):
+    """How raters agree with each other and with the judge, over the trials they labelled.
+
+    `pairs` has each two raters with the trials both labelled, how often they agree, and Cohen's
+    kappa; the judge is a rater named `judge`. `alpha` is Krippendorff's, of people alone.
+    """
+
+    raters: dict[str, int]
+    pairs: tuple[tuple[str, str, int, int, float | None], ...]
+    alpha: float | None
+    doubly: int
+    """Trials with labels of two raters or more."""
+
+
+def trial_agreement(labels: Iterable[HumanLabel], judged: Mapping[str, bool]) -> TrialAgreement:
+    """Return the agreement of labels, and of each rater with the judge's verdicts by trial."""
+    from proctor.checks.judge_audit import cohen_kappa, krippendorff_alpha
+
+    given: dict[str, dict[str, str]] = {}
+    for each in labels:
+        if each.verdict != "skip":
+            given.setdefault(each.rater, {})[each.trial] = each.verdict
+    raters = {rater: len(own) for rater, own in given.items()}
+    units: dict[str, list[str]] = {}
+    for own in given.values():
+        for trial, verdict in own.items():
+            units.setdefault(trial, []).append(verdict)
+    verdicts = {trial: "pass" if passed else "fail" for trial, passed in judged.items()}
+    pairs: list[tuple[str, str, int, int, float | None]] = []
+    for (a, first), (b, second) in combinations([*given.items(), ("judge", verdicts)], 2):
+        both = [trial for trial in first if trial in second]
+        if both:
+            left, right = [first[trial] for trial in both], [second[trial] for trial in both]
+            agreed = sum(x == y for x, y in zip(left, right, strict=True))
+            pairs.append((a, b, len(both), agreed, cohen_kappa(left, right)))
+    doubly = sum(len(unit) > 1 for unit in units.values())
+    return TrialAgreement(raters, tuple(pairs), krippendorff_alpha(units.values()), doubly)
 
 
 def pick(

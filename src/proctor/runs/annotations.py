@@ -1,15 +1,18 @@
-"""Notes and tags on runs, stored with the results.
+"""Notes, tags and labels on runs, stored with the results.
 
 Guarantees: results are never changed. A note is a line of `notes.jsonl` in the run folder and stays
-there; removing a tag appends a line too, so the history of who wrote what and when is complete.
+there; removing a tag appends a line too, so the history of who wrote what and when is complete. A
+label, what a person says of a trial, is a line of `labels.jsonl`; the last one of a rater counts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,9 +21,11 @@ from proctor.files import append_line, read_lines
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import has_checksums
 from proctor.runs.provenance import who
+from proctor.runs.trial import Trial
 from proctor.trace.redact import default_redactor
 
 FILE = "notes.jsonl"
+LABELS = "labels.jsonl"
 
 MAX_TEXT = 10_000
 """Maximum characters of a note: a page or two; longer texts belong in a linked document."""
@@ -129,6 +134,119 @@ def tagged(root: Path | str, problems: list[str] | None = None) -> list[Tagged]:
 def runs_tagged(root: Path | str, name: str, problems: list[str] | None = None) -> list[Path]:
     """Return the runs with a tag, the most recently tagged last."""
     return [each.run for each in tagged(root, problems) if each.name == name]
+
+
+# -- labels ----------------------------------------------------------------------------------------
+
+SamplingRule = Literal["random", "uncertain", "disagreement", "cluster", "chosen", "sample"]
+"""Why a trial was labelled: a rule of the review queue, chosen by the rater, or `sample`: one of a
+random sample that was drawn elsewhere."""
+
+LabelVerdict = Literal["pass", "fail", "skip"]
+
+
+class HumanLabel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line: what a rater says of a trial. `skip` is a trial that the rater cannot judge."""
+
+    at: str
+    rater: str
+    trial: str
+    verdict: LabelVerdict
+    category: str = ""
+    comment: str = ""
+    rule: SamplingRule = "chosen"
+    blind: bool = False
+    """Whether the rater saw neither the judge's verdict nor other labels."""
+
+
+def label(
+    run: Path | str,
+    trial: str,
+    verdict: LabelVerdict,
+    *,
+    rater: str | None = None,
+    category: str = "",
+    comment: str = "",
+    rule: SamplingRule = "chosen",
+    blind: bool = False,
+) -> HumanLabel:
+    """Label a trial, named as in reports; another label of the same rater replaces it.
+
+    label("results/shop/2026-01-31_001", "refund/fast/0/2", "fail", comment="wrong amount")
+    """
+    folder = RunFolder.open(run)
+    rater = (who() if rater is None else rater).strip()
+    if not rater or len(rater) > 200 or len(category) > 200 or len(comment) > MAX_TEXT:
+        raise ProctorError(
+            "the label has no rater, or a text that is too long",
+            hint=f"a rater and a category have at most 200 characters, a comment {MAX_TEXT:,}",
+        )
+    redacted = default_redactor().text
+    found = HumanLabel(
+        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        rater=rater,
+        trial=_known_trial(folder, trial),
+        verdict=verdict,
+        category=redacted(category.strip()),
+        comment=redacted(comment.strip()),
+        rule=rule,
+        blind=blind,
+    )
+    append_line(folder.path / LABELS, found)
+    return found
+
+
+def labels_of(run: Path | str, problems: list[str] | None = None) -> list[HumanLabel]:
+    """Return the current labels of a run, one for each trial and rater, the oldest first."""
+    path = Path(run) / LABELS
+    current: dict[tuple[str, str], HumanLabel] = {}
+    for each in read_lines(path, HumanLabel, problems, checked=True):
+        current.pop((each.trial, each.rater), None)
+        current[each.trial, each.rater] = each
+    return list(current.values())
+
+
+Reviewed = TypeVar("Reviewed", bound=Trial)
+
+
+def in_random_order(trials: Iterable[Reviewed], run_id: str) -> list[Reviewed]:
+    """Return trials in the random order of the review queue, the same for every rater."""
+
+    def place(trial: Reviewed) -> str:
+        return hashlib.sha256(f"{run_id}\0{trial.key}".encode("utf-8", "replace")).hexdigest()
+
+    return sorted(trials, key=place)
+
+
+def sampled_labels(
+    trials: Iterable[Trial], labels: Iterable[HumanLabel], run_id: str
+) -> dict[str, float]:
+    """Return the mean label of each trial of the random sample, by trial name.
+
+    The sample is what the random queue has passed: every labelled trial up to its last one, also
+    those that another rule brought up before. Labels beyond say nothing about the others: a trial
+    that looks odd is no random one. Labels with the rule `sample` count wherever they are.
+    """
+    given: dict[str, list[HumanLabel]] = {}
+    for each in labels:
+        if each.verdict != "skip":
+            given.setdefault(each.trial, []).append(each)
+    if not given:
+        return {}
+    names = [trial.name for trial in in_random_order(trials, run_id)]
+    reached = max(
+        (
+            at
+            for at, name in enumerate(names)
+            if any(e.rule == "random" for e in given.get(name, ()))
+        ),
+        default=-1,
+    )
+    return {
+        name: sum(each.verdict == "pass" for each in given[name]) / len(given[name])
+        for at, name in enumerate(names)
+        if name in given and (at <= reached or any(e.rule == "sample" for e in given[name]))
+    }
 
 
 def _known_trial(folder: RunFolder, given: str) -> str:

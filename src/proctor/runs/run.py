@@ -12,7 +12,7 @@ import msgspec
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
 from proctor.files import read_bounded
 from proctor.formatting import money, percent, plural
-from proctor.runs.annotations import notes_of
+from proctor.runs.annotations import labels_of, notes_of
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder, check_files, check_traces
 from proctor.runs.journal import UNREADABLE, Damage, JournalIndex, has_checksums
@@ -441,7 +441,9 @@ def verify(path: Path) -> tuple[list[Damage], bool]:
     if files.checksums is not None and folder.journal_path.exists():
         index.reader.expect(files.checksums.lines)
     notes_of(path, notes)
+    labels: list[str] = []
+    labels_of(path, labels)
     found = [*index.reader.problems, *files.damage, *check_traces(folder, index.trials())]
-    return [*found, *(Damage(str(path / "notes.jsonl"), line) for line in notes)], has_checksums(
-        path
-    )
+    found += [Damage(str(path / "notes.jsonl"), line) for line in notes]
+    found += [Damage(str(path / "labels.jsonl"), line) for line in labels]
+    return found, has_checksums(path)

@@ -27,6 +27,7 @@ from proctor.stats.compare import (
     on_suite,
     scores_on_suite,
 )
+from proctor.stats.intervals import CorrectedRate, corrected_difference
 from proctor.stats.power import (
     SampleSize,
     detectable_between,
@@ -162,6 +163,8 @@ class GateRule:
     estimand: Estimand = "suite"
     bound_alpha: float | None = None
     """The error rate of the bound on the drop; by default alpha."""
+    corrected: bool = False
+    """Whether pass rates corrected by labels decide, instead of the judge's own."""
 
     @property
     def bound_level(self) -> float:
@@ -475,6 +478,43 @@ def _verdict(
         "INCONCLUSIVE",
         f"{of}the drop seen is {in_points(drop)}, but one of {most} cannot be ruled out",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedDrop:
+    """Pass rates of both arms as people would judge them, and the drop between them."""
+
+    baseline: CorrectedRate | None
+    candidate: CorrectedRate | None
+    drop: float | None
+    drop_at_most: float | None
+    p_value: float | None
+    reason: str | None = None
+
+
+def corrected_drop(
+    baseline: CorrectedRate | None, candidate: CorrectedRate | None, rule: GateRule
+) -> CorrectedDrop:
+    """Return the drop of corrected rates, with its one-sided bound and p-value."""
+    if baseline is None or candidate is None:
+        arms = (("reference", baseline), ("candidate", candidate))
+        missing = " and ".join(name for name, rate in arms if rate is None)
+        return CorrectedDrop(baseline, candidate, None, None, None, f"no labels in the {missing}")
+    gap, p_value = corrected_difference(baseline, candidate, level=2 * rule.bound_level - 1)
+    drop = None if gap.value is None else -gap.value
+    at_most = None if gap.low is None else -gap.low
+    return CorrectedDrop(baseline, candidate, drop, at_most, p_value, gap.reason)
+
+
+def decide_corrected(gate: Gate, found: CorrectedDrop) -> Gate:
+    """Return the gate with the verdict of the corrected rates."""
+    if found.drop is None:
+        verdict, reason = "NOT COMPARABLE", f"no corrected drop: {found.reason}"
+    else:
+        verdict, reason = _verdict(
+            found.drop, found.drop_at_most, found.p_value, gate.rule, "corrected by labels: "
+        )
+    return replace(gate, verdict=verdict, reason=reason, advice=None)
 
 
 def _advice(

@@ -576,7 +576,8 @@ def corrected_rate(
     people = [(one.label or 0.0, one.weight) for one in labelled]
     alone = math.fsum(value for value, _ in people)
     agreed = [(one.label, one.judge >= 0.5) for one in labelled]
-    table = tuple(agreed.count(cell) for cell in ((1, True), (1, False), (0, True), (0, False)))
+    counts = [agreed.count(cell) for cell in ((1, True), (1, False), (0, True), (0, False))]
+    table = (counts[0], counts[1], counts[2], counts[3])
     labels_only = (
         Interval(alone / n, *wilson(alone / n, n, level), level, "wilson", estimand, n, facts[-1])
         if n
@@ -665,14 +666,13 @@ def corrected_difference(
     a, b = first.rate, second.rate
     method = "prediction-powered (PPI++), MOVER"
     facts = (level, method, a.estimand, a.n + b.n, max(a.cases, b.cases))
-    ends = [_ends_at(each, level) for each in (first, second)]
-    if a.value is None or b.value is None or ends[0] is None or ends[1] is None:
+    before, after = _ends_at(first, level), _ends_at(second, level)
+    if a.value is None or b.value is None or before is None or after is None:
         why = "; ".join(dict.fromkeys(each.reason for each in (a, b) if each.reason))
         return Interval(None, None, None, *facts, reason=why or "no interval"), None
     gap = b.value - a.value
-    (low_a, high_a), (low_b, high_b) = ends
-    low = gap - math.hypot(b.value - low_b, high_a - a.value)
-    high = gap + math.hypot(high_b - b.value, a.value - low_a)
+    low = gap - math.hypot(b.value - after.low, before.high - a.value)
+    high = gap + math.hypot(after.high - b.value, a.value - before.low)
     error = math.sqrt((first.variance or 0.0) + (second.variance or 0.0))
     return Interval(gap, low, high, *facts), normal_cdf(gap / error) if error else None
 

@@ -27,7 +27,7 @@ FORMAT = 2
 """Version of the manifest; a newer one is rejected. Without `pieces`, version 1 is written."""
 
 SPEC, JOURNAL = "_spec_.yaml", "trials.jsonl"
-ONLY_GROW = (JOURNAL, "notes.jsonl")
+ONLY_GROW = (JOURNAL, "notes.jsonl", "labels.jsonl")
 """Append-only files: an earlier state must not replace a later one."""
 
 PIECES = "_pieces_"

@@ -45,13 +45,13 @@ class MirrorOptions(NamedTuple):
 
 
 QUERIES = MirrorOptions(
-    frozenset({SPEC, "results.parquet", "facts.json", CHECKSUMS, "notes.jsonl"}),
+    frozenset({SPEC, "results.parquet", "facts.json", CHECKSUMS, "notes.jsonl", "labels.jsonl"}),
     frozenset({JOURNAL}),
 )
 """Files that a query reads."""
 
 RUNS = MirrorOptions(
-    frozenset({SPEC, "facts.json", CHECKSUMS, "notes.jsonl", HEARTBEAT}),
+    frozenset({SPEC, "facts.json", CHECKSUMS, "notes.jsonl", "labels.jsonl", HEARTBEAT}),
     frozenset({HEARTBEAT}),
     "-runs",
 )
