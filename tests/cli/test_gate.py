@@ -154,6 +154,23 @@ def test_extending_runs_the_trials_and_judges_again(work):
     assert json.loads(again.stdout)["alpha_each"] == pytest.approx(0.025)
 
 
+def test_a_population_is_not_extended_by_trials(work):
+    """R-Q2: about cases like these, more trials of these few settle nothing: none is run, and the
+    gate says what would settle it."""
+    baseline = ran(work, "steady", "old")
+    run = ran(work, "steady", "new", "--seed", 5)
+    done = proctor(
+        *("gate", run, "--against", baseline, "--inconclusive", "extend", "--results", "kept"),
+        *("--estimand", "population"),
+        cwd=work,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(journal(run)) == 14
+    assert "not extended: more trials of the same cases say little" in done.stdout
+    assert "more cases in both runs would settle it" in done.stdout
+    assert "extensions" not in Run(run).spec
+
+
 def test_extending_ends_where_it_was_fixed_to_end(work):
     """R-Q2: a gate that stays open is 2, and asking once more runs nothing."""
     baseline = ran(work, "steady", "old")

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from result_parts import trial, write_run
 
 from proctor.cli.main import run
 from proctor.errors import ProctorError
 from proctor.results import query
+from proctor.runs.trial import TrialError
 
 
 def grades(folder: Path, name: str, passes: int) -> Path:
@@ -364,3 +366,29 @@ def test_a_query_by_scenario_names_the_filter(tmp_path: Path) -> None:
     with pytest.raises(ProctorError) as refused:
         query(results=tmp_path, scenario="x")  # type: ignore[call-arg]
     assert refused.value.hint == "it is `case` here"
+
+
+def test_categories_and_times_survive_an_export(tmp_path: Path, capsys) -> None:
+    """R-D3, R-Q3: why a trial failed, and its times beside the agent's, are the same after export
+    and import; another program's `category` is a property of its cases."""
+    root = tmp_path / "results"
+    failed = {"error": TrialError("ValueError", "bad input"), "category": "agent_error"}
+    write_run(root, [trial(index=0, check_ms=7.0), trial(index=1, status="failed", **failed)])
+    for form in ("csv", "json", "jsonl", "parquet"):
+        file, back = tmp_path / f"t.{form}", tmp_path / form
+        assert run(["runs", "export", "latest", "-o", str(file), "--results", str(root)]) == 0
+        assert run(["runs", "import", str(file), "--results", str(back)]) == 0
+        sql = 'SELECT category, error_type, check_ms FROM trials ORDER BY "index"'
+        assert run(["sql", sql, "--format", "json", "--results", str(back)]) == 0
+        shown = capsys.readouterr().out
+        first, second = json.loads(shown[shown.index("{\n") :])["rows"]
+        assert (first["category"], first["check_ms"]) == (None, 7.0)
+        assert (second["category"], second["error_type"]) == ("agent_error", "ValueError")
+    other = tmp_path / "other.csv"
+    other.write_text("case,passed,category\na,1,math\nb,0,law\n")
+    back = tmp_path / "other"
+    assert run(["runs", "import", str(other), "--results", str(back)]) == 0
+    capsys.readouterr()
+    by = ["--group-by", "properties.category", "--format", "csv"]
+    assert run(["results", *by, "--results", str(back)]) == 0
+    assert capsys.readouterr().out.count("law") == 1

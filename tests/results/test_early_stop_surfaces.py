@@ -10,7 +10,9 @@ from commands import proctor
 from result_parts import trial, write_run
 
 from proctor.results import query
-from proctor.stats.intervals import stopped_rate
+from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
+from proctor.runs.trial import TrialStatus
+from proctor.stats.intervals import case_rate, stopped_rate
 
 CASES = ("q1", "q2", "q3", "q4")
 
@@ -82,9 +84,38 @@ def test_one_cell_has_a_confidence_sequence(root: Path) -> None:
     shown = proctor("results", "--results", root, "--agent", "a", "--group-by", "case").stdout
     first = next(row for row in shown.splitlines() if row.startswith("q1"))
     assert "] CS" in first
-    # The last cell was decided by its last planned trial, which is no early stop.
-    assert "] CS" not in next(row for row in shown.splitlines() if row.startswith("q4"))
+    # The last cell has all its trials, but could have stopped: two kinds of intervals, chosen by
+    # the outcome, would both miss.
+    assert "] CS" in next(row for row in shown.splitlines() if row.startswith("q4"))
     assert "CS: confidence sequence" in shown
+    one = query(results=root, agent="b", case="q1").pass_rate()
+    sequence = stopped_rate(4, 4)
+    assert (one.low, one.high, one.method) == (sequence.low, sequence.high, sequence.method)
+    ((rules,),) = query(results=root).sql("SELECT DISTINCT stopping_rules FROM trials").rows
+    assert rules == "hard_fail"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.55, 0.7, 0.8, 0.95])
+def test_a_cell_covers_whether_it_stops_or_not(rate: float) -> None:
+    """Q1: over cells that stop by the sequential rule and cells that do not, intervals miss in at
+    most 5 %; with Wilson's for those that do not stop it is more."""
+    rng, replications, sequence, mixed = np.random.default_rng(19), 1_000, 0, 0
+    rules, plan = rules_named(["hard_fail", "sequential"]), CellPlan(20, 0.8)
+    for _ in range(replications):
+        passed = rng.random(20) < rate
+        statuses = [TrialStatus.PASSED if each else TrialStatus.FAILED for each in passed]
+        seen = [FinishedTrial(at, s, float(s == "passed")) for at, s in enumerate(statuses)]
+        stop = find_stop(seen, plan, rules)
+        n = stop.after if stop else 20
+        found = stopped_rate(int(passed[:n].sum()), n)
+        fixed = found if stop else case_rate(int(passed.sum()), 20)
+        sequence += not (found.low or 0.0) <= rate <= (found.high or 0.0)
+        mixed += not (fixed.low or 0.0) <= rate <= (fixed.high or 0.0)
+    print(f"{replications} replications at {rate}: missed {sequence}, with Wilson's {mixed}")
+    error = (0.05 * 0.95 / replications) ** 0.5
+    assert sequence / replications <= 0.05 + 3 * error
+    assert mixed >= sequence
 
 
 def test_no_comparison_and_no_places(root: Path) -> None:

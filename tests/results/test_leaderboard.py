@@ -13,7 +13,7 @@ from proctor.results.compare import NamedGroup, compare_arms
 from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
-from proctor.stats.intervals import case_rate, population_rate
+from proctor.stats.intervals import case_rate, population_rate, suite_rate
 from proctor.stats.types import STOPPED
 
 
@@ -38,10 +38,28 @@ def test_ties_by_significance_share_places():
     assert found.tied(found.rows[2]) == ()
 
 
+def test_intervals_are_of_the_estimand():
+    """R-Q1: for exactly these cases only the noise of trials counts, also in scores; places,
+    intervals and the line about them have one estimand."""
+    rows = suite([(10, 10)] * 6 + [(0, 10)] * 6)
+    found = board({"x": rows})
+    (row,) = found.rows
+    expected = suite_rate(list(rows.values()))
+    assert (row.pass_rate.low, row.pass_rate.high) == (expected.low, expected.high)
+    assert row.pass_rate.high is not None
+    assert row.pass_rate.low is not None
+    assert row.pass_rate.high - row.pass_rate.low < 0.1
+    assert row.score.low == pytest.approx(row.pass_rate.low)
+    assert (row.score.high, row.score.estimand) == (pytest.approx(row.pass_rate.high), "suite")
+    shown = render_leaderboard(found)
+    assert "estimand suite" in shown
+    assert "intervals: suite, " in shown
+
+
 def test_intervals_are_clustered_by_case():
     """R-Q1: the interval of a row is that of the cases, not of pooled trials."""
     rows = suite([(10, 10)] * 6 + [(0, 10)] * 6)
-    (row,) = board({"x": rows}).rows
+    (row,) = board({"x": rows}, estimand="population").rows
     expected = population_rate(list(rows.values()))
     assert (row.pass_rate.low, row.pass_rate.high) == (expected.low, expected.high)
     assert row.pass_rate.low is not None
@@ -49,7 +67,7 @@ def test_intervals_are_clustered_by_case():
     assert row.pass_rate.high - row.pass_rate.low > 0.4
     assert (row.trials, row.passes, row.cases) == (120, 60, 12)
     clustered = arm("x", rows, cluster="one fixture")
-    (together,) = leaderboard([Entrant("x", clustered)]).rows
+    (together,) = leaderboard([Entrant("x", clustered)], estimand="population").rows
     assert together.pass_rate.low is None
     assert "one cluster" in (together.pass_rate.reason or "")
 
@@ -108,8 +126,11 @@ def test_edges_are_null_with_a_reason():
     (one,) = board({"x": {"a": (3, 5)}}).rows
     # Of one case alone the rate is its own, as `results` tells it.
     assert one.pass_rate == case_rate(3, 5)
-    assert (one.score.reason or "").startswith("one case gives no")
-    (full,) = board({"x": suite([(5, 5), (9, 9)])}).rows
+    # Its own trials bound the score of exactly this case, and of no other.
+    assert one.score.low == pytest.approx(one.pass_rate.low)
+    (like,) = board({"x": {"a": (3, 5)}}, estimand="population").rows
+    assert (like.score.reason or "").startswith("one case gives no")
+    (full,) = board({"x": suite([(5, 5), (9, 9)])}, estimand="population").rows
     assert (full.pass_rate.value, full.pass_rate.high, full.pass_rate.n_eff) == (1.0, 1.0, 2.0)
     assert full.pass_hat_k.k == 5
     assert full.cost_usd is None

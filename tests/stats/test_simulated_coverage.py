@@ -15,6 +15,7 @@ from proctor.stats.intervals import (
     bootstrap_over_cases,
     bounded_mean,
     population_rate,
+    suite_mean,
     suite_rate,
 )
 from proctor.stats.types import Interval
@@ -87,6 +88,23 @@ def test_rates_of_a_suite(a: float, b: float, cases: int) -> None:
         return covers(suite_rate([(int(x), TRIALS) for x in passes]), float(rates.mean()))
 
     assert_at_least(coverage(f"suite, Beta({a:g}, {b:g}), {cases} cases", once), 0.92)
+
+
+@pytest.mark.parametrize(("a", "b"), DIFFICULTIES)
+@pytest.mark.parametrize("cases", SIZES)
+def test_mean_scores_of_a_suite(a: float, b: float, cases: int) -> None:
+    """Q1: the suite interval of fractional scores covers the mean of exactly these cases, whether
+    scores vary within a case as little as they do around the middle or as much as 0 and 1."""
+
+    def once(rng: np.random.Generator) -> bool:
+        level = rng.beta(a, b, cases)
+        room = np.minimum(level, 1 - level)
+        scores = level[:, None] + room[:, None] * rng.uniform(-1, 1, (cases, TRIALS))
+        ends = rng.random(cases) < 0.5
+        scores[ends] = rng.random((int(ends.sum()), TRIALS)) < level[ends, None]
+        return covers(suite_mean(scores.tolist()), float(level.mean()))
+
+    assert_at_least(coverage(f"suite scores, Beta({a:g}, {b:g}), {cases} cases", once), 0.92)
 
 
 @pytest.mark.parametrize("cases", [LEAST_CASES, 100])

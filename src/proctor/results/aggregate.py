@@ -82,6 +82,8 @@ class TrialTally(msgspec.Struct):
     unpriced_calls: int = 0
     stopped: int = 0
     """Trials of cells that stopped early: their rates depend on when."""
+    watched: int = 0
+    """Trials of runs with a stopping rule, whether or not it stopped their cells."""
 
     @property
     def known_cost_usd(self) -> float | None:
@@ -125,13 +127,15 @@ TALLY = """
     count(spent_usd),
     coalesce(sum(spent_usd), 0),
     coalesce(sum(spent_unpriced_calls), 0)::BIGINT,
-    count(early_stop)
+    count(early_stop),
+    count(stopping_rules)
 """
 """A `TrialTally` in SQL, field by field. The cost is what was spent: on every attempt, and also on
 trials that ended after an early stop."""
 
 TALLY_COLUMNS = frozenset(
-    {"counted", "status", "judged", "score", "spent_usd", "spent_unpriced_calls", "early_stop"}
+    {"counted", "status", "judged", "score", "spent_usd", "spent_unpriced_calls"}
+    | {"early_stop", "stopping_rules"}
 )
 
 
@@ -320,7 +324,14 @@ def rate_of(
     counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in instances.values()]
     stopped = any(t.stopped for t in instances.values())
     clustering = _clustering(instances, clusters)
-    found = rate_over(counts, clustering, level=level, stopped=stopped, estimand=estimand)
+    found = rate_over(
+        counts,
+        clustering,
+        level=level,
+        stopped=stopped,
+        watched=any(t.watched for t in instances.values()),
+        estimand=estimand,
+    )
     if selected_by is not None:
         return replace(without_bounds(found, by_outcome(selected_by)), value=None)
     return found
@@ -332,19 +343,21 @@ def rate_over(
     *,
     level: float = LEVEL,
     stopped: bool = False,
+    watched: bool = False,
     estimand: Estimand = "population",
 ) -> Interval:
     """Return the pass rate over instances; a single one has its own rate and Wilson interval.
 
-    After an early stop (`stopped`) a single instance has a confidence sequence and several have no
-    interval: the stopping has used up the guarantee of one at a fixed number of trials.
+    After an early stop (`stopped`) several have no interval: the stopping has used up the guarantee
+    of one at a fixed number of trials. A single instance that could have stopped (`watched`) has a
+    confidence sequence even if it did not: with Wilson for those that did not, both would miss.
     """
     # A clustered interval needs two draws: one says nothing about the variance between them.
     judged = [row for row in counts if row.trials]
     seen = {case for case, row in zip(clustering.cases, counts, strict=True) if row.trials}
     of = {"cases": len(seen), "left_out": len(set(clustering.cases)) - len(seen)}
     if len(judged) == 1 or len(counts) == 1:
-        of_cell = stopped_rate if stopped else case_rate
+        of_cell = stopped_rate if stopped or watched else case_rate
         return replace(of_cell(*(judged or counts)[0][:2], level=level), **of)
     if estimand == "suite":
         rate = suite_rate(counts, level=level)

@@ -59,6 +59,7 @@ from proctor.stats.intervals import (
     bootstrap_over_cases,
     case_rate,
     corrected_difference,
+    stopped_rate,
 )
 from proctor.stats.ranking import adjusted, benjamini_hochberg
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
@@ -291,6 +292,13 @@ def stopped_note(cases: Iterable[CaseOutcome]) -> Iterator[str]:
 # -- case by case ----------------------------------------------------------------------------------
 
 
+def _rate_of_case(case: CaseOutcome, level: float) -> Interval:
+    """Return the rate of a case, with an interval that its stopping rule leaves valid."""
+    if case.watched and not (case.stopped and case.parts):
+        return stopped_rate(case.passes, case.trials, level=level)
+    return unless_stopped(case_rate(case.passes, case.trials, level=level), (case,))
+
+
 def _cases(
     rows: Sequence[tuple[CaseOutcome, CaseOutcome]],
     flaky: Sequence[tuple[str, CaseFlakiness]],
@@ -310,8 +318,8 @@ def _cases(
         differences.append(
             CaseDifference(
                 case=a.case,
-                first=unless_stopped(case_rate(a.passes, a.trials, level=level), (a,)),
-                second=unless_stopped(case_rate(b.passes, b.trials, level=level), (b,)),
+                first=_rate_of_case(a, level),
+                second=_rate_of_case(b, level),
                 difference=interval,
                 test=test,
                 adjusted=value,
@@ -834,18 +842,19 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           list(cost_usd {order}) FILTER (counted AND cost_usd IS NOT NULL),
           list(spent_usd {order}) FILTER (spent_usd IS NOT NULL),
           coalesce(sum(spent_unpriced_calls), 0)::BIGINT,
-          any_value(early_stop)
+          any_value(early_stop), count(stopping_rules) > 0
         FROM trials GROUP BY ALL ORDER BY ALL
     """  # noqa: S608 (constants)
     columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
     columns |= {"threshold", "properties", "cost_usd", "spent_usd", "spent_unpriced_calls"}
-    rows = of.fetch(sql, columns | {"run", "axis_seed", "index", "experiment", "early_stop"})
+    columns |= {"run", "axis_seed", "index", "experiment", "early_stop", "stopping_rules"}
+    rows = of.fetch(sql, columns)
     # A case belongs to its suite: two suites may use one id for different questions.
     several = len({row[2] for row in rows}) > 1
     instances: list[tuple[CellKey, CaseOutcome]] = []
     for agent, params, experiment, case, axis_seed, *figures in rows:
         passes, trials, scores, hard, infra, cancelled, after, *more = figures
-        threshold, cluster, latencies, costs, spent, unpriced, stopped = more
+        threshold, cluster, latencies, costs, spent, unpriced, stopped, watched = more
         name = f"{experiment}/{case}" if several else case
         # SQL groups by the text of params; the same params in another order are one cell.
         outcome = CaseOutcome(
@@ -861,6 +870,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
             threshold=threshold,
             cluster=cluster,
             stopped=stopped,
+            watched=watched,
             latencies_ms=tuple(latencies or ()),
             costs_usd=tuple(costs or ()),
             spent_usd=tuple(spent or ()),

@@ -84,6 +84,9 @@ COLUMNS: dict[str, TrialColumn] = {
     "run_started": _run("TIMESTAMP", "when the run started, UTC"),
     "run_tags": _run("VARCHAR[]", "tags added with `proctor runs tag`"),
     "run_stopped": _run("VARCHAR", "why the run ended early, else NULL"),
+    "stopping_rules": _run(
+        "VARCHAR", "rules of `--early-stop` that could stop its cells; NULL without"
+    ),
     "git_commit": _run("VARCHAR", "the git commit of the suite"),
     "host": _run("VARCHAR", "the machine that ran it"),
     "case": _stored("case", "VARCHAR", "the id of the case"),
@@ -558,6 +561,7 @@ _RUN_VALUES: dict[str, Callable[[DiscoveredRun], object]] = {
     "run_started": lambda run: started_at(run.facts.created),
     "run_tags": lambda run: run.tags,
     "run_stopped": lambda run: run.facts.stopped,
+    "stopping_rules": lambda run: run.facts.stopping_rules,
     "git_commit": lambda run: run.facts.commit,
     "host": lambda run: run.facts.host,
 }

@@ -37,6 +37,7 @@ from proctor.stats.intervals import (
     bounded_mean,
     pass_at_k,
     pass_hat_k,
+    suite_mean,
 )
 from proctor.stats.ranking import PairedTest, rank_sets
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
@@ -228,7 +229,7 @@ def leaderboard(
     places = {} if ranking.reason else {place.agent: place for place in ranking.places}
     rows: list[LeaderboardRow] = []
     for entrant in entrants:
-        row = _row(entrant, metric, level, seed)
+        row = _row(entrant, metric, estimand, level, seed)
         if place := places.get(entrant.name):
             mean_value = sign * (place.mean or 0.0)
             row = msgspec.structs.replace(
@@ -294,24 +295,29 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
     yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
 
 
-def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardRow:
+def _row(
+    entrant: Entrant, metric: str, estimand: Estimand, level: float, seed: int
+) -> LeaderboardRow:
     seen = entrant.outcomes
     intervals: dict[str, Interval] = {}
     by_draw: dict[str, list[CaseOutcome]] = defaultdict(list)
     for each, draw in zip(seen.instances, seen.clustering.keys, strict=True):
         by_draw[draw].append(each)
-    scored = [
-        (value, draw, len(each.scores))
-        for each, draw in zip(seen.instances, seen.clustering.keys, strict=True)
-        if (value := each.mean_score) is not None
-    ]
-    score = bounded_mean(
-        [value for value, *_ in scored],
-        n=sum(count for *_, count in scored),
-        clusters=[draw for _, draw, _ in scored],
-        unit=seen.clustering.unit,
-        level=level,
-    )
+    if estimand == "suite":
+        score = suite_mean([each.scores for each in seen.instances], level=level)
+    else:
+        scored = [
+            (value, draw, len(each.scores))
+            for each, draw in zip(seen.instances, seen.clustering.keys, strict=True)
+            if (value := each.mean_score) is not None
+        ]
+        score = bounded_mean(
+            [value for value, *_ in scored],
+            n=sum(count for *_, count in scored),
+            clusters=[draw for _, draw, _ in scored],
+            unit=seen.clustering.unit,
+            level=level,
+        )
     of = len({case.case for case in seen.cases if case.scores})
     intervals["score"] = replace(score, cases=of, left_out=len(seen.cases) - of)
     for name in ("cost_usd", "latency_ms"):
@@ -327,7 +333,12 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         intervals["cost_usd"] = replace(without_bounds(intervals["cost_usd"], why), value=None)
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
     intervals["pass_rate"] = rate_over(
-        seen.counts, seen.clustering, level=level, stopped=seen.stopped
+        seen.counts,
+        seen.clustering,
+        level=level,
+        stopped=seen.stopped,
+        watched=seen.watched,
+        estimand=estimand,
     )
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     # The largest k that every judged instance can estimate: mixed seeds would look like luck.

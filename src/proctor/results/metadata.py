@@ -45,11 +45,14 @@ def as_text(value: Any) -> str | None:
 
 
 NAME = "facts.json"
-VERSION = 3
+VERSION = 4
 """Version of facts.json; other versions are ignored and the spec is read."""
 
 CLUSTER = "cluster"
 """Case property that names its cluster (a shared fixture, a document)."""
+
+STOPPING = "stopping_rules"
+"""Where an imported run has the rules of its source, which are not applied again."""
 
 MAX_FACTS = 64 << 20
 """Maximum size of facts.json: some 100,000 cases."""
@@ -103,6 +106,8 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     agents: dict[str, AgentFacts] = {}
     columns: tuple[str, ...] = ()
     stopped_early: tuple[StoppedRows, ...] = ()
+    stopping_rules: str | None = None
+    """Rules that could stop its cells early, whether or not they did."""
     damaged: int = 0
     """Unreadable lines of the journal, whose trials results.parquet lacks."""
     cases: msgspec.Raw = msgspec.Raw(b"[]")
@@ -130,6 +135,12 @@ def scenario_cases(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the cases of a run that are scenarios, by id."""
     experiment = as_mapping(spec.get("experiment"))
     return as_mapping(as_mapping(experiment.get("scenarios")).get("cases"))
+
+
+def stopping_rules(spec: Mapping[str, Any]) -> str | None:
+    """Return the rules that looked at every trial of a run, also before it was imported."""
+    named = as_mapping(spec.get("options")).get("early_stop") or ()
+    return ",".join(map(str, named)) or as_text(as_mapping(spec.get("imported")).get(STOPPING))
 
 
 def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
@@ -175,6 +186,7 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
             )
             for name, config in agents.items()
         },
+        stopping_rules=stopping_rules(spec),
         # `str` for values of YAML that JSON does not have, such as dates.
         cases=msgspec.Raw(msgspec.json.encode([*cases.values()], enc_hook=str)),
     )

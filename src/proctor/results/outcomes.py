@@ -21,7 +21,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
-from proctor.results.metadata import CLUSTER, as_mapping, as_text, scenario_cases
+from proctor.results.metadata import CLUSTER, as_mapping, as_text, scenario_cases, stopping_rules
 from proctor.runs.annotations import LABELS, HumanLabel, labels_of, sampled_labels
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
 from proctor.runs.journal import CountedLine
@@ -76,6 +76,8 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float | None = None
     cluster: str | None = None
     stopped: str | None = None
+    watched: bool = False
+    """Whether a rule could have stopped the cell, even if it did not."""
     latencies_ms: tuple[float, ...] = ()
     costs_usd: tuple[float, ...] = ()
     spent_usd: tuple[float, ...] = ()
@@ -135,6 +137,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
         several = any(part.label != part.case for part in parts)
         # Early stopping of any part biases the sum.
         sums["stopped"] = next((part.stopped for part in parts if part.stopped), None)
+        sums["watched"] = any(part.watched for part in parts)
         return msgspec.structs.replace(
             parts[0], **sums, seed=None, params="", asked=asked, parts=tuple(parts) * several
         )
@@ -146,7 +149,8 @@ _LISTS = ("scores", "latencies_ms", "costs_usd", "spent_usd")
 _ADDITIVE = tuple(
     name
     for name in CaseOutcome.__struct_fields__
-    if name not in ("case", "asked", "threshold", "cluster", "stopped", "seed", "params", "parts")
+    if name not in ("case", "asked", "threshold", "cluster", "stopped", "watched")
+    and name not in ("seed", "params", "parts")
 )
 
 
@@ -191,6 +195,11 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     def stopped(self) -> bool:
         """Whether a cell stopped early: then no interval or test at a fixed n is valid."""
         return any(case.stopped for case in self.cases)
+
+    @property
+    def watched(self) -> bool:
+        """Whether a rule could have stopped a cell."""
+        return any(case.watched for case in self.cases)
 
     @property
     def unpriced_calls(self) -> int:
@@ -393,6 +402,7 @@ def _instance(
         threshold=plan.threshold if plan is not None else None,
         cluster=as_text(as_mapping(written.get("properties")).get(CLUSTER)),
         stopped=seen[0].stopped if seen else None,
+        watched=stopping_rules(run.spec) is not None,
         latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
         costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),
         spent_usd=tuple(cost for cost, _ in spent if cost is not None),

@@ -52,6 +52,9 @@ class OnAgentError(StrEnum):
 NO_CHECKS = "no_checks"
 """Category of a trial of which no check judged anything."""
 
+CATEGORIES = ("agent_error", "timeout", "resource_limit", "unobserved", "unpriced", NO_CHECKS)
+"""Every category of a trial."""
+
 COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
 """Prefixes of stop reasons that still apply when the run is resumed."""
 
@@ -177,8 +180,7 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
     seed: int
     status: TrialStatus
     category: str = ""
-    """Why it failed (agent_error, timeout, resource_limit) or was not judged (unobserved,
-    unpriced, no_checks); empty for other trials."""
+    """Why it failed or was not judged, one of `CATEGORIES`; empty for other trials."""
     params: dict[str, Any] = {}
     axis_seed: int | None = None
     attempt: int = 1

@@ -59,6 +59,9 @@ _NORMAL_FROM = 20_000
 # Resampled values of one test; beyond it the permutation distribution is normal, too.
 _MAX_CELLS = 50_000_000
 
+# Up to this many, listing the arrangements of a case once is faster than shuffling it each time.
+_FEW_WAYS = 1_000
+
 
 def stratified(
     first: Sequence[tuple[int, ...]],
@@ -264,12 +267,15 @@ def within_case(
     sums = np.zeros(1) if exact else np.zeros(resamples)
     rng = np.random.default_rng(seed)
     for a, b in both:
-        if exact:
+        if exact or math.comb(len(a) + len(b), len(b)) <= _FEW_WAYS:
             # The difference of means for every assignment of the case's scores to the arms.
             total = math.fsum(a + b)
             chosen = [math.fsum(part) for part in itertools.combinations(a + b, len(b))]
-            gaps = [part / len(b) - (total - part) / len(a) for part in chosen]
-            sums = np.add.outer(sums, gaps).ravel()
+            gaps = np.array([part / len(b) - (total - part) / len(a) for part in chosen])
+            if exact:
+                sums = np.add.outer(sums, gaps).ravel()
+            else:
+                sums = sums + gaps[rng.integers(0, len(gaps), resamples)]
         else:
             pool = rng.permuted(np.tile(np.asarray(a + b), (resamples, 1)), axis=1)
             sums = sums + pool[:, : len(b)].mean(axis=1) - pool[:, len(b) :].mean(axis=1)

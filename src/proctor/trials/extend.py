@@ -110,6 +110,10 @@ def judge_extending(
     for _ in range(looks - 1 - done):
         if facts.verdict != "INCONCLUSIVE" or facts.unjudgeable:
             break
+        if facts.rule.estimand == "population":
+            # Trials cannot be bought where cases are short: those of a population are other cases.
+            notes.append("not extended: " + _more_draws(facts))
+            break
         grown = list(_grow(candidate, baseline, by, looks, carry, notes))
         if not grown:
             break
@@ -126,6 +130,16 @@ def judge_extending(
             notes.append(f"the extension was stopped: {grown[-1].stopped}")
             break
     return msgspec.structs.replace(facts, notes=tuple(dict.fromkeys((*facts.notes, *notes))))
+
+
+def _more_draws(facts: GateResult) -> str:
+    """Return why trials of the same cases do not settle a claim about a population."""
+    advice = next((arm.gate.advice for arm in facts.arms if arm.gate.advice), None)
+    text = advice.text if advice else "more cases (or seeds of a single case) would settle it."
+    return (
+        "more trials of the same cases say little about cases like these;"
+        f" {text} --estimand suite is about exactly these, and can be extended"
+    )
 
 
 def _grow(

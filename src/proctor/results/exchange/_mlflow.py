@@ -165,7 +165,9 @@ def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
-    rate = rate_over(outcomes.counts, outcomes.clustering, stopped=outcomes.stopped)
+    rate = rate_over(
+        outcomes.counts, outcomes.clustering, stopped=outcomes.stopped, watched=outcomes.watched
+    )
     means = [each.mean_score for each in outcomes.instances if each.mean_score is not None]
     metrics: dict[str, float | None] = {
         "pass_rate": rate.value,

@@ -24,7 +24,7 @@ from proctor.results.database import literal, quoted
 from proctor.results.exchange.export import unescape_formula
 from proctor.results.exchange.importing import MAX_DOCUMENT, MAX_ROWS, Imported, Record
 from proctor.results.metadata import as_glob
-from proctor.runs.trial import TrialStatus
+from proctor.runs.trial import CATEGORIES, TrialStatus
 
 # Maximum characters of a cell: a trace in a column exceeds Python's default of 131,072.
 _MAX_CELL_CHARS = 100_000_000
@@ -58,7 +58,7 @@ STATUS_WORDS = {
 }
 
 FIELDS: tuple[str, ...] = (
-    *(name for name in Record.__struct_fields__ if name not in ("where", "error_type")),
+    *(name for name in Record.__struct_fields__ if name != "where"),
     "started",
 )
 NESTED = ("params", "properties")
@@ -188,6 +188,10 @@ def _imported(
             where=f"{path}:1",
             hint="--map COLUMN=case",
         )
+    seen = {row.get("category", "") for _, row in rows}
+    if fields.get("category") == "category" and not seen <= {"", *CATEGORIES}:
+        # Other programs file cases under categories: that is no reason of a failure.
+        fields["category"] = "properties.category"
     records = [_record(row, fields, where, path) for where, row in rows]
     stopped = {record.cell for record in records if not record.counted}
     for record in records:
@@ -323,6 +327,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("score", "threshold", "duration_ms", "latency_ms", "cost_usd", "spent_usd"), _number
     ),
+    **dict.fromkeys(("queue_ms", "startup_ms", "check_ms", "judge_cost_usd"), _number),
     **dict.fromkeys(
         (
             "axis_seed",

@@ -14,7 +14,7 @@ import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
-from proctor.results.metadata import finalise
+from proctor.results.metadata import STOPPING, finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
 from proctor.runs.provenance import new_run_id, provenance
@@ -66,7 +66,9 @@ class Record(msgspec.Struct, kw_only=True):
     passed: bool | None = None
     score: float | None = None
     threshold: float | None = None
+    category: str = ""
     early_stop: str | None = None
+    stopping_rules: str | None = None
     counted: bool = True
     """Whether it ended before an early stop: our own exports have the others as well."""
     last_status: TrialStatus | None = None
@@ -86,6 +88,10 @@ class Record(msgspec.Struct, kw_only=True):
     started_ns: int = 0
     duration_ms: float | None = None
     latency_ms: float | None = None
+    queue_ms: float = 0.0
+    startup_ms: float = 0.0
+    check_ms: float = 0.0
+    judge_cost_usd: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
@@ -211,7 +217,7 @@ def _trial(record: Record, threshold: float) -> Trial:
     # An imported run is shared and stored like any other, so secrets are removed here, too.
     clean = default_redactor()
     error = None
-    if status in UNJUDGED:
+    if status in UNJUDGED or (record.category and record.error is not None):
         message = record.error or record.reason or "the source reports that it could not be judged"
         error = TrialError(record.error_type, clean.text(message), "agent")
     index = record.index or 0
@@ -220,7 +226,7 @@ def _trial(record: Record, threshold: float) -> Trial:
         "index": index,
         "seed": derive_seed(0, record.case, index) if record.seed is None else record.seed,
         "status": status,
-        "category": NO_CHECKS if status == TrialStatus.NOT_JUDGED else "",
+        "category": record.category or (NO_CHECKS if status == TrialStatus.NOT_JUDGED else ""),
         "score": score if status.judged else None,
         "answer": None if record.answer is None else clean.text(record.answer),
         "checks": _checks(record, status, score),
@@ -323,6 +329,7 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
             plan = {"case": case, "agent": agent, "trials": 0, "threshold": threshold}
             cell = cells.setdefault(CellKey(case, agent), plan)
             cell["trials"] = max(trials, cell["trials"])
+    rules = next((r.stopping_rules for r in found.records if r.stopping_rules), None)
     return {
         "run_id": new_run_id(),
         "name": found.name,
@@ -334,6 +341,7 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
             "sha256": _sha256(file),
             "at": now,
             **clean(found.about),
+            **({STOPPING: rules} if rules else {}),
         },
         "base_dir": str(Path().resolve()),
         "options": {"early_stop": []},
