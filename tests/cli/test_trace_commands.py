@@ -18,14 +18,14 @@ import zstandard
 from report_runs import make_run
 from spans import span, trace
 
-from proctor.checks.base import EVALUATION, recorded_results
+from proctor.checks.base import recorded_results
 from proctor.cli.main import cli
 from proctor.cli.trace import trace as trace_group
 from proctor.data import example_trace
 from proctor.trace import SpanKind, SpanStatus
 from proctor.trace.export import EXPORTERS, export_traces
 from proctor.trace.load import load_traces
-from proctor.trace.model import Event
+from proctor.trace.model import EVALUATION, Event
 
 SECRET = "sk-" + "aB3dE" * 9
 

@@ -33,7 +33,7 @@ from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
-from proctor.trace.model import Event, Observable
+from proctor.trace.model import EVALUATION, Event, Observable
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
@@ -279,9 +279,6 @@ class CheckResults(tuple[CheckResult, ...]):
 
 
 # -- results in traces ---------------------------------------------------------------------------
-
-EVALUATION = "gen_ai.evaluation.result"
-"""The event with which OpenTelemetry's GenAI conventions record an evaluation of a span."""
 
 _LAYER = "proctor.check.layer"
 _PASSING = frozenset(("pass", "passed", "correct", "true", "yes", "relevant"))

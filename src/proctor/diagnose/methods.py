@@ -152,12 +152,12 @@ def diagnose_offline(
     passing trials.
     """
     # Imported here: the command line reads METHODS from this module at every start.
-    from proctor.checks.base import recorded_results
     from proctor.diagnose import attribution
     from proctor.diagnose._steps import read_steps
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.quotes import scores_of
     from proctor.diagnose.rules import EVIDENCE, RULES, apply_rules, remaining_failures
+    from proctor.trace.model import EVALUATION
 
     chosen = _method(method)
     started = perf_counter()
@@ -190,11 +190,11 @@ def diagnose_offline(
         findings += apply_rules(steps, EVIDENCE)
         findings += remaining_failures(steps, findings)
         seconds["evidence"] = perf_counter() - started
-    recorded = recorded_results(trace)
-    if recorded:
+    if any(event.name == EVALUATION for span in trace.spans for event in span.events):
+        from proctor.checks.base import recorded_results
         from proctor.diagnose.evidence import check_findings
 
-        findings += check_findings(steps, recorded)
+        findings += check_findings(steps, recorded_results(trace))
         looked.append("evaluations in the trace")
     if evidence is not None:
         from proctor.diagnose.evidence import check_findings, quality_findings, recording_findings

@@ -42,8 +42,18 @@ def checks_of(case: Case) -> tuple[Check, ...]:
 
     Custom checks are imported here: `ProctorError` says which cannot be used, before a trial runs.
     """
+    declared = _written(case, case)
+    if case.turns or case.user or case.state or case.approvals:
+        from proctor.conversations.checks import UserFidelity, turn_check
+
+        for number, turn in enumerate(cast("Sequence[Turn]", case.turns), 1):
+            declared += [turn_check(number, check) for check in _written(turn, case)]
+        expected = [each and each.expect for each in (case.state, case.approvals)]
+        declared += [check for check in expected if check is not None]
+        if case.user is not None and case.user.model is not None:
+            declared.append(UserFidelity())
     settled: list[Check] = []
-    for check, check_id in zip(_checks(case), check_ids(case), strict=True):
+    for check, check_id in zip(declared, check_ids(case), strict=True):
         blocking, weight = check.blocking, check.counted
         if check_id in case.required:
             # A check that blocks also counts, even one of weight 0 such as path and cost.
@@ -53,21 +63,6 @@ def checks_of(case: Case) -> tuple[Check, ...]:
     # Sorting is stable: within each group the order is that of declaration.
     settled.sort(key=lambda c: _ORDER[c.layer] + (c.judged and c.layer is Layer.CORRECTNESS))
     return tuple(settled)
-
-
-def _checks(case: Case) -> list[Check]:
-    """Return the checks of a case as they are declared; those of a conversation come last."""
-    checks = _written(case, case)
-    if case.turns or case.user or case.state or case.approvals:
-        from proctor.conversations.checks import UserFidelity, turn_check
-
-        for number, turn in enumerate(cast("Sequence[Turn]", case.turns), 1):
-            checks += [turn_check(number, check) for check in _written(turn, case)]
-        expected = [each and each.expect for each in (case.state, case.approvals)]
-        checks += [check for check in expected if check is not None]
-        if case.user is not None and case.user.model is not None:
-            checks.append(UserFidelity())
-    return checks
 
 
 def _written(part: Case | Turn, case: Case) -> list[Check]:

@@ -35,6 +35,9 @@ _TEXT_CALL = re.compile(
 )
 """How models without an interface for tools request them: ReAct, DSPy and model templates."""
 
+EVALUATION = "gen_ai.evaluation.result"
+"""The event with which OpenTelemetry's GenAI conventions record an evaluation of a span."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
