@@ -1,6 +1,7 @@
 """Cases from data: formats, columns, templates, splits, samples, matrices, versions."""
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from commands import proctor as command
 
 import proctor
+from proctor.runs.run import Run
 from proctor.spec import SpecError, load_suite
 
 ROWS = [
@@ -169,3 +171,93 @@ def test_a_run_records_the_version_and_data_diff_shows_changes(tmp_path: Path) -
         "added    q9",
         "1 added, 1 removed, 1 changed",
     ], done.stderr
+
+
+def large(folder: Path, rows: int = 1_500) -> dict[str, Any]:
+    """Write a data set that is read lazily, and return its source."""
+    made = [
+        {"key": f"q{n}", "question": f"What is {n} + {n}?", "answer": str(2 * n),
+         "topic": "ab"[n % 2], "note": "${HOME}", "pattern": "."}
+        for n in range(rows)
+    ]  # fmt: skip
+    write(folder / "large.csv", made)
+    template = {"trials": 1, "correctness": {"exact_match": "{answer}", "regex_match": "{pattern}"}}
+    template["description"] = "see {note}"
+    return {"data": "large.csv", "columns": COLUMNS, "case": template}
+
+
+def test_a_large_data_set_is_read_when_needed(tmp_path: Path) -> None:
+    """R-N9: its cases are those of a small one; selection, resume and data diff work on them."""
+    source = large(tmp_path)
+    suite = load(tmp_path, source, agent="sums:answer", defaults={"tags": ["sums"]})
+    assert not isinstance(suite.cases, tuple)
+    few = load(tmp_path, {**source, "sample": 900, "seed": 3}, defaults={"tags": ["sums"]})
+    assert isinstance(few.cases, tuple)
+    by_id = {case.id: case for case in suite.cases}
+    assert len(by_id) == len(suite.cases) == 1_500
+    for case in few.cases:
+        same = by_id[case.id]
+        assert same == case
+        assert (same.place, same.folder) == (case.place, case.folder)
+    written = {case["id"]: case for case in suite.resolved()["cases"]}
+    for case in few.resolved()["cases"]:
+        assert written[case["id"]] == case
+    (tmp_path / "sums.py").write_text(
+        "def answer(text):\n"
+        "    if text == 'What is 1100 + 1100?':\n"
+        "        return 'wrong'\n"
+        "    return str(2 * int(text.split()[2]))\n"
+    )
+    load(tmp_path, source, agent="sums:answer")
+    done = command("run", "suite.yaml", "--max-trials", "20", "--quiet", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    (folder,) = (tmp_path / "results" / "suite").iterdir()
+    spec = yaml.safe_load((folder / "_spec_.yaml").read_text())
+    assert spec["cells"] == {
+        "cases": 1_500, "agents": ["sums:answer"], "trials": 1, "threshold": 0.8,
+    }  # fmt: skip
+    run = Run(folder)
+    assert (len(run.cells), run.unstarted, run.verdict) == (20, 1_480, "NOT RUN")
+    # The folder is enough to go on: the data may have changed since.
+    (tmp_path / "large.csv").write_text("key,question,answer,topic,note,pattern\n")
+    done = command("run", "--resume", str(folder), "--max-trials", "1200", "--quiet", cwd=tmp_path)
+    done = command("run", "--resume", str(folder), "--quiet", cwd=tmp_path)
+    run = Run(folder)
+    assert (len(run.cells), run.unstarted, run.totals.passed) == (1_500, 0, 1_499)
+    assert [cell.case for cell in run.cells if cell.verdict != "PASS"] == ["q1100"]
+    assert run.exit_code == done.returncode == 1
+    large(tmp_path)
+    assert "no change" in (
+        out := command("data", "diff", str(folder), "suite.yaml", cwd=tmp_path).stdout
+    ) or out.strip().endswith("0 added, 0 removed, 0 changed"), out
+    done = command("run", "suite.yaml", "--filter", "topic:a", "--max-trials", "1", cwd=tmp_path)
+    assert "749 not run" in done.stdout, done.stdout + done.stderr
+    # A copy of the rows is the version of the data.
+    shown = json.loads(command("data", "show", str(folder), "--json", cwd=tmp_path).stdout)
+    assert hashlib.sha256((folder / "cases.jsonl").read_bytes()).hexdigest() in str(shown)
+
+
+def test_a_bad_row_of_a_large_data_set_is_named(tmp_path: Path) -> None:
+    """R-N9 R-S1: ids and inputs at once, the rest at its trial, each with the line."""
+    source = large(tmp_path)
+    path = tmp_path / "large.csv"
+    lines = path.read_text().splitlines()
+    for number, cell, message in (
+        (1_400, "q9,What?,1,a,b,.", "the id 'q9' is that of"),
+        (1_400, "a/b,What?,1,a,b,.", "must begin with a letter"),
+        (1_400, ",,1,a,b,.", "the input is empty"),
+        (1_400, "q1399,What?", "not as many cells"),
+    ):
+        path.write_text("\n".join([*lines[:number], cell, *lines[number + 1 :]]) + "\n")
+        with pytest.raises(SpecError, match=message) as caught:
+            load(tmp_path, source)
+        assert "large.csv" in str(caught.value.where) or "not as many" in message
+    lines[1_400] = "q1399,What?,1,a,b,("
+    path.write_text("\n".join(lines) + "\n")
+    suite = load(tmp_path, source)
+    with pytest.raises(SpecError, match=r"large.csv:1401:1: '\(' is not a regular expression"):
+        suite.cases[1_399]
+    (tmp_path / "always.py").write_text("def answer(text):\n    return 'x'\n")
+    command("run", "suite.yaml", "--agent", "always:answer", "--quiet", cwd=tmp_path)
+    (error,) = Run(next((tmp_path / "results" / "suite").iterdir())).errors
+    assert (error.count, "large.csv:1401" in error.error.message) == (1, True), error

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.spec.suite import LONGEST_SLUG, problem_with_id, slug
+from proctor.runs.case_rows import LONGEST_SLUG, slug
+from proctor.spec.suite import problem_with_id
 
 ANY_INPUT = st.text() | st.dictionaries(st.text(), st.text(), min_size=1) | st.integers()
 

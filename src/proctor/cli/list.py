@@ -233,6 +233,6 @@ def _data_of(source: str) -> tuple[dict[str, Any] | None, dict[str, dict[str, An
     else:
         from proctor.api import open_run
 
-        written = open_run(source).spec["suite"]
+        written = open_run(source).folder.read_spec()["suite"]
         cases = ((str(case.get("id")), case) for case in written["cases"])
     return written.get("data"), {name: {**case, "id": name} for name, case in cases}

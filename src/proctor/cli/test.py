@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proctor.report.facts import ReportFacts
     from proctor.runs.run import Run
     from proctor.runs.trial import OnAgentError
-    from proctor.spec import Configuration, Suite
+    from proctor.spec import Case, Configuration, Suite
     from proctor.trials.prepare import RunContext
 
 RECORDED = "recorded"
@@ -173,14 +173,15 @@ def prepare_suites(
         raise ProctorError("--map says which trace belongs to which case", hint="add --traces PATH")
     if traces and agents:
         raise ProctorError("--traces judges recorded traces, --agent runs one: give one of them")
-    loaded: list[tuple[Suite, Configuration]] = []
+    loaded: list[tuple[Suite, Configuration, list[Case]]] = []
     # Every suite is read before the first one runs; a file named twice is tested once.
     for path in dict.fromkeys(map(Path, paths)):
         flags = {f"limits.{name}": value for name, value in limits.items()}
         configuration = load_configuration(path.parent, flags=flags)
         has_agent = bool(traces or agents or configuration.settings.agent)
-        loaded.append((load_suite(path, need_agent=not has_agent), configuration))
-    everything = [case for suite, _ in loaded for case in suite.cases]
+        suite = load_suite(path, need_agent=not has_agent)
+        loaded.append((suite, configuration, list(suite.cases)))
+    everything = [case for *_, cases in loaded for case in cases]
     # Over several suites, a selection needs to find something somewhere.
     selected = select_cases(everything, tags=_options.split_names(tags), filter=expression)
     chosen = {id(case) for case in selected}
@@ -189,8 +190,8 @@ def prepare_suites(
         found = [_options.run_or_files(name) for name in traces]
         replay = recorded(found, None if map_file is None else read_map(map_file, selected))
     contexts: list[RunContext] = []
-    for suite, configuration in loaded:
-        cases = [case for case in suite.cases if id(case) in chosen]
+    for suite, configuration, listed in loaded:
+        cases = [case for case in listed if id(case) in chosen]
         if not cases:
             continue
         if replay is not None:

@@ -196,6 +196,7 @@ class ReportFacts:
         self.detailed = not self.saved or all(cell.asked == 1 for cell in self.cells)
         """Whether trials are reported one by one: each cell has one, or the run is not saved."""
         self.planned = sum(cell.planned for cell in self.cells)
+        self.planned += sum(run.unstarted for run in runs)
         """Planned trials, without those that an early stop made unnecessary."""
         self.not_run = max(0, self.planned - self.totals.trials)
         """Planned trials that never started."""

@@ -37,6 +37,8 @@ from proctor.files import (
     write_atomic,
 )
 from proctor.runs import heartbeat, segments
+from proctor.runs.case_rows import NAME as ROWS_FILE
+from proctor.runs.case_rows import expanded
 from proctor.runs.journal import (
     RESTORE,
     Damage,
@@ -158,6 +160,7 @@ class RunFolder:
     results/<experiment>/<date>_<seq>/
       _spec_.yaml               the resolved spec: exactly what ran (no secrets)
       trials.jsonl              journal: one line per finished trial; the truth while running
+      cases.jsonl               the rows of a large data set: see `case_rows`
       results.parquet           the same, columnar, written when the run ends (and on resume)
       results.json              summary of every cell
       summary.csv               the same as a table
@@ -199,20 +202,20 @@ class RunFolder:
     def open(cls, path: Path | str) -> RunFolder:
         """Open an existing run folder and check its format."""
         folder = cls(Path(path))
-        folder.checked_spec()
+        folder.checked_spec(whole=False)
         return folder
 
     # -- the spec -------------------------------------------------------------------------------
 
-    def checked_spec(self) -> dict[str, Any]:
-        """Read the resolved spec of a run folder in a supported format."""
+    def checked_spec(self, *, whole: bool = True) -> dict[str, Any]:
+        """Read the resolved spec of a run folder in a supported format; see `read_spec`."""
         if not self.spec_path.is_file():
             raise RunFolderError(
                 "not a run folder: it has no _spec_.yaml",
                 where=str(self.path),
                 hint="name a folder such as results/<experiment>/<date>_<seq>",
             )
-        spec = self.read_spec()
+        spec = self.read_spec(whole=whole)
         found = spec.get("format")
         if not isinstance(found, int) or found > FORMAT:
             raise RunFolderError(
@@ -234,11 +237,11 @@ class RunFolder:
     def known_spec(self) -> dict[str, Any]:
         """Return the resolved spec as written or read through this object."""
         if self._written is None:
-            self._written = self.read_spec()
+            self._written = self.read_spec(whole=False)
         return self._written
 
-    def read_spec(self) -> dict[str, Any]:
-        """Return the resolved spec."""
+    def read_spec(self, *, whole: bool = True) -> dict[str, Any]:
+        """Return the resolved spec; unless `whole`, without the cases of a large data set."""
         try:
             content = read_bounded(self.spec_path, MAX_YAML_BYTES)
             spec = load_yaml(content)
@@ -255,6 +258,8 @@ class RunFolder:
         due = version == FORMAT or (version < FORMAT and content.startswith(_SPEC_END[:9], end))
         if due and content[end:] != _SPEC_END % zlib.crc32(content[:end]):
             raise self._unreadable_spec("it is not as it was written")
+        if whole and isinstance(found.get("cells"), dict):
+            return expanded(found, self.path)
         return found
 
     def _unreadable_spec(self, reason: str) -> RunFolderError:
@@ -376,6 +381,7 @@ class FolderState(NamedTuple):
 def write_checksums(folder: RunFolder) -> None:
     """Record the files of a run that has ended, after all of them; requires the lock."""
     files = {folder.spec_path.name: Stamp.of(folder.spec_path)}
+    files[ROWS_FILE] = Stamp.of(folder.path / ROWS_FILE)
     files |= {name: Stamp.of(folder.path / name) for name in DERIVED}
     growing = [folder.journal_path, *(path for _, path in segments.segments(folder.traces_path))]
     for path in growing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
 from proctor.files import read_bounded
 from proctor.formatting import money, percent, plural
 from proctor.runs.annotations import labels_of, notes_of
+from proctor.runs.case_rows import expanded
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder, check_files, check_traces
 from proctor.runs.journal import UNREADABLE, Damage, JournalIndex, has_checksums
@@ -153,7 +154,8 @@ class Run:
         self._folder = None if path is None else RunFolder(Path(path))
         self.saved = self._folder is not None
         """Whether the run has a folder; `proctor test` keeps none."""
-        self.spec: dict[str, Any] = self.folder.checked_spec() if spec is None else spec
+        self.spec = self.folder.checked_spec(whole=False) if spec is None else spec
+        """What ran. Of a large data set it has the cases and cells of which a trial has ended."""
         self.run_id = str(self.spec.get("run_id") or "")
         """The time-ordered id of the run."""
         self.stopped: str | None = self.spec.get("stopped")
@@ -171,6 +173,13 @@ class Run:
         """File, line and column of each case, where this process has read them."""
         self.sources: Mapping[tuple[str, int], str | None] = {}
         """The file that a trial's recorded trace was read from, by case and index."""
+        self.unstarted = 0
+        """Planned trials of a large data set in cells that are not in `cells`: none has ended."""
+        if isinstance(each := self.spec.get("cells"), dict):
+            plan = cast("dict[str, Any]", each)
+            self.spec = expanded(self.spec, self.path, {key.case for key in self._by_cell})
+            left = int(plan["cases"]) * len(plan["agents"]) - len(self.spec["cells"])
+            self.unstarted = left * int(plan["trials"])
 
     @classmethod
     def in_memory(
@@ -304,7 +313,8 @@ class Run:
     @property
     def verdict(self) -> Verdict:
         """Return the worst verdict of all cells; NOT RUN without any."""
-        return min(self.verdicts.values(), key=_WORST_FIRST.index, default=Verdict.NOT_RUN)
+        found = {*self.verdicts.values(), *([Verdict.NOT_RUN] if self.unstarted else [])}
+        return min(found, key=_WORST_FIRST.index, default=Verdict.NOT_RUN)
 
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
@@ -375,11 +385,11 @@ class Run:
         verdicts = {cell.verdict for cell in self.cells}
         if verdicts & {Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL}:
             return EXIT_FAIL
-        planned = sum(cell.planned for cell in self.cells)
+        planned = sum(cell.planned for cell in self.cells) + self.unstarted
         too_many = sum(cell.unjudged for cell in self.cells) > self.max_not_judged * planned
         missing = verdicts & {Verdict.NOT_RUN, Verdict.INCOMPLETE}
         damaged = self.problems and self.damaged
-        unjudged = too_many or missing or self.stopped or damaged
+        unjudged = too_many or missing or self.unstarted or self.stopped or damaged
         return EXIT_CANNOT_JUDGE if unjudged else EXIT_PASS
 
     def __repr__(self) -> str:
@@ -433,7 +443,7 @@ def verify(path: Path) -> tuple[list[Damage], bool]:
     """Read everything in a run folder; return what is damaged, and whether it has checksums."""
     folder = RunFolder(path)
     try:
-        folder.checked_spec()
+        folder.checked_spec(whole=False)
     except ProctorError as error:
         return [Damage(error.where or str(path), error.message, error.hint or "")], True
     files, index = check_files(path, thorough=True), JournalIndex(folder.journal_path)

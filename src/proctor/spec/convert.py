@@ -23,8 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from proctor import checks
 from proctor.checks.layers import Assertion
 from proctor.errors import ProctorError
-from proctor.spec.located import escaped
-from proctor.spec.suite import same_id, slug
+from proctor.runs.case_rows import escaped, slug
+from proctor.spec.suite import same_id
 
 SOURCES = ("promptfoo", "pydantic-evals", "inspect")
 

@@ -10,19 +10,24 @@
       matrix: {language: [en, de]}
 
 Each row makes a case: `case` is its template, in which `{column}` is replaced by the row's value; a
-text that is only `{column}` becomes the value itself, with its type. The suite that runs and is
-recorded has the finished cases; `data` in the record names the version of the rows, a hash of the
-selected rows in order, so that two runs on the same rows have the same version.
+text that is only `{column}` becomes the value itself, with its type. `data` in the record of a run
+names the version of the rows, a hash of the selected rows in order, so that two runs on the same
+rows have the same version.
+
+Rows are read once, into a temporary file, and from there when their cases are needed, so that a
+large data set takes some twenty bytes of memory for each row. A suite of up to `WHOLE` cases is
+validated and recorded as if its cases were written one by one. Of a larger one, every row is
+checked for what concerns the set (its cells, ids, an input), the first `WHOLE` rows are validated
+as cases, and the others when their trials start; the run folder has the rows.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import importlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -33,6 +38,7 @@ from pydantic import Field
 
 from proctor.errors import ProctorError, hint_among
 from proctor.files import read_bounded
+from proctor.runs.case_rows import CaseTemplate, Row, RowFile, fill
 from proctor.sanitize import json_value
 from proctor.spec.located import (
     Problems,
@@ -50,10 +56,16 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Files that hold rows."""
 
 MAX_BYTES, MAX_ROWS = 2**30, 1_000_000
-"""Limits of a data file: more is not a test suite, and is read into memory."""
+"""Limits of a data file: more is not a test suite."""
 
-_PLACEHOLDER = re.compile(r"\{(\w[\w .-]*)\}")
+WHOLE = 1_000
+"""Cases up to which a data set is validated and recorded as a whole: less than half a second."""
+
 _SPLIT = "split"
+
+CONSTANT = ("trials", "threshold", "workspace", "turns", "user", "state", "approvals", "checks")
+"""Keys that a plan or its preparation reads of every case: where rows change them, the data set is
+read as a whole, whatever its size."""
 
 
 class DataSource(Strict):
@@ -86,13 +98,6 @@ class DataVersion(Strict):
     seed: int = 0
 
 
-class Row(NamedTuple):
-    """One row and its place."""
-
-    values: dict[str, Any]
-    place: SourceLocation
-
-
 FIELDS: tuple[Literal["id", "input", "description", "difficulty", "type", "tags"], ...] = (
     "id", "input", "description", "difficulty", "type", "tags",
 )  # fmt: skip
@@ -108,85 +113,106 @@ def is_data(cases: Tree | None) -> bool:
     return isinstance(cases.value, str) and cases.value.endswith(SUFFIXES)
 
 
-def with_data(document: YamlDocument, folder: Path) -> YamlDocument:
-    """Return a suite's document with the cases of its data, and a case for each of a matrix."""
+class DataRows(NamedTuple):
+    """The rows of a large data set, what makes cases of them, and this as a run records it."""
+
+    rows: RowFile
+    template: CaseTemplate
+    written: CaseTemplate
+    """The template with references to environment variables instead of their values."""
+    tree: Tree
+    """The template with its positions, for problems."""
+
+    def case_tree(self, index: int) -> Tree:
+        """Return the case of a row with the positions of its parts."""
+        return _case_tree(self.template, self.tree, self.rows[index])
+
+
+def with_data(document: YamlDocument, folder: Path) -> tuple[YamlDocument, DataRows | None]:
+    """Return a suite's document with the cases of its data, and a case for each of a matrix.
+
+    Of a large data set the document has the first case, and the rows are returned beside it.
+    """
     tree = document.tree
     if tree is None or not isinstance(tree.value, dict):
-        return document
+        return document, None
     cases = tree.value.get("cases")
     if cases is None:
-        return document
-    value, problems = dict(tree.value), document.problems
+        return document, None
+    value, problems, data = dict(tree.value), document.problems, None
     if is_data(cases):
-        made = _from_data(cases, folder, problems)
+        made = _from_data(cases, folder, problems, tree.value.get("data"))
         if made is None:
-            return document._replace(tree=None) if problems else document
-        value["cases"], value["data"] = made
+            return (document._replace(tree=None) if problems else document), None
+        value["cases"], value["data"], data = made
     elif isinstance(cases.value, list) and any(case.child("matrix") for case in cases.value):
         found = [each for case in cases.value for each in _from_matrix(case, problems)]
         value["cases"] = replace(cases, value=found)
     else:
-        return document
-    return document._replace(tree=replace(tree, value=value))
+        return document, None
+    return document._replace(tree=replace(tree, value=value)), data
 
 
-def _from_data(cases: Tree, folder: Path, problems: Problems) -> tuple[Tree, Tree] | None:
-    """Return the cases of a data source, and its version."""
+def _from_data(
+    cases: Tree, folder: Path, problems: Problems, recorded: Tree | None
+) -> tuple[Tree, Tree, DataRows | None] | None:
+    """Return the cases of a data source, its version, and the rows where they are many."""
     if isinstance(cases.value, str):
         cases = Tree(cases.place, {"data": cases})
     source = validated(cases, DataSource, problems)
     if source is None:
         return None
-    template = cases.child("case") or Tree(cases.place, {})
+    tree = cases.child("case") or Tree(cases.place, {})
     try:
         rows = select_rows(source, folder)
     except ProctorError as error:
         problems.add(cases.place, error.message, error.hint)
         return None
-    known = {name for row in rows for name in row.values} | source.matrix.keys()
+    known = rows.columns | source.matrix.keys()
     columns = {name: name for name in FIELDS if name in known}
     columns |= {key: each for key, each in source.columns.items() if isinstance(each, str)}
+    columns.pop("properties", None)
     listed = source.columns.get("properties", [])
     properties = listed if isinstance(listed, list) else [listed]
-    used = {
-        *(each for key, each in columns.items() if key != "properties"),
-        *properties,
-        *(name for part in template.walk() if isinstance(part.value, str)
-          for name in _PLACEHOLDER.findall(part.value)),
-    }  # fmt: skip
+    template = CaseTemplate(columns, tuple(properties), plain(tree), source.matrix)
+    used = {*columns.values(), *properties, *template.placeholders()}
     for name in sorted(used - known):
         place = next(
-            (part.place for part in template.walk() if f"{{{name}}}" in str(part.value)),
+            (part.place for part in tree.walk() if f"{{{name}}}" in str(part.value)),
             cases.place,
         )
         problems.add(place, f"the data has no column {name!r}", hint_among(name, sorted(known)))
     if problems:
         return None
-    made: list[Tree] = []
-    for row in rows:
-        for values in _combinations(source.matrix):
-            every = {**row.values, **values}
-            fields = {key: every[each] for key, each in columns.items() if key != "properties"}
-            if isinstance(fields.get("tags"), str):
-                fields["tags"] = [tag for tag in re.split(r"[,;\s]+", fields["tags"]) if tag]
-            if "id" in fields:
-                fields["id"] = str(fields["id"]) + _suffix(values)
-            if properties:
-                fields["properties"] = {name: every[name] for name in properties}
-            fields = {key: value for key, value in fields.items() if value not in (None, "")}
-            # Values of rows are data: `${NAME}` in them is text.
-            own = tree_of(fields, lambda _, place=row.place: place, {}, [])
-            made.append(merged(own, replace(_filled(template, every), place=row.place)))
     version = DataVersion(
         file=source.data,
         rows=len(rows),
-        sha256=version_of(rows),
+        sha256=rows.sha256,
         split=source.split,
         sample=source.sample,
         seed=source.seed,
     )
     about = tree_of(version.model_dump(exclude_none=True), lambda _: cases.place, {}, [])
-    return replace(cases, value=made, keys={}), about
+    # The data of a run folder keeps the version of the file it was made from.
+    about = recorded or about
+    if len(rows) > WHOLE and template.same_for_all(CONSTANT):
+        written = template._replace(case=plain(tree, as_written=True))
+        data = DataRows(rows, template, written, tree)
+        first = _case_tree(template, tree, rows[0])
+        return replace(cases, value=[first], keys={}), about, data
+    made: list[Tree] = []
+    for row in rows:
+        for values in _combinations(source.matrix):
+            every = row._replace(values={**row.values, **values})
+            made.append(_case_tree(template, tree, every, _suffix(values)))
+    return replace(cases, value=made, keys={}), about, None
+
+
+def _case_tree(template: CaseTemplate, tree: Tree, row: Row, suffix: str = "") -> Tree:
+    place = SourceLocation(row.file, row.line, 1)
+    # Values of rows are data: `${NAME}` in them is text.
+    own = tree_of(template.fields(row.values, suffix), lambda _: place, {}, [])
+    return merged(own, replace(_filled(tree, row.values, place), place=place))
 
 
 def _from_matrix(case: Tree, problems: Problems) -> Iterator[Tree]:
@@ -223,56 +249,53 @@ def _suffix(values: Mapping[str, Any]) -> str:
     return f"[{'+'.join(parts)}]" if parts else ""
 
 
-def _filled(tree: Tree, values: Mapping[str, Any]) -> Tree:
-    """Return a tree with the placeholders of its texts replaced."""
+def _filled(tree: Tree, values: Mapping[str, Any], row: SourceLocation | None = None) -> Tree:
+    """Return a tree with the placeholders of its texts replaced; these have the place of the row.
+
+    What is wrong with them is wrong with the data.
+    """
     if isinstance(tree.value, dict):
-        return replace(tree, value={key: _filled(each, values) for key, each in tree.value.items()})
+        parts = {key: _filled(each, values, row) for key, each in tree.value.items()}
+        return replace(tree, value=parts)
     if isinstance(tree.value, list):
-        return replace(tree, value=[_filled(each, values) for each in tree.value])
+        return replace(tree, value=[_filled(each, values, row) for each in tree.value])
     if not isinstance(tree.value, str) or "{" not in tree.value:
         return tree
-    whole = _PLACEHOLDER.fullmatch(tree.value)
-    if whole is not None and whole[1] in values:
-        return tree_of(values[whole[1]], lambda _: tree.place, {}, [])
-    text = _PLACEHOLDER.sub(
-        lambda found: _text(values[found[1]]) if found[1] in values else found[0], tree.value
-    )
-    return replace(tree, value=text)
-
-
-def _text(value: Any) -> str:
+    value, place = fill(tree.value, values), row or tree.place
     if isinstance(value, str):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()
+        return replace(tree, value=value, place=place)
+    return tree_of(value, lambda _: place, {}, [])
 
 
 # -- rows ----------------------------------------------------------------------------------------
 
 
-def select_rows(source: DataSource, folder: Path) -> list[Row]:
+def select_rows(source: DataSource, folder: Path) -> RowFile:
     """Return the rows of a source: of its split, sampled."""
     path = folder / source.data
     files = _split_files(path, source.split) if path.is_dir() else [path]
-    rows: list[Row] = []
+    by_column = source.split is not None and not path.is_dir()
+    rows, splits = RowFile(), set[str]()
     for file in files:
-        rows += itertools.islice(read_rows(file), MAX_ROWS + 1 - len(rows))
-        if len(rows) > MAX_ROWS:
-            raise ProctorError(f"more than {MAX_ROWS:,} rows", where=str(file))
-    if source.split is not None and not path.is_dir():
-        splits = {str(row.values.get(_SPLIT)) for row in rows}
-        if not any(_SPLIT in row.values for row in rows):
+        for row in read_rows(file):
+            if by_column and (own := row.values.get(_SPLIT)) != source.split:
+                splits.add(str(own)) if _SPLIT in row.values else None
+                continue
+            if len(rows) == MAX_ROWS:
+                raise ProctorError(f"more than {MAX_ROWS:,} rows", where=str(file))
+            rows.add(row)
+    if by_column and not rows:
+        if not splits:
             raise ProctorError("the data has no column 'split'", where=str(path))
-        rows = [row for row in rows if row.values.get(_SPLIT) == source.split]
-        if not rows:
-            raise ProctorError(
-                f"no row of the split {source.split!r}", hint=hint_among(source.split, splits)
-            )
+        raise ProctorError(
+            f"no row of the split {source.split!r}", hint=hint_among(str(source.split), splits)
+        )
     if not rows:
         raise ProctorError("the data has no rows", where=str(path))
     if source.sample is not None and source.sample < len(rows):
         # In the order of the data, so that a larger sample does not reorder the cases.
         chosen = Random(source.seed).sample(range(len(rows)), source.sample)  # noqa: S311 (repeatable)
-        rows = [rows[index] for index in sorted(chosen)]
+        rows = rows.only(sorted(chosen))
     return rows
 
 
@@ -323,14 +346,14 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _table(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        for values in reader:
-            if None in values or None in values.values():
-                raise ProctorError(
-                    "the row has not as many cells as the header",
-                    where=f"{path}:{reader.line_num}",
-                )
-            yield Row(dict(values), SourceLocation(str(path), reader.line_num, 1))
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        header, name = next(reader, list[str]()), str(path)
+        for cells in reader:
+            if len(cells) == len(header):
+                yield Row(dict(zip(header, cells, strict=True)), name, reader.line_num)
+            elif cells:
+                where = f"{path}:{reader.line_num}"
+                raise ProctorError("the row has not as many cells as the header", where=where)
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -363,18 +386,10 @@ def _parquet(path: Path) -> Iterator[Row]:
 def _row(value: Any, path: Path, number: int) -> Row:
     if not isinstance(value, dict):
         raise ProctorError("a row is an object", where=f"{path}:{number}")
-    return Row(cast("dict[str, Any]", value), SourceLocation(str(path), number, 1))
+    return Row(cast("dict[str, Any]", value), str(path), number)
 
 
 # -- versions ------------------------------------------------------------------------------------
-
-
-def version_of(rows: Iterable[Row]) -> str:
-    """Return the version of rows: a hash of their content, in order."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(msgspec.json.encode(row.values, order="sorted", enc_hook=str) + b"\n")
-    return digest.hexdigest()
 
 
 class DataChange(NamedTuple):

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from proctor.agents.registry import UnknownAgentError, kind_class
 from proctor.errors import ProctorError, hint_among
 from proctor.imports import IMPORT_PATH, load_module
-from proctor.spec.datasets import is_data, with_data
+from proctor.runs.case_rows import slug
+from proctor.spec.datasets import WHOLE, DataRows, is_data, with_data
 from proctor.spec.experiment import Experiment
 from proctor.spec.located import (
     Problems,
@@ -35,11 +36,11 @@ from proctor.spec.located import (
 from proctor.spec.suite import (
     CASE_SPELLINGS,
     SUITE_SPELLINGS,
+    DataCases,
     Suite,
     first_message,
     repeated_ids,
     same_id,
-    slug,
 )
 from proctor.spec.validation import first_fault, validated
 from proctor.spec.yaml_reader import collector_paused, read
@@ -59,28 +60,73 @@ def load_suite(
 @collector_paused()
 def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> Suite:
     """Return the suite of a file already read."""
-    document = with_data(document, path.parent)
+    document, data = with_data(document, path.parent)
     suite, tree = _checked(document, need_agent=need_agent)
     suite.came_from(tree, path.parent, path)
-    return suite
+    return suite if data is None else _with_rows(suite, tree, data)
 
 
 @collector_paused()
 def restore_suite(
-    record: Any, *, folder: Path, name: str, environ: Mapping[str, str] | None = None
+    record: Any,
+    *,
+    folder: Path,
+    name: str,
+    environ: Mapping[str, str] | None = None,
+    data_folder: Path | None = None,
 ) -> Suite:
-    """Restore a suite from `Suite.resolved`, with environment variables read again.
+    """Restore a suite from its record, with environment variables read again.
 
-    `folder` is the base of its relative paths, `name` the location in problems.
+    `folder` is the base of its relative paths, `name` the location in problems, `data_folder` the
+    run folder with its rows, where the record has none of its cases.
     """
     problems = Problems()
     # A record has no lines: every problem has the same place.
     place = SourceLocation(name)
     environ = os.environ if environ is None else environ
     tree = tree_of(record, lambda _: place, environ, problems)
-    suite, tree = _checked(YamlDocument(tree, problems), need_agent=False)
+    document, data = YamlDocument(tree, problems), None
+    if data_folder is not None:
+        document, data = with_data(document, data_folder)
+    suite, tree = _checked(document, need_agent=False)
     suite.came_from(tree, folder)
-    return suite
+    return suite if data is None else _with_rows(suite, tree, data)
+
+
+def _with_rows(suite: Suite, tree: Tree, data: DataRows) -> Suite:
+    """Return the suite of a large data set; what is wrong with many rows is an error now."""
+
+    def with_case(case: Tree) -> Tree:
+        listed = tree.child("cases")
+        assert listed is not None
+        assert isinstance(tree.value, dict)
+        return replace(tree, value={**tree.value, "cases": replace(listed, value=[case])})
+
+    # What a case inherits is what becomes of an empty one.
+    base = next((prepared(with_case(Tree(tree.place, {}))).child("cases") or tree).children())
+    data = data._replace(
+        template=data.template._replace(defaults=plain(base)),
+        written=data.written._replace(defaults=plain(base, as_written=True)),
+    )
+
+    def problem(index: int) -> None:
+        case = with_case(data.case_tree(index))
+        _checked(YamlDocument(case, Problems()), need_agent=False)
+
+    cases = DataCases(data, suite.folder, problem)
+    problems = Problems()
+    for earlier, later in cases.repeated():
+        one, two = sorted((earlier, later))
+        if same_id(cases.written(one)["id"]) == same_id(cases.written(two)["id"]):
+            message = f"the id {cases.written(two)['id']!r} is that of {cases.place(one)} as well"
+            problems.add(cases.place(two), message, "give each row an id of its own")
+    for index, reason in cases.bad_ids:
+        problems.add(cases.place(index), reason)
+    if problems:
+        raise SpecError(problems)
+    for index in range(WHOLE):
+        cases[index]
+    return suite.model_copy(update={"cases": cases})
 
 
 def _checked(document: YamlDocument, *, need_agent: bool) -> tuple[Suite, Tree]:

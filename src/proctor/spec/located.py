@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from proctor.errors import ProctorError
+from proctor.runs.case_rows import escaped
 
 MOST_NOTES = 20
 """Maximum problems shown below a traceback: about as many as are fixed at a time."""
@@ -159,17 +160,6 @@ def plain(tree: Tree, *, as_written: bool = False) -> Any:
     if as_written:
         return escaped(tree.value) if tree.written is None else tree.written
     return tree.value
-
-
-def escaped(value: Any) -> Any:
-    """Escape texts, so that substituting environment variables leaves them unchanged."""
-    if isinstance(value, str):
-        return value.replace("${", "$${")
-    if isinstance(value, list):
-        return [escaped(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
-    return value
 
 
 def merged(base: Tree, over: Tree) -> Tree:

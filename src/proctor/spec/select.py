@@ -116,12 +116,23 @@ def select_cases(
     called: str = "cases",
 ) -> list[Some]:
     """Return the cases with any of `tags` (if set) that the filter selects, in order."""
+    return [cases[n] for n in select_numbers(cases, tags=tags, filter=filter, called=called)]
+
+
+def select_numbers(
+    cases: Sequence[Selectable],
+    *,
+    tags: Iterable[str] = (),
+    filter: str | Filter = "",  # noqa: A002 (the word users write)
+    called: str = "cases",
+) -> list[int]:
+    """Return the positions of the cases that `select_cases` returns."""
     wanted = {tag.strip().casefold() for tag in tags if tag.strip()}
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     _refuse_unknown(parsed, cases)
     chosen = [
-        case
-        for case in cases
+        number
+        for number, case in enumerate(cases)
         if (not wanted or any(tag.casefold() in wanted for tag in case.tags)) and parsed.holds(case)
     ]
     # A gate over no cases would pass.

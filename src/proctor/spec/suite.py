@@ -6,13 +6,14 @@ same validation. The options of each layer of checks are defined with the checks
 
 from __future__ import annotations
 
-import hashlib
-import json
+import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    ValidationError,
     WithJsonSchema,
     field_validator,
     model_serializer,
@@ -33,10 +35,11 @@ from proctor.conversations.checks import ApprovalOptions, StateOptions
 from proctor.conversations.user import SimulatedUser
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
+from proctor.runs.case_rows import NAME, RESERVED, escaped, escaped_values, merge, slug
 from proctor.runs.trial import OnAgentError
 from proctor.sandbox.options import SandboxOption, Workspace, WorkspaceOption
-from proctor.spec.datasets import DataSource, DataVersion
-from proctor.spec.located import SourceLocation, Tree, escaped, plain
+from proctor.spec.datasets import DataRows, DataSource, DataVersion
+from proctor.spec.located import MOST_NOTES, SourceLocation, Tree, plain
 from proctor.spec.validation import Fault, faults_error
 from proctor.strict import Strict
 
@@ -143,15 +146,10 @@ Judge = Annotated[JudgeConfig, short_for("model", str | JudgeConfig)]
 # equal.
 
 
-LONGEST_SLUG = 60
-"""Readable in a table, and far from the limits of paths."""
-
 LONGEST_ID = 100
 """With a suffix and a folder this stays within the 260 characters of an old Windows path."""
 
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 _ALLOWED = re.compile(r"\w[\w.@+=~()\[\]-]*")
-_DIGEST = 6
 
 
 def problem_with_id(text: str) -> str | None:
@@ -165,7 +163,7 @@ def problem_with_id(text: str) -> str | None:
             f"the id {text!r} must begin with a letter or digit and hold only letters, digits "
             f"and . _ - @ + = ~ ( ) [ ], such as {slug(text)!r}"
         )
-    if _RESERVED.fullmatch(text) or text.endswith("."):
+    if RESERVED.fullmatch(text) or text.endswith("."):
         return f"the id {text!r} cannot be the name of a file on Windows"
     return None
 
@@ -175,28 +173,6 @@ def valid_id(text: str) -> str:
     if reason := problem_with_id(text):
         raise ValueError(reason)
     return text
-
-
-def slug(value: Any) -> str:
-    """Return an id derived from a case's input: its words, and a digest when truncated."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    # Compatibility forms such as ligatures and full-width letters become ordinary letters.
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    words = "-".join(re.findall(r"[^\W_]+", plain))
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    if not words:
-        return f"case-{digest}"
-    # Windows reserves names such as `con` and `nul`.
-    if _RESERVED.fullmatch(words):
-        return f"case-{words}"
-    if len(words) <= LONGEST_SLUG:
-        return words
-    room = LONGEST_SLUG - _DIGEST - 1
-    short = words[:room]
-    # Cut between words, unless the first word alone is too long.
-    if "-" in short and words[room] != "-":
-        short = short.rpartition("-")[0]
-    return f"{short.rstrip('-')}-{digest}"
 
 
 def same_id(text: str) -> str:
@@ -481,6 +457,111 @@ else:
         ),
     ]
 
+
+class DataCases(Sequence[Case]):
+    """The cases of a large data set: each is read, filled in and validated when it is needed.
+
+    Ids are known by their hashes, twelve bytes for each case. `problem` raises what is wrong with
+    the case of a row, with its place.
+    """
+
+    def __init__(self, data: DataRows, folder: Path, problem: Callable[[int], None]) -> None:
+        self.data, self._folder, self._problem = data, folder, problem
+        self._hashes = array("q")
+        self.bad_ids: list[tuple[int, str]] = []
+        """Cases with an id that cannot be used, and the reason; of an empty one, its input is."""
+        for index, each in enumerate(self.ids()):
+            self._hashes.append(hash(same_id(each)))
+            if (reason := problem_with_id(each)) is not None and len(self.bad_ids) < MOST_NOTES:
+                empty = "the input is empty: write the agent's task"
+                self.bad_ids.append((index, reason if each else empty))
+        # By hash, to find the row of an id.
+        self._order = array("I", sorted(range(len(self)), key=self._hashes.__getitem__))
+
+    def __len__(self) -> int:
+        return len(self.data.rows)
+
+    def ids(self) -> Iterator[str]:
+        """Yield the ids, in order."""
+        id_of = self.data.written.id_of
+        for line in self.data.rows.lines():
+            yield id_of(escaped_values(line))
+
+    def written(self, index: int) -> dict[str, Any]:
+        """Return a case as a suite would have it, with references to environment variables."""
+        return self.data.written.record(escaped_values(self.data.rows.line(index)))
+
+    def place(self, index: int) -> SourceLocation:
+        """Return the row of a case."""
+        return SourceLocation(*self.data.rows.place(index), 1)
+
+    @property
+    def places(self) -> Mapping[str, tuple[str, int | None, int | None]]:
+        """The rows of cases, by id."""
+        return _Places(self)
+
+    def index_of(self, case_id: str) -> int | None:
+        """Return the row of an id."""
+        wanted = hash(same_id(case_id))
+        at = bisect_left(self._order, wanted, key=self._hashes.__getitem__)
+        for row in itertools.takewhile(lambda r: self._hashes[r] == wanted, self._order[at:]):
+            values = escaped_values(self.data.rows.line(row))
+            if self.data.written.id_of(values) == case_id:
+                return row
+        return None
+
+    def record(self) -> dict[str, Any]:
+        """Return the template as a run records it: `data` is the file of its folder."""
+        template = self.data.written
+        columns = {**template.columns, "properties": list(template.properties)}
+        return {"data": NAME, "columns": columns, "case": template.case}
+
+    def repeated(self) -> list[tuple[int, int]]:
+        """Return pairs of cases with the same id, the earlier one first."""
+        alike = itertools.pairwise(self._order)
+        return [(a, b) for a, b in alike if self._hashes[a] == self._hashes[b]]
+
+    def only(self, indices: Iterable[int]) -> DataCases:
+        """Return some of the cases."""
+        rows = self.data._replace(rows=self.data.rows.only(indices))
+        return DataCases(rows, self._folder, self._problem)
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Case]: ...
+    def __getitem__(self, index: int | slice) -> Case | Sequence[Case]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        index = range(len(self))[index]
+        record = self.data.template.record(self.data.rows[index].values)
+        # An id must not hold the value of a variable.
+        record["id"] = self.data.written.id_of(escaped_values(self.data.rows.line(index)))
+        try:
+            case = Case.model_validate(record)
+        except ValidationError:
+            self._problem(index)
+            raise
+        case.put(self.place(index), self._folder)
+        return case
+
+
+class _Places(Mapping[str, tuple[str, int | None, int | None]]):
+    def __init__(self, cases: DataCases) -> None:
+        self._cases = cases
+
+    def __getitem__(self, name: str) -> SourceLocation:
+        if (index := self._cases.index_of(name)) is None:
+            raise KeyError(name)
+        return self._cases.place(index)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._cases.ids()
+
+    def __len__(self) -> int:
+        return len(self._cases)
+
+
 # -- suites --------------------------------------------------------------------------------------
 
 
@@ -537,13 +618,13 @@ class Suite(Strict):
                 workspace = workspace.model_dump(exclude_unset=True)
             if isinstance(workspace, str):  # the short form, which cannot be merged
                 workspace = {"folder": workspace}
-            shared = _deep({"workspace": workspace}, shared)
+            shared = merge({"workspace": workspace}, shared)
         if not shared:
             return raw
         merged: list[Any] = []
         for case in cast("list[Any]", cases):
             own = case.given() if isinstance(case, Case) else spelled(case, CASE_SPELLINGS)
-            merged.append(_deep(shared, own) if isinstance(own, dict) else own)
+            merged.append(merge(shared, own) if isinstance(own, dict) else own)
         return {**raw, "cases": merged}
 
     @field_validator("defaults")
@@ -611,15 +692,24 @@ class Suite(Strict):
         parts = self._tree.walk() if self._tree is not None else ()
         return frozenset(held for part in parts for held, _ in part.secrets)
 
-    def resolved(self) -> dict[str, Any]:
+    def resolved(self, *, cases: bool = True) -> dict[str, Any]:
         """Return the suite as JSON: defaults merged, environment variables as references.
 
-        `restore_suite` reads it back.
+        `restore_suite` reads it back. Without `cases`, the rest of it.
         """
         # From the tree: its texts still hold `${NAME}` instead of the variable's value.
         if self._tree is not None:
-            return plain(self._tree, as_written=True)
-        return escaped(self.model_dump(mode="json", exclude_unset=True))
+            assert isinstance(self._tree.value, dict)
+            whole = {
+                key: plain(part, as_written=True)
+                for key, part in self._tree.value.items()
+                if cases or key != "cases"
+            }
+            if cases and isinstance(self.cases, DataCases):
+                whole["cases"] = [self.cases.written(index) for index in range(len(self.cases))]
+            return whole
+        left_out = None if cases else {"cases"}
+        return escaped(self.model_dump(mode="json", exclude_unset=True, exclude=left_out))
 
     def came_from(self, tree: Tree, folder: Path, path: Path | None = None) -> None:
         """Record the source of the suite: a file, or a record of one."""
@@ -627,16 +717,6 @@ class Suite(Strict):
         cases = tree.child("cases")
         for case, written in zip(self.cases, cases.children() if cases else (), strict=True):
             case.put(written.place, folder)
-
-
-def _deep(base: Any, over: Any) -> Any:
-    """Merge as `located.merged` does for trees: mappings key by key, the rest replaces."""
-    if not (isinstance(base, dict) and isinstance(over, dict)):
-        return over
-    result = dict(cast("dict[str, Any]", base))
-    for key, value in cast("dict[str, Any]", over).items():
-        result[key] = _deep(result[key], value) if key in result else value
-    return result
 
 
 def repeated_ids(ids: list[str]) -> list[Fault]:

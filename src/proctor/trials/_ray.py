@@ -629,7 +629,9 @@ def kit_of(context: RunContext, *, shares_files: bool) -> Kit:
         "options": context.options.record(),
         "settings": written_settings(context.configuration),
         **({} if context.design is None else {"experiment": context.design.record()}),
-        "suite": written_suite(context, {**context.written, **dict.fromkeys(objects, SENT_BESIDE)}),
+        "suite": written_suite(
+            context, {**context.written, **dict.fromkeys(objects, SENT_BESIDE)}, rows=True
+        ),
     }
     surroundings: dict[str, Any] = {}
     if shares_files:

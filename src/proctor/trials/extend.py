@@ -19,6 +19,7 @@ import msgspec
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.results.gate import GateResult, judge_runs
+from proctor.runs.case_rows import is_compact
 from proctor.runs.folder import RunFolder
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
@@ -56,11 +57,15 @@ def extend(
         seeds[cell[0]] += 1
     keys = list(context.plan.cells)
     with folder.lock():
-        spec = folder.read_spec()
-        cells = [
-            {**written, "trials": written["trials"] + by * seeds[key]}
-            for key, written in zip(keys, spec["cells"], strict=True)
-        ]
+        spec = folder.read_spec(whole=False)
+        cells: Any
+        if is_compact(spec):
+            cells = {**spec["cells"], "trials": spec["cells"]["trials"] + by}
+        else:
+            cells = [
+                {**written, "trials": written["trials"] + by * seeds[key]}
+                for key, written in zip(keys, spec["cells"], strict=True)
+            ]
         options = dict(spec["options"])
         options["more_trials"] = int(options.get("more_trials", 0)) + by
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

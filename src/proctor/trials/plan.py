@@ -35,6 +35,7 @@ from proctor.seeds import derive_seed, derive_seeds
 from proctor.spec import Case, SourceLocation, SpecError, SpecProblem
 from proctor.spec.experiment import Axis, Experiment, NumberRange
 from proctor.spec.located import plain
+from proctor.spec.suite import DataCases
 from proctor.spec.yaml_reader import read
 from proctor.trace import Trace
 from proctor.trials.options import RunOptions
@@ -166,8 +167,13 @@ class Plan(NamedTuple):
     trials: Sequence[PlannedTrial]
     cells: Mapping[CellKey, CellPlan]
 
-    def record(self) -> list[dict[str, object]]:
-        """Return the cells as the run folder records them."""
+    def record(self, *, rows: bool = False) -> list[dict[str, object]] | dict[str, object]:
+        """Return the cells as the run folder records them.
+
+        Those of a large data set are alike, and written once unless all `rows` are needed.
+        """
+        if isinstance(self.cells, DataCells) and not rows:
+            return self.cells.record()
         return [
             {
                 "case": key.case,
@@ -197,26 +203,62 @@ def breadth_first(trials: Iterable[PlannedTrial]) -> list[PlannedTrial]:
     return placed
 
 
+class DataCells(Mapping[CellKey, CellPlan]):
+    """The cells of a large data set, which all have the same plan."""
+
+    def __init__(self, cases: DataCases, agents: Sequence[str], plan: CellPlan) -> None:
+        self._cases, self._agents, self._plan = cases, agents, plan
+
+    def __getitem__(self, key: CellKey) -> CellPlan:
+        if key.params or key.agent not in self._agents or self._cases.index_of(key.case) is None:
+            raise KeyError(key)
+        return self._plan
+
+    def __iter__(self) -> Iterator[CellKey]:
+        return (CellKey(case, agent, "") for case in self._cases.ids() for agent in self._agents)
+
+    def __len__(self) -> int:
+        return len(self._cases) * len(self._agents)
+
+    def record(self) -> dict[str, object]:
+        """Return them as the run folder records them, beside its rows."""
+        plan = {"trials": self._plan.trials, "threshold": self._plan.threshold}
+        return {"cases": len(self._cases), "agents": list(self._agents), **plan}
+
+
 class PlannedTrials(Sequence[PlannedTrial]):  # noqa: PLW1641 (like a list, it has no hash)
     """The trials of a plan, generated on each iteration: a plan of a million takes no memory."""
 
     def __init__(
-        self, cases: Sequence[tuple[str, int]], agents: Sequence[str], axes: Axes, base_seed: int
+        self,
+        cases: Sequence[tuple[str, int]] | DataCases,
+        agents: Sequence[str],
+        axes: Axes,
+        base_seed: int,
+        count: int = 0,
     ) -> None:
         self._cases = cases
         """Case ids with their repeats for each seed of the experiment."""
+        self._count = count
+        """The repeats of each case of a large data set."""
         self._agents = agents
         self._params = [dict(params) for params in axes.params]
         # A suite has no seeds as an axis: its trials derive theirs from the seed of the run.
         self._seeds = [(None, base_seed)] if axes.seeds is None else [(s, s) for s in axes.seeds]
 
     def __len__(self) -> int:
-        repeats = sum(count for _, count in self._cases)
+        if isinstance(self._cases, DataCases):
+            repeats = self._count * len(self._cases)
+        else:
+            repeats = sum(count for _, count in self._cases)
         return repeats * len(self._agents) * len(self._params) * len(self._seeds)
 
     def __iter__(self) -> Iterator[PlannedTrial]:
         shared = len(self._agents) * len(self._params) > 1
-        for case, count in self._cases:
+        pairs = self._cases
+        if isinstance(pairs, DataCases):
+            pairs = zip(pairs.ids(), itertools.repeat(self._count))
+        for case, count in pairs:
             # Agents and parameters are compared on the same seeds, so these are derived once.
             # With one agent the first trial does not wait for the seed of the last.
             seeds = [(axis, derive_seeds(count, base, case)) for axis, base in self._seeds]
@@ -251,7 +293,7 @@ class PlannedTrials(Sequence[PlannedTrial]):  # noqa: PLW1641 (like a list, it h
 
 
 def plan_trials(
-    cases: Iterable[Case], agents: Iterable[str], options: RunOptions, axes: Axes | None = None
+    cases: Sequence[Case], agents: Iterable[str], options: RunOptions, axes: Axes | None = None
 ) -> Plan:
     """Plan cases × agents × parameters × seeds × repeats.
 
@@ -259,21 +301,25 @@ def plan_trials(
     and parameters are compared on the same draws.
     """
     axes = axes or Axes()
-    names, chosen = list(agents), list(cases)
+    names, chosen = list(agents), cases
+    data = cases if isinstance(cases, DataCases) and axes == Axes() else None
     if axes.seeds is not None:
         names.sort()
-        chosen.sort(key=lambda case: case.id)
+        chosen = sorted(cases, key=lambda case: case.id)
     repeats: list[tuple[str, int]] = []
-    for case in chosen:
+    for case in chosen if data is None else chosen[:1]:
         own = case.trials if "trials" in case.model_fields_set else None
         count = options.trials or own or options.default_trials or case.trials
         repeats.append((case.id, count + options.more_trials))
-    trials = PlannedTrials(repeats, names, axes, options.seed)
+    each = repeats[0][1] if repeats else 0
+    trials = PlannedTrials(repeats if data is None else data, names, axes, options.seed, each)
     if len(trials) > MAX_PLANNED:
         raise ProctorError(
             f"that would be {len(trials):,} trials, at most {MAX_PLANNED:,} are planned",
             hint="take fewer seeds, parameters or cases, or split the experiment",
         )
+    if data is not None:
+        return Plan(trials, DataCells(data, names, CellPlan(each, data[0].threshold)))
     combinations = [params_key(params) for params in axes.params]
     cells: dict[CellKey, CellPlan] = {}
     for case, (_, count) in zip(chosen, repeats, strict=True):

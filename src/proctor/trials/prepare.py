@@ -17,6 +17,7 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -48,6 +49,7 @@ from proctor.spec import (
     load_configuration,
 )
 from proctor.spec.located import plain
+from proctor.spec.suite import DataCases
 from proctor.trace.redact import Redactor, default_redactor, url_secrets
 from proctor.trials._research.rounds import Outline, Unfolding, unfolding_of
 from proctor.trials._scenario_cases import (
@@ -171,7 +173,7 @@ class RunContext:
     options: RunOptions
     configuration: Configuration
     agents: dict[str, AgentConfig]
-    cases: dict[str, PreparedCase]
+    cases: Mapping[str, PreparedCase]
     judges: dict[str, Judge] = field(default_factory=dict[str, Judge])
     prices: PriceTable | None = None
     redactor: Redactor | None = None
@@ -230,7 +232,7 @@ def prepare(
     if options.on_agent_error is None and suite.on_agent_error is not None:
         options = options.model_copy(update={"on_agent_error": suite.on_agent_error})
     options = options.within(configuration.settings.limits)
-    chosen = list(suite.cases if cases is None else cases)
+    chosen = suite.cases if cases is None else cases
     found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
     if suite.sandbox is not None:
@@ -276,7 +278,9 @@ def load_code(context: RunContext) -> None:
     """Import agents and custom checks into a context made without them, or raise."""
     for config in context.agents.values():
         config.version()
-    for prepared in context.cases.values():
+    if isinstance(context.cases, PreparedCases):
+        context.cases.code = True
+    for _, prepared in _distinct(context.cases):
         if prepared.case.checks and prepared.build is None:
             prepared.checks = checks_of(prepared.case)
 
@@ -299,7 +303,7 @@ def check_names(context: RunContext) -> None:
     if context.options.replay_from is not None:
         return  # replayed calls need neither a client library nor a key
     if DEFAULT_JUDGE not in context.judges:
-        for name, prepared in context.cases.items():
+        for name, prepared in _distinct(context.cases):
             if needs_default_judge(prepared.case):
                 raise ProctorError(f"case {name!r}: {NO_JUDGE[0]}", hint=NO_JUDGE[1])
     if context.workers is not None:
@@ -313,7 +317,7 @@ def check_names(context: RunContext) -> None:
                 f"agent {name!r}: {error.message}", where=error.where, hint=error.hint
             ) from error
     used = [(f"judge {name!r}", m) for name, judge in context.judges.items() for m in judge.models]
-    for name, prepared in context.cases.items():
+    for name, prepared in _distinct(context.cases):
         # A check may name a model of its own.
         named = [getattr(check, "model", None) for check in prepared.checks if check.judged]
         used += [(f"a judge of case {name!r}", get_model(each)) for each in named if each]
@@ -403,7 +407,9 @@ def context_for(
         redactor = Redactor(patterns, {**os.environ, **held})
     workspaces = None
     sandboxed = any(config.sandbox is not None for config in agents.values())
-    used = {case.id: case.workspace for case in cases if case.workspace is not None}
+    # Rows of a large data set do not decide whether there are workspaces.
+    placed = () if isinstance(cases, DataCases) and cases[0].workspace is None else cases
+    used = {case.id: case.workspace for case in placed if case.workspace is not None}
     if used or sandboxed:
         from proctor.sandbox.place import Workspaces
 
@@ -460,11 +466,17 @@ def _prepared_cases(
     configuration: Configuration,
     design: Design | None,
     code: bool,
-) -> dict[str, PreparedCase]:
+) -> Mapping[str, PreparedCase]:
     """Return cases with their checks and the baseline of each agent.
 
     The cases of an experiment use the folder and the baselines of the suite they came from.
     """
+    if isinstance(cases, DataCases):
+        return PreparedCases(
+            cases,
+            lambda case, code: _prepared_cases(suite, [case], agents, configuration, design, code),
+            code,
+        )
     prepared: dict[str, PreparedCase] = {}
     missing: dict[str, str] = {}
     for case in cases:
@@ -496,6 +508,49 @@ def _prepared_cases(
         if version not in used:
             raise ProctorError(why, where=suite_name(suite))
     return prepared
+
+
+class PreparedCases(Mapping[str, PreparedCase]):
+    """The cases of a large data set, each prepared when a trial needs it."""
+
+    def __init__(
+        self,
+        cases: DataCases,
+        prepare: Callable[[Case, bool], Mapping[str, PreparedCase]],
+        code: bool,
+    ) -> None:
+        self.cases, self._prepare, self.code = cases, prepare, code
+        self._recent: dict[str, PreparedCase] = {}
+        """The last ones: agents and repeats need the same case soon."""
+
+    def __getitem__(self, name: str) -> PreparedCase:
+        if (found := self._recent.get(name)) is None:
+            index = self.cases.index_of(name)
+            if index is None:
+                raise KeyError(name)
+            found = self._prepare(self.cases[index], self.code)[name]
+            if len(self._recent) >= RECENT_CASES:
+                del self._recent[next(iter(self._recent))]
+            self._recent[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return self.cases.ids()
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+
+RECENT_CASES = 256
+"""Prepared cases of a data set in memory: more than run at the same time."""
+
+
+def _distinct(cases: Mapping[str, PreparedCase]) -> Iterable[tuple[str, PreparedCase]]:
+    """Return the cases that may need different code and judges: of a large data set, one."""
+    if isinstance(cases, PreparedCases):
+        first = next(iter(cases))
+        return [(first, cases[first])]
+    return cases.items()
 
 
 def chosen_agents(
@@ -587,8 +642,8 @@ def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[
         "name": context.name,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "options": context.options.record(),
-        "suite": written_suite(context, _without_secrets(context.written, context)),
-        "cells": plan.record(),
+        "suite": written_suite(context, _without_secrets(context.written, context), rows=True),
+        "cells": plan.record(rows=True),
         "stopped": stopped,
     }
 
@@ -599,9 +654,23 @@ def written_settings(configuration: Configuration) -> dict[str, Any]:
     return {key: plain(tree, as_written=True) for key, tree in found.items() if tree is not None}
 
 
-def written_suite(context: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the suite as it ran: its selected cases, and these agents as they were written."""
-    whole = context.suite.resolved()
+def written_suite(
+    context: RunContext, agents: Mapping[str, Any], *, rows: bool = False
+) -> dict[str, Any]:
+    """Return the suite as it ran: its selected cases, and these agents as they were written.
+
+    A large data set is recorded by its template, unless its `rows` are needed: they have a file.
+    """
+    suite, ours = context.suite, context.cases
+    if isinstance(suite.cases, DataCases):
+        rest = suite.resolved(cases=False)
+        rest = {key: value for key, value in rest.items() if key not in ("agent", "agents")}
+        if isinstance(ours, PreparedCases) and context.design is None and not rows:
+            return {**rest, "agents": agents, "cases": ours.cases.record()}
+        places = [suite.cases.index_of(name) for name in ours]
+        listed = [suite.cases.written(each) for each in places if each is not None]
+        return {**rest, "agents": agents, "cases": listed}
+    whole = suite.resolved()
     cases = [
         written
         for case, written in zip(context.suite.cases, whole["cases"], strict=True)

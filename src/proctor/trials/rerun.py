@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.checks.base import CheckResult
+from proctor.runs.case_rows import NAME as ROWS_FILE
 from proctor.runs.folder import OUTPUT, RunFolder, RunFolderError
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
-from proctor.trials.prepare import AgentLike, RunContext, spec_record
+from proctor.trials.prepare import AgentLike, PreparedCases, RunContext, spec_record
 from proctor.trials.resume import restore
 from proctor.trials.session import Observer, run_session
 
@@ -69,6 +70,8 @@ def prepare_rerun(
             hint="write it to another folder: --results FOLDER",
         ) from None
     name = first.spec.get("name") or context.name
+    if isinstance(context.cases, PreparedCases):
+        context.cases.cases.data.rows.write_to(folder.path / ROWS_FILE)
     folder.write_spec({**spec_record(context), "name": name, "rerun_of": first.run_id})
     return first, context, folder
 

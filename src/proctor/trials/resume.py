@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.errors import ProctorError
+from proctor.runs.case_rows import is_compact
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import JournalIndex
 from proctor.runs.remote.upload import uploading_async
@@ -64,7 +65,7 @@ def restore(
     An agent that was made in Python and cannot be imported must be given again.
     """
     folder = RunFolder.open(path)
-    spec = folder.read_spec()
+    spec = folder.read_spec(whole=False)
     where = str(folder.spec_path)
     if "imported" in spec:
         raise ProctorError(
@@ -72,7 +73,7 @@ def restore(
             where=str(folder.path),
             hint="query, report, compare and gate work on it",
         )
-    suite, options, configuration, design = parts_of(spec, where, changes)
+    suite, options, configuration, design = parts_of(spec, where, changes, folder.path)
     given = None if agent is None else given_agents(suite, agent, configuration)
     # An agent given in Python has its own name; it replaces the recorded one.
     if given is not None and set(given) != set(suite.all_agents):
@@ -100,14 +101,21 @@ def left_of(
 
 
 def parts_of(
-    spec: Mapping[str, Any], where: str, changes: Mapping[str, Any] | None = None
+    spec: Mapping[str, Any],
+    where: str,
+    changes: Mapping[str, Any] | None = None,
+    run: Path | None = None,
 ) -> tuple[Suite, RunOptions, Configuration, Design | None]:
-    """Read the spec of a run; `changes` override its recorded options."""
+    """Read the spec of a run; `changes` override its recorded options.
+
+    `run` is its folder, where the spec is compact: the rows of its cases are there.
+    """
     try:
         base, written, options = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
     except (KeyError, TypeError) as error:
         raise ProctorError(f"the spec of the run lacks {error}", where=where) from None
-    suite = restore_suite(written, folder=base, name=where)
+    rows = run if is_compact(spec) else None
+    suite = restore_suite(written, folder=base, name=where, data_folder=rows)
     # References to environment variables in the recorded settings are resolved now.
     problems: list[SpecProblem] = []
     tree = tree_of(

@@ -105,7 +105,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     The trace is returned encoded because that is what the journal and a worker's message hold,
     and because redaction and encoding share work that must be done once.
     """
-    case, key = context.cases[planned.case], planned.key
+    key = planned.key
     # Until the checks say otherwise: whatever ends the trial early is not a verdict on the agent.
     trial = planned.trial(TrialStatus.INFRA_ERROR)
     trial.started_ns = context.clock()
@@ -115,6 +115,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     workspaces: list[TrialWorkspace] = []
     reply: AgentReply | None = None
     try:
+        case = context.cases[planned.case]  # of a large data set, it is validated now
         if case.build is not None:
             case = case.build(planned)
         reply = await _call_agent(planned, key, case, context, trial, traces, workspaces)

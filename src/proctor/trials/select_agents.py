@@ -64,7 +64,7 @@ def _named(
     own = suite.all_agents.get(name)
     if own is not None and own.kind is not None:
         config = agent_config(own.model_dump(exclude_none=True), base_dir=suite.folder)
-        record = suite.resolved()
+        record = suite.resolved(cases=False)
         chosen = ChosenAgent(config, record.get("agent") or record["agents"][name])
         if isinstance(config, EnsembleAgentConfig):
             chosen = _with_members(chosen, config, suite, configuration, (*inside, name))

@@ -16,7 +16,7 @@ import dataclasses
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +29,7 @@ from proctor.llm.cassette import Cassette
 from proctor.llm.rate_limits import rates_in_force
 from proctor.results.metadata import finalise
 from proctor.runs import audit
+from proctor.runs.case_rows import NAME as ROWS_FILE
 from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.early_stop import EarlyStop, rules_named
 from proctor.runs.folder import OUTPUT, RunFolder
@@ -42,7 +43,14 @@ from proctor.runs.trial import UNJUDGED, PlannedTrial, Trial, TrialError, TrialS
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
 from proctor.trials.plan import Plan, breadth_first
-from proctor.trials.prepare import RunContext, closing, load_early, memory_record, spec_record
+from proctor.trials.prepare import (
+    PreparedCases,
+    RunContext,
+    closing,
+    load_early,
+    memory_record,
+    spec_record,
+)
 
 if TYPE_CHECKING:
     from proctor.runs.journal import Sync
@@ -94,6 +102,8 @@ def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunF
         # Another name (--name, a smoke run) must not be stored among the runs of the experiment.
         context = dataclasses.replace(context, design=dataclasses.replace(design, output=OUTPUT))
     folder = RunFolder.create(root, name or context.name, output=context.output)
+    if isinstance(context.cases, PreparedCases):
+        context.cases.cases.data.rows.write_to(folder.path / ROWS_FILE)
     folder.write_spec(spec_record(context))
     return folder
 
@@ -185,11 +195,15 @@ async def run_session(
                         unfolding.put_on_record(folder)
                         break
                     budget = budget.next_round()
-        places = {
-            name: (place.file, place.line, place.column)
-            for name, prepared in context.cases.items()
-            if (place := prepared.case.place) is not None
-        }
+        places: Mapping[str, tuple[str, int | None, int | None]]
+        if isinstance(context.cases, PreparedCases):
+            places = context.cases.cases.places
+        else:
+            places = {
+                name: (place.file, place.line, place.column)
+                for name, prepared in context.cases.items()
+                if (place := prepared.case.place) is not None
+            }
         if folder is None:
             spec = memory_record(context, plan, session.stopped)
             order = {planned.key: number for number, planned in enumerate(plan.trials)}

@@ -18,7 +18,8 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.remote.object_store import checked, is_address
 from proctor.runs.remote.upload import folder_at
 from proctor.scenarios.template import FILE as TEMPLATE
-from proctor.spec import Case, Configuration, Suite, load_configuration, select_cases
+from proctor.spec import Case, Configuration, Suite, load_configuration
+from proctor.spec.datasets import WHOLE
 from proctor.spec.experiment import Experiment
 from proctor.spec.load import (
     SUFFIXES,
@@ -28,6 +29,8 @@ from proctor.spec.load import (
     load_experiments,
     suite_of,
 )
+from proctor.spec.select import select_numbers
+from proctor.spec.suite import DataCases
 from proctor.spec.validation import first_fault
 from proctor.spec.yaml_reader import read
 from proctor.trials._scenario_cases import ScenarioPool
@@ -160,7 +163,12 @@ def prepare_target(
         configuration = load_configuration(suite.folder)
         cases: Sequence[Case] = suite.cases
         if tags or expression:
-            cases = select_cases(suite.cases, tags=tags, filter=expression)
+            chosen = select_numbers(suite.cases, tags=tags, filter=expression)
+            # A large data set stays in its file, unless few of its cases are left.
+            if isinstance(suite.cases, DataCases) and len(chosen) > WHOLE:
+                cases = suite.cases.only(chosen)
+            else:
+                cases = [suite.cases[number] for number in chosen]
         return [
             prepare(
                 suite,
