@@ -192,7 +192,8 @@ class ChatAgentConfig(AgentConfig):
                         connections(self.mcp_servers, self.base_dir, request)
                     )
                     loaded = with_mcp_tools(loaded, opened)
-                tools, messages = ToolBox(loaded, session), [*opening(options["system"]), *messages]
+                tools = ToolBox(loaded, session, request.seed)
+                messages = [*opening(options["system"]), *messages]
                 if session is not None:
                     session.memory["chat"] = (tools, messages)
                     session.on_close(stack.pop_all().aclose)

@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ArgsKwargs
@@ -21,6 +22,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
 from proctor.llm.chat_model import ToolSpec
 from proctor.sanitize import json_bytes, json_value
+from proctor.seeds import derive_seed
 from proctor.strict import Strict
 from proctor.trace.capture import RECORDED
 
@@ -81,6 +83,8 @@ class ToolConfig(Strict):
     """Error of a mock."""
     approval: bool = False
     """Whether each call needs the approval of the case's approver (`approvals:`)."""
+    faults: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """Share of calls that fail on purpose, drawn from the seed of the trial."""
 
     @model_validator(mode="after")
     def _check_options(self) -> ToolConfig:
@@ -268,8 +272,10 @@ def _reply_or_error(reply: Any, error: str | None) -> Any:
 class ToolBox:
     """Tools of one trial, with the call count of each."""
 
-    def __init__(self, tools: Sequence[LoadedTool], session: AgentSession | None = None) -> None:
-        self._session = session
+    def __init__(
+        self, tools: Sequence[LoadedTool], session: AgentSession | None = None, seed: int = 0
+    ) -> None:
+        self._session, self._seed = session, seed
         self.specs = tuple(tool.spec for tool in tools)
         """What the model is shown."""
         owners = dict.fromkeys(tool.owner for tool in tools if tool.owner is not None)
@@ -292,6 +298,10 @@ class ToolBox:
         # Counted before the arguments are validated: a rejected call is a call too.
         earlier = self._calls.get(name, 0)
         self._calls[name] = earlier + 1
+        if tool.config.faults:
+            draw = Random(derive_seed(self._seed, "fault", name, earlier)).random()  # noqa: S311
+            if draw < tool.config.faults:
+                raise ToolError("service unavailable")
         return await tool.call(tool.accept(arguments), earlier, self._session)
 
 
