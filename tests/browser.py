@@ -73,6 +73,19 @@ def opened(
         context.close()
 
 
+def violations(page: Any) -> list[str]:
+    """The rules of axe-core that a page breaks, each with the first element that does."""
+    axe = pytest.importorskip("axe_playwright_python.base", reason="axe-core is not installed")
+    script = Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+    # Not as a script element: the content security policy of our pages forbids foreign ones.
+    page.evaluate(script)
+    found = page.evaluate("axe.run().then((seen) => seen.violations)")
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0].get('failureSummary')}"
+        for each in found
+    ]
+
+
 def _note(seen: Seen, said: Any) -> None:
     if said.type in ("error", "warning"):
         seen.problems.append(f"{said.type}: {said.text}")

@@ -40,6 +40,7 @@ def make_run(
     steps: int = 3,
     costs: bool = True,
     case_id: Callable[[int], str] = lambda at: f"case-{at:03d}",
+    workspace: dict[str, Any] | None = None,
 ) -> Path:
     """A finished run. `change` may alter each trial before it is kept."""
     run = RunFolder(folder)
@@ -61,6 +62,8 @@ def make_run(
                 if change is not None:
                     change(trial, rng)
                 trace = _trace(trial, steps, rng)
+                if workspace is not None:
+                    trace.metadata["workspace"] = workspace
                 trial.trace_id = trace.trace_id
                 trial.trace = segments.append(json_bytes(trace))
                 journal.append(trial)

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from report_runs import make_run
 
 from proctor.errors import ProctorError
 from proctor.report import charts
 from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial
 
 pytest.importorskip("vl_convert", reason="the extra charts is not installed")
 
@@ -26,7 +29,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> ReportFacts:
 def test_every_chart_becomes_a_file(
     facts: ReportFacts, tmp_path: Path, form: charts.Format, begins: bytes
 ) -> None:
-    """R-Q4: heatmap, bars, score versus difficulty, histogram, cost and timeline, offline."""
+    """R-Q4: heatmaps of pass rate and score, bars of agents and of cases, score versus
+    difficulty, histogram, cost and timeline, offline.
+    """
     written = charts.write_charts(facts, tmp_path / "charts", form)
     assert [path.stem for path in written] == list(charts.CHARTS)
     for path in written:
@@ -94,3 +99,63 @@ def test_long_names_stand_at_a_slant_and_are_cut(tmp_path: Path) -> None:
     slanted, limit, (wide, _) = drawn("a-name-that-goes-on-and-on-and-on-for-ever-and-ever", "b")
     assert (slanted, limit) == (40, 120)
     assert wide == width
+
+
+@given(st.lists(st.text("ab/-", min_size=1, max_size=40), unique=True, max_size=12))
+def test_no_two_labels_are_the_same(names: list[str]) -> None:
+    """R-Q4: ids that are cut stay distinct, whatever they have in common."""
+    labels = charts.short_labels(names, 9)
+    shown = [labels.get(name, name) for name in names]
+    assert len(set(shown)) == len(names)
+    assert all(len(label) <= 9 + len(" (12)") for label in shown)
+    assert set(labels) == {name for name in names if len(name) > 9}
+
+
+def test_bars_of_cases_and_levels_have_the_intervals_of_the_results(facts: ReportFacts) -> None:
+    """R-Q4: Wilson's interval of each case; the interval over cases of each difficulty."""
+    from proctor.stats.intervals import bounded_mean, wilson
+
+    tables = {name: table.records() for name, table in charts.datasets(facts).items()}
+    for cell in tables["cells"]:
+        low, high = wilson(cell["rate"], cell["judged"])
+        assert (cell["low"], cell["high"]) == pytest.approx((low, high))
+    assert [level["level"] for level in tables["levels"]][:3] == ["easy", "medium", "hard"]
+    for level in tables["levels"]:
+        own = [
+            c for c in tables["cells"] if (c["level"], c["arm"]) == (level["level"], level["arm"])
+        ]
+        assert level["cases"] == len(own)
+        if len(own) > 1:
+            scores, trials = [cell["score"] for cell in own], sum(cell["judged"] for cell in own)
+            expected = bounded_mean(scores, n=trials)
+            found = (level["score"], level["low"], level["high"])
+            assert found == pytest.approx((expected.value, expected.low, expected.high))
+        else:
+            assert level["low"] is None
+
+
+def test_the_frontier_of_cost_and_quality(tmp_path: Path) -> None:
+    """R-Q4: an agent that is dearer and worse than another is below; a lower bound never wins."""
+
+    def priced(trial: Trial, _rng: object) -> None:
+        trial.cost_usd = {"cheap": 0.01, "good": 0.05, "waste": 0.06, "unknown": 0.001}[trial.agent]
+        trial.unpriced_calls = int(trial.agent == "unknown")
+
+    run = make_run(
+        tmp_path / "made" / "2026-05-28_001",
+        agents=("cheap", "good", "waste", "unknown"),
+        cases=12,
+        pass_rates=(0.5, 1.2, 0.7, 1.2),
+        change=priced,
+    )
+    facts = ReportFacts(Run(run))
+    assert facts.frontier == {"cheap": None, "good": None, "waste": "good"}
+    rows = {row["arm"]: row for row in charts.datasets(facts)["arms"].records()}
+    assert {name: row["frontier"] for name, row in rows.items()} == {
+        "cheap": True,
+        "good": True,
+        "waste": False,
+        "unknown": None,
+    }
+    assert rows["good"]["cost"] == pytest.approx(0.05)
+    assert rows["unknown"]["price"].startswith("≥")

@@ -92,7 +92,8 @@ def test_without_the_charts_extra_tables_say_it_all(running: Any, plain_file: Pa
         for name in ("heatmap", "difficulty", "histogram", "cost", "timeline"):
             assert page.locator(f".figure[data-chart={name}] table").is_visible(), name
         heat = page.locator("table.heat tbody tr").first
-        assert re.fullmatch(r"\d/\d( hard fail)?", heat.locator("td").first.inner_text())
+        shown = heat.locator("td").first.inner_text()
+        assert re.fullmatch(r"\d/\d · \d\.\d\d( hard fail)?", shown)
 
 
 def hostile_run(folder: Path) -> Path:
@@ -374,7 +375,7 @@ def test_odd_runs_have_a_report_too(running: Any, tmp_path: Path, odd: str) -> N
             assert set(rates) == {"–"}
         if odd == "one of everything":
             # One trial of one case says this much of that case, and no more.
-            between = page.locator("#leaderboard tbody td:nth-child(4)").inner_text()
+            between = page.locator("#leaderboard tbody td:nth-child(3) small").inner_text()
             assert between == "[20.7 %, 100 %]"
         assert "NaN" not in page.locator("body").inner_text()
         assert "undefined" not in page.locator("body").inner_text()

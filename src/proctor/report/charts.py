@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -29,6 +30,12 @@ INSTALL = 'pip install "proctor[charts]"'
 
 HEATMAP_CASES = 40
 """Cases drawn in the heatmap, the worst first: as many as fit a screen."""
+
+NAME_LETTERS = 36
+"""Letters of a case in a chart; a longer id is cut where it says least."""
+
+NARROW_LETTERS = 16
+"""The same on a phone."""
 
 LEVEL_LETTERS = 48
 """Letters that fit side by side above the heatmap; longer agent names are slanted."""
@@ -98,20 +105,27 @@ def need() -> None:
 
 
 def datasets(facts: ReportFacts) -> dict[str, Dataset]:
-    """Return the tables behind the charts: agents, cells and trials."""
+    """Return the tables behind the charts: agents, cells, difficulties and trials."""
     arms = [
         (
             visible(row.name),
             row.pass_rate.value,
             row.pass_rate.low,
             row.pass_rate.high,
-            row.cost_usd,
-            at_least(row.cost_usd, row.unpriced_calls),
+            cost,
+            at_least(cost, row.unpriced_calls),
+            # True on the frontier, false below it, None where the cost is only a lower bound.
+            facts.frontier[row.name] is None if row.name in facts.frontier else None,
         )
         for row in facts.board.rows
+        for tried in [row.trials + row.infra]
+        for cost in [row.cost_usd / tried if row.cost_usd is not None and tried else None]
     ]
     # The rank of a case by ascending pass rate: the heatmap draws the first ones.
     worst = {case: rank for rank, case in enumerate(facts.worst_cases())}
+    # Intervals only of what is drawn: a suite may have thousands of cases.
+    drawn = facts.figures_by({case: case for case, rank in worst.items() if rank < HEATMAP_CASES})
+    rates = {(each.name, each.arm): each.pass_rate for each in drawn}
     cells = [
         (
             visible(cell.case),
@@ -119,18 +133,38 @@ def datasets(facts: ReportFacts) -> dict[str, Dataset]:
             cell.passed,
             cell.judged,
             cell.pass_rate,
+            None if rate is None else rate.low,
+            None if rate is None else rate.high,
             cell.score_mean,
             cell.verdict.value,
             facts.cases[cell.case].difficulty if cell.case in facts.cases else None,
             worst[cell.case],
         )
         for cell in facts.cells
+        for rate in [rates.get((cell.case, cell.cell.arm))]
+    ]
+    levels = [
+        (
+            visible(each.name),
+            visible(each.arm),
+            each.cases,
+            each.score.value,
+            each.score.low,
+            each.score.high,
+            each.pass_rate.value,
+        )
+        for each in facts.by_level
     ]
     return {
-        "arms": Dataset(("arm", "rate", "low", "high", "cost", "price"), arms),
+        "arms": Dataset(("arm", "rate", "low", "high", "cost", "price", "frontier"), arms),
         "cells": Dataset(
-            ("case", "arm", "passed", "judged", "rate", "score", "verdict", "level", "worst"), cells
+            (
+                *("case", "arm", "passed", "judged", "rate", "low", "high"),
+                *("score", "verdict", "level", "worst"),
+            ),
+            cells,
         ),
+        "levels": Dataset(("level", "arm", "cases", "score", "low", "high", "rate"), levels),
         "trials": Dataset(TrialRow._fields, shown_rows(facts.rows)),
     }
 
@@ -143,10 +177,41 @@ def shown_rows(rows: Sequence[TrialRow]) -> list[TrialRow]:
     ]
 
 
+def short_labels(names: Sequence[str], most: int) -> dict[str, str]:
+    """Return a label of about `most` letters for each longer name; no two labels are the same.
+
+    Names are cut in the middle. Those that would look the same lose what they begin with instead,
+    up to the letters in which they differ.
+    """
+    long = [name for name in names if len(name) > most]
+    taken = {name for name in names if len(name) <= most}
+    tail = most * 2 // 3
+    labels = {name: f"{name[: most - tail - 1]}…{name[-tail:]}" for name in long}
+    groups: dict[str, list[str]] = {}
+    for name, label in labels.items():
+        groups.setdefault(label, []).append(name)
+    for alike in groups.values():
+        columns = takewhile(lambda letters: len(set(letters)) == 1, zip(*alike, strict=False))
+        shared = sum(1 for _ in columns)
+        for name in alike if len(alike) > 1 else ():
+            rest = name[max(0, shared - most // 4) :]
+            labels[name] = f"…{rest}" if len(rest) < most else f"…{rest[: most - 2]}…"
+    distinct: dict[str, str] = {}
+    for name, label in labels.items():
+        # Several may still differ only further on, or look like a short name.
+        tries = (label if number == 1 else f"{label} ({number})" for number in count(1))
+        distinct[name] = next(each for each in tries if each not in taken)
+        taken.add(distinct[name])
+    return distinct
+
+
 # -- the charts --------------------------------------------------------------------------------
 
 
-CHARTS = ("leaderboard", "heatmap", "difficulty", "histogram", "cost", "timeline")
+CHARTS = (
+    *("leaderboard", "heatmap", "scores", "bars"),
+    *("difficulty", "histogram", "cost", "timeline"),
+)
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
@@ -160,6 +225,8 @@ def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
         # A chart without a bar would only show its axes.
         "leaderboard": any(rate is not None for rate in rates),
         "heatmap": True,
+        "scores": any(cell.score_mean is not None for cell in facts.cells),
+        "bars": any(cell.pass_rate is not None for cell in facts.cells),
         "difficulty": facts.levels() and any(cell.score_mean is not None for cell in facts.cells),
         "histogram": any(row.score is not None for row in facts.rows),
         "cost": any(None not in pair for pair in zip(costs, rates, strict=True)),
@@ -182,6 +249,10 @@ def _spec_values(facts: ReportFacts) -> dict[str, Any]:
     arms = [visible(name) for name in facts.names]
     names = json.dumps(arms)
     cases = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
+    label, narrow = (
+        f"({json.dumps(short_labels(cases, most))})[datum.value] || datum.value"
+        for most in (NAME_LETTERS, NARROW_LETTERS)
+    )
     lanes = 1 + max((row.lane for row in facts.rows), default=0)
     # Slanted labels need height, so they are slanted only where they would overlap.
     level = len(arms) * max(map(len, arms), default=0) <= LEVEL_LETTERS
@@ -196,6 +267,9 @@ def _spec_values(facts: ReportFacts) -> dict[str, Any]:
         "$columns": 2 if len(arms) > 1 else 1,
         "$bars_height": 34 * len(arms),
         "$heatmap_height": 24 * len(cases),
+        "$scenarios_height": (9 * len(arms) + 9) * len(cases),
+        "$case_label": label,
+        "$narrow_label": narrow,
         "$timeline_height": max(60, min(240, lanes * 18)),
         "$worst_cases": f"datum.worst < {HEATMAP_CASES}",
         "$agent_axis": {**line, "labelLimit": 180 if level else 120, **slant},
@@ -236,6 +310,10 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
     import vl_convert
 
     tables = {name: table.records() for name, table in datasets(facts).items()}
+    theme = config("light")
+    # Legends do not break lines: two long names side by side are as many as fit.
+    if max(map(len, facts.names), default=0) > NARROW_LETTERS:
+        theme["legend"]["columns"] = 2
     written: list[Path] = []
     for name, spec in specs(facts).items():
         table = spec["data"]["name"]
@@ -243,9 +321,9 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
         width = {"width": 560} if spec.get("width") == "container" else {}
         whole = json.dumps({**spec, **width, "datasets": {table: tables[table]}})
         if form == "png":
-            content = vl_convert.vegalite_to_png(whole, scale=SCALE, config=config("light"))
+            content = vl_convert.vegalite_to_png(whole, scale=SCALE, config=theme)
         else:
-            content = vl_convert.vegalite_to_svg(whole, config=config("light")).encode()
+            content = vl_convert.vegalite_to_svg(whole, config=theme).encode()
         path = folder / f"{name}.{form}"
         write_atomic(with_folder(path), content)
         written.append(path)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from operator import itemgetter
@@ -26,7 +26,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
 from proctor.formatting import plural
 from proctor.report.figures import case_text, counting_notes, research_lines, sentence
 from proctor.results.metadata import as_text
-from proctor.results.outcomes import case_properties
+from proctor.results.outcomes import CaseOutcome, case_properties
 from proctor.runs.annotations import FILE as NOTES_FILE
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.parquet import row_order
@@ -37,7 +37,8 @@ from proctor.spec.located import SourceLocation
 
 if TYPE_CHECKING:
     from proctor.results.gate import GateResult
-    from proctor.results.leaderboard import Leaderboard
+    from proctor.results.leaderboard import Entrant, Leaderboard
+    from proctor.stats.types import Interval
 
 NO_VERDICT = (CheckStatus.UNSCORED, CheckStatus.NOT_JUDGED)
 """Statuses of checks that should have been judged and were not."""
@@ -69,6 +70,17 @@ class ArmCells(NamedTuple):
     cells: int
     passed: int
     tokens: int | None
+
+
+class GroupFigures(NamedTuple):
+    """An agent on some of the cases: a single case, or those of one difficulty."""
+
+    name: str
+    """The case, or the difficulty."""
+    arm: str
+    cases: int
+    pass_rate: Interval
+    score: Interval
 
 
 class TrialFacts(NamedTuple):
@@ -272,12 +284,74 @@ class ReportFacts:
         return tuple(error for run in self.runs for error in run.errors)
 
     @cached_property
-    def board(self) -> Leaderboard:
-        """The agents ranked, with the tests between them."""
-        from proctor.results.leaderboard import entrants_of, leaderboard
+    def _entrants(self) -> tuple[Entrant, ...]:
+        from proctor.results.leaderboard import entrants_of
 
         # A report has a column for each set of parameters.
-        return leaderboard(entrants_of(list(self.runs), by_params=True))
+        return entrants_of(list(self.runs), by_params=True)
+
+    @cached_property
+    def board(self) -> Leaderboard:
+        """The agents ranked, with the tests between them."""
+        from proctor.results.leaderboard import leaderboard
+
+        return leaderboard(self._entrants)
+
+    @cached_property
+    def frontier(self) -> dict[str, str | None]:
+        """Agents with a known cost, and for each one that is better and not dearer, if any.
+
+        Those without one are the Pareto frontier of cost and pass rate, by point estimates. An
+        agent with unpriced calls is left out: a lower bound must not win.
+        """
+        known = {
+            row.name: (row.cost_usd / tried, row.pass_rate.value)
+            for row in self.board.rows
+            if row.cost_usd is not None and row.pass_rate.value is not None
+            if not row.unpriced_calls and (tried := row.trials + row.infra)
+        }
+        return {
+            name: next(
+                (
+                    other
+                    for other, (price, rate) in known.items()
+                    if price <= cost and rate >= passed and (price, rate) != (cost, passed)
+                ),
+                None,
+            )
+            for name, (cost, passed) in known.items()
+        }
+
+    def figures_by(self, group_of: Mapping[str, str | None]) -> list[GroupFigures]:
+        """Return pass rate and score of each agent by group; `group_of` maps cases to groups."""
+        from proctor.results.aggregate import rate_over
+        from proctor.results.leaderboard import score_over
+        from proctor.results.outcomes import unless_stopped
+
+        found: list[GroupFigures] = []
+        for entrant in self._entrants:
+            groups: dict[str, list[CaseOutcome]] = defaultdict(list)
+            for case in entrant.outcomes.cases:
+                if (group := group_of.get(case.case)) is not None:
+                    groups[group].append(case)
+            for group, cases in groups.items():
+                part = msgspec.structs.replace(entrant.outcomes, cases=tuple(cases))
+                # About exactly these cases, as the leaderboard next to it is.
+                rate = rate_over(
+                    part.counts,
+                    part.clustering,
+                    stopped=part.stopped,
+                    watched=part.watched,
+                    estimand="suite",
+                )
+                score = unless_stopped(score_over(part, estimand="suite"), cases)
+                found.append(GroupFigures(group, entrant.name, len(cases), rate, score))
+        return found
+
+    @cached_property
+    def by_level(self) -> list[GroupFigures]:
+        """Each agent on the cases of each difficulty."""
+        return self.figures_by({name: about.difficulty for name, about in self.cases.items()})
 
     @cached_property
     def arms(self) -> dict[str, ArmCells]:

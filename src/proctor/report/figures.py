@@ -365,6 +365,13 @@ def gate_line(gate: Gate) -> str:
             else f"; score {points(0.0 - (gate.score.drop or 0.0))} points,"
             f" p {p_text(gate.score.p_value)}"
         )
+        # "0 points" and "inconclusive" look like a contradiction without the reason.
+        + (
+            f". This neither shows nor rules out a regression: {gate.reason};"
+            f" a drop of {in_points(gate.rule.margin)} or more counts as one"
+            if gate.verdict == "INCONCLUSIVE"
+            else ""
+        )
     )
 
 

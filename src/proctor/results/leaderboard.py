@@ -295,14 +295,10 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
     yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
 
 
-def _row(
-    entrant: Entrant, metric: str, estimand: Estimand, level: float, seed: int
-) -> LeaderboardRow:
-    seen = entrant.outcomes
-    intervals: dict[str, Interval] = {}
-    by_draw: dict[str, list[CaseOutcome]] = defaultdict(list)
-    for each, draw in zip(seen.instances, seen.clustering.keys, strict=True):
-        by_draw[draw].append(each)
+def score_over(
+    seen: AgentOutcomes, *, estimand: Estimand = "population", level: float = LEVEL
+) -> Interval:
+    """Return the mean of the instances' mean scores; clustered by case for a population."""
     if estimand == "suite":
         score = suite_mean([each.scores for each in seen.instances], level=level)
     else:
@@ -319,7 +315,18 @@ def _row(
             level=level,
         )
     of = len({case.case for case in seen.cases if case.scores})
-    intervals["score"] = replace(score, cases=of, left_out=len(seen.cases) - of)
+    return replace(score, cases=of, left_out=len(seen.cases) - of)
+
+
+def _row(
+    entrant: Entrant, metric: str, estimand: Estimand, level: float, seed: int
+) -> LeaderboardRow:
+    seen = entrant.outcomes
+    intervals: dict[str, Interval] = {}
+    by_draw: dict[str, list[CaseOutcome]] = defaultdict(list)
+    for each, draw in zip(seen.instances, seen.clustering.keys, strict=True):
+        by_draw[draw].append(each)
+    intervals["score"] = score_over(seen, estimand=estimand, level=level)
     for name in ("cost_usd", "latency_ms"):
         # With a single case its instances are the draws, as for the pass rate.
         several = len(seen.cases) > 1

@@ -7,13 +7,13 @@ section without anything to show has no variables, so the template leaves it out
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proctor.formatting import DASH, duration_ms, money, plural
+from proctor.formatting import DASH, and_more, duration_ms, money, plural
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
-from proctor.report.facts import ReportFacts, TrialRow, when
+from proctor.report.facts import GroupFigures, ReportFacts, TrialRow, when
 from proctor.report.figures import moved_cases, score, template_globals
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary
@@ -72,6 +72,7 @@ def report_context(
         "totals": facts.totals,
         "agents": facts.names,
         "row_of": rows.get,
+        "label_of": _trial_labels(facts),
         "since": facts.since,
         "research": facts.research or None,
         "leaderboard": facts.board,
@@ -138,7 +139,8 @@ def agent_notes(gate: Gate) -> str:
     if (more := len(moved_cases(gate)) - MAX_CHANGED_CASES) > 0:
         notes.append(f"{plural(more, 'case')} moved less.")
     if gate.flaky:
-        notes.append(f"Flaky already in the reference run: {', '.join(gate.flaky)}.")
+        shown = and_more(gate.flaky, MAX_CHANGED_CASES, str)
+        notes.append(f"Flaky already in the reference run: {shown}.")
     if gate.left_out:
         # A list of all could be as long as the suite.
         first = list(gate.left_out.items())[:MAX_CHANGED_CASES]
@@ -149,12 +151,20 @@ def agent_notes(gate: Gate) -> str:
     return " ".join(notes)
 
 
-def trial_label(trial: str) -> str:
-    """Return the name of a trial as people say it."""
-    # From the right: the name of a case may contain slashes.
-    case, agent, seed, index = trial.rsplit("/", 3)
-    label = f"{case} × {agent}, trial {int(index) + 1}"
-    return label if seed == "0" else f"{label}, seed {seed}"
+def _trial_labels(facts: ReportFacts) -> Callable[[str], str]:
+    """Return the function from the name of a trial to the words for it."""
+    # Cases and agents may both contain slashes: only the cells say where one ends.
+    cells = {f"{cell.case}/{cell.agent}": (cell.case, cell.agent) for cell in facts.cells}
+    cells |= {f"{c.case}[{c.params}]/{c.agent}": (c.case, c.cell.arm) for c in facts.cells}
+
+    def label(trial: str) -> str:
+        cell, seed, index = trial.rsplit("/", 2)
+        # A cell outside the plan, or one whose name was redacted, has no entry.
+        case, agent = cells.get(cell) or cell.rsplit("/", 1)
+        words = f"{case} × {agent}, trial {int(index) + 1}"
+        return words if seed == "0" else f"{words}, seed {seed}"
+
+    return label
 
 
 def _cells(facts: ReportFacts) -> dict[str, Any]:
@@ -172,52 +182,51 @@ def _cells(facts: ReportFacts) -> dict[str, Any]:
     ]
     more = len(cases) - len(rows)
     note = (
-        "Passed of judged trials, the worst cases first. Select a case or an agent to see its"
-        " trials."
+        "Passed of judged trials and mean score, the worst cases first. Select a case or an agent"
+        " to see its trials."
     )
     if len(cases) > HEATMAP_CASES:
-        note += f" The chart shows the worst {HEATMAP_CASES} of {len(cases)}."
+        note += f" The charts show the worst {HEATMAP_CASES} of {len(cases)}."
     return {"note": note, "rows": rows, "more": plural(more, "case") if more > 0 else None}
 
 
 def _heatmap_cell(cell: CellSummary | None, column: int) -> dict[str, Any]:
     if cell is None:
-        return {"text": DASH, "shade": "r-none", "column": None, "hard_fail": False}
+        return {"text": DASH, "shade": "r-none", "column": None, "score": None, "hard_fail": False}
     if not cell.judged or cell.pass_rate is None:
-        return {"text": "not judged", "shade": "r-none", "column": column, "hard_fail": False}
+        text, verdict = "not judged", {"score": None, "hard_fail": False}
+        return {"text": text, "shade": "r-none", "column": column, **verdict}
     # Level 10 is reserved for cells that always passed: 99 of 100 is not the same as all.
     level = 10 if cell.pass_rate == 1 else min(9, int(cell.pass_rate * 10))
     return {
         "text": f"{cell.passed}/{cell.judged}",
         "shade": f"r{level}",
         "column": column,
+        "score": None if cell.score_mean is None else score(cell.score_mean),
         "hard_fail": cell.hard_fail,
     }
 
 
 def _difficulty(facts: ReportFacts) -> list[dict[str, Any]] | None:
-    """Return the mean score by difficulty; None where no case states one."""
+    """Return the mean score by difficulty with its interval; None where no case states one."""
     levels = facts.levels()
     if not levels:
         return None
-    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell in facts.cells:
-        about = facts.cases.get(cell.case)
-        if about is not None and about.difficulty and cell.score_mean is not None:
-            scores[about.difficulty, cell.cell.arm].append(cell.score_mean)
+    by_level = {(each.name, each.arm): each for each in facts.by_level}
 
-    def mean(values: Sequence[float]) -> dict[str, Any]:
-        if not values:
-            return {"width": None, "score": DASH, "cases": None}
-        found = sum(values) / len(values)
+    def mean(found: GroupFigures | None) -> dict[str, Any]:
+        if found is None or found.score.value is None:
+            return {"marks": None, "score": DASH, "cases": None}
+        interval = found.score
+        bounds = "" if interval.low is None else f" [{score(interval.low)}, {score(interval.high)}]"
         return {
-            "width": bar_width(found),
-            "score": score(found),
-            "cases": plural(len(values), "case"),
+            "marks": interval_marks(interval.value, interval.low, interval.high),
+            "score": f"{score(interval.value)}{bounds}",
+            "cases": plural(found.cases, "case"),
         }
 
     return [
-        {"level": level, "means": [mean(scores[level, agent]) for agent in facts.names]}
+        {"level": level, "means": [mean(by_level.get((level, agent))) for agent in facts.names]}
         for level in levels
     ]
 
@@ -249,11 +258,24 @@ def _cost(facts: ReportFacts) -> str | None:
     if totals.cost_usd is None and totals.judge_cost_usd is None and not totals.llm_calls:
         return None
     note = "Cost of the agents' model calls."
+    if len(facts.frontier) > 1:
+        note += (
+            " The dashed line is the Pareto frontier, by point estimates: no agent on it is at once"
+            " cheaper and better than another."
+        )
     if totals.cost_usd is None:
         note = f"Cost unknown: {plural(totals.llm_calls, 'model call')} without a price."
     if judges := money(totals.judge_cost_usd):
         note += f" Judges cost another {judges}."
     return note
+
+
+def efficiency(facts: ReportFacts, agent: str) -> str:
+    """Return whether an agent is on the frontier of cost and pass rate, or which one beats it."""
+    if agent not in facts.frontier:
+        return DASH
+    better = facts.frontier[agent]
+    return "on it" if better is None else f"below: {better} is no dearer and no worse"
 
 
 def per(cost: float | None, number: int) -> float | None:
@@ -296,7 +318,7 @@ def _trials_note(facts: ReportFacts, listed: int) -> str:
 
 FUNCTIONS: dict[str, Any] = {
     **template_globals(),
-    **{f.__name__: f for f in (agent_notes, bar_width, interval_marks, per, trial_label)},
+    **{f.__name__: f for f in (agent_notes, bar_width, efficiency, interval_marks, per)},
     "GATE_TONES": GATE_TONES,
     "MAX_CHANGED_CASES": MAX_CHANGED_CASES,
     "MAX_FAILURES": MAX_FAILURES,

@@ -112,6 +112,50 @@ function inMoney(usd, unpriced = 0) {
   return `${unpriced ? "≥ " : ""}${usd < 0 ? "−" : ""}$${digits}`;
 }
 
+const TEX = {
+  "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
+  "–": "--", "−": "$-$", "±": "$\\pm$", "≥": "$\\geq$", "×": "$\\times$", "·": "$\\cdot$", "…": "\\ldots{}", "µ": "\\textmu{}",
+};
+
+/** Text for LaTeX, as `latex_text` of proctor/tables.py writes it. */
+function inTex(text) {
+  return text.replace(/[\\~^–−±≥×·…µ&%$#_{}]/g, (sign) => TEX[sign] || `\\${sign}`);
+}
+
+/** A cell for CSV: a spreadsheet must not take text of an agent for a formula. */
+function inCsv(text) {
+  const safe = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+/** Buttons that save a table; `rows` gives its rows where the page shows only some of them. */
+function tableTools(table, rows = () => [...table.tBodies[0].rows]) {
+  const name = table.caption.textContent;
+  const file = name.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60) || "table";
+  const texts = (row) => [...row.cells].map((cell) => cell.textContent.replace(/\s+/g, " ").trim());
+  const csv = (head, lines) => [head, ...lines].map((line) => line.map(inCsv).join(",")).join("\r\n") + "\r\n";
+  const tex = (head, lines) => {
+    const aligned = [...table.tHead.rows[0].cells].map((cell) => (cell.classList.contains("n") ? "r" : "l")).join("");
+    const written = [head, ...lines].map((line) => `${line.map(inTex).join(" & ")} \\\\`);
+    return [`\\begin{tabular}{${aligned}}`, "\\hline", written[0], "\\hline", ...written.slice(1), "\\hline", "\\end{tabular}", ""].join("\n");
+  };
+  const save = (word, suffix, form) => el("button", {
+    type: "button",
+    class: "quiet",
+    "data-table": suffix,
+    "aria-label": `Save the table ${name} as ${word}`,
+    on: {
+      click: () => {
+        const content = new Blob([form(texts(table.tHead.rows[0]), rows().map(texts))], { type: "text/plain;charset=utf-8" });
+        const address = URL.createObjectURL(content);
+        el("a", { href: address, download: `${file}.${suffix}` }).click();
+        setTimeout(() => URL.revokeObjectURL(address), 60e3); // a busy browser reads it late
+      },
+    },
+  }, word);
+  return el("div", { class: "table-tools" }, save("CSV", "csv", csv), save("LaTeX", "tex", tex));
+}
+
 /** Announce a change to screen readers. */
 function say(words) {
   document.getElementById("live").textContent = words;

@@ -4,6 +4,7 @@
 const AXIS = 60; // pixels beside a panel, for its axis
 const NARROWEST = 150; // pixels of a panel in which bars are still distinct
 const LETTER = 6.5; // average width of a letter in pixels
+const LEGEND = 110; // pixels of axis and legend below a chart, about
 
 class Figures {
   constructor(charts, trials, list) {
@@ -20,29 +21,70 @@ class Figures {
         }
       }
     }, { rootMargin: "400px" });
-    for (const figure of document.querySelectorAll(".figure")) {
-      if (!charts.specs[figure.dataset.chart]) continue;
+    this.figures = [...document.querySelectorAll(".figure")].filter((figure) => charts.specs[figure.dataset.chart]);
+    for (const figure of this.figures) {
       this.tools(figure);
       this.show(figure, figure.dataset.first);
       seen.observe(figure.querySelector(".chart"));
     }
+    this.keepPlace();
+  }
+
+  /** The chart that a figure shows, or would show in place of its table. */
+  chartOf(figure) {
+    return figure.dataset.other || figure.dataset.chart;
   }
 
   tools(figure) {
     const tools = figure.querySelector(".tools");
     const choose = (what, word) => el("button", { type: "button", "data-show": what, on: { click: () => this.show(figure, what) } }, word);
     const save = (form) => el("button", { type: "button", class: "quiet", "data-save": form, "aria-label": `Save the chart as ${form.toUpperCase()}`, on: { click: () => this.save(figure, form) } }, form.toUpperCase());
-    tools.replaceChildren(choose("chart", "Chart"), choose("table", "Table"), el("span", { class: "save" }, save("png"), save("svg")));
+    const others = figure.dataset.others.split(",").filter(Boolean).map((text) => text.split(":")).filter(([name]) => this.charts.specs[name]);
+    tools.replaceChildren(choose("chart", figure.dataset.word), ...others.map(([name, word]) => choose(name, word)), choose("table", "Table"), el("span", { class: "save" }, save("png"), save("svg")));
     tools.hidden = false;
   }
 
   show(figure, what) {
-    figure.querySelector(".chart").hidden = what !== "chart";
+    if (what !== "table") {
+      const before = this.chartOf(figure);
+      figure.dataset.other = what === "chart" ? "" : what;
+      this.reserve(figure);
+      if (figure.dataset.drawn && before !== this.chartOf(figure)) this.draw(figure);
+    }
+    figure.querySelector(".chart").hidden = what === "table";
     figure.querySelector(".plain").hidden = what !== "table";
-    figure.querySelector(".save").hidden = what !== "chart";
+    figure.querySelector(".save").hidden = what === "table";
     for (const button of figure.querySelectorAll("[data-show]")) {
       button.setAttribute("aria-pressed", String(button.dataset.show === what));
     }
+  }
+
+  /** Keep the room that a chart will take, so that drawing it moves nothing below. */
+  reserve(figure) {
+    const spec = this.charts.specs[this.chartOf(figure)];
+    figure.querySelector(".chart").style.minHeight = `${(spec.height || spec.spec.height) + LEGEND}px`;
+  }
+
+  /** A link to a section leads to its heading, also where charts above it are not drawn yet. */
+  keepPlace() {
+    const align = async () => {
+      const target = /^#[\w-]+$/.test(location.hash) && document.querySelector(`section${location.hash}`);
+      if (!target) return;
+      let moved = false;
+      const stop = () => { moved = true; };
+      const moves = ["wheel", "touchmove", "keydown", "pointerdown"];
+      for (const type of moves) addEventListener(type, stop, { once: true, passive: true });
+      target.scrollIntoView({ behavior: "instant" });
+      for (const figure of this.figures) {
+        const above = figure.compareDocumentPosition(target) & Node.DOCUMENT_POSITION_FOLLOWING;
+        if (above && !figure.dataset.drawn && !figure.querySelector(".chart").hidden) await this.draw(figure);
+      }
+      if (!moved) target.scrollIntoView({ behavior: "instant" });
+      for (const type of moves) removeEventListener(type, stop);
+      document.documentElement.dataset.placed = location.hash;
+    };
+    addEventListener("hashchange", align);
+    align();
   }
 
   /** Vega runs only because the page's policy names the hash of exactly this code. */
@@ -55,30 +97,40 @@ class Figures {
   }
 
   async draw(figure) {
-    const name = figure.dataset.chart;
+    const name = this.chartOf(figure);
     try {
       await this.vega();
       const spec = structuredClone(this.charts.specs[name]);
       if (spec.facet) this.fitPanels(figure, spec);
-      if (name === "heatmap") this.fitNames(figure, spec);
+      if (spec.usermeta) this.fitNames(figure, spec);
       spec.datasets = { [spec.data.name]: this.tables[spec.data.name] };
-      this.views.get(name)?.finalize();
+      this.views.get(figure)?.finalize();
       const drawn = await window.vegaEmbed(figure.querySelector(".chart"), spec, {
         ast: true, // no code made from text: the page's policy forbids it
         renderer: "canvas",
         actions: false,
         defaultStyle: false,
-        config: this.charts.themes[currentTheme()],
+        config: this.legend(figure, spec),
         tooltip: { disableDefaultStyle: true },
+        patch: wholeNames,
       });
-      this.views.set(name, drawn);
+      this.views.set(figure, drawn);
       drawn.view.addEventListener("click", (event, item) => this.follow(item));
-      figure.dataset.drawn = "yes";
+      figure.dataset.drawn = name;
     } catch (error) {
       console.error(`chart ${name}: ${error.message}`);
       this.show(figure, "table");
       figure.querySelector(".tools").hidden = true;
     }
+  }
+
+  /** The theme, with as many entries of a legend side by side as fit: Vega does not break lines. */
+  legend(figure, spec) {
+    const theme = this.charts.themes[currentTheme()];
+    const longest = Math.max(0, ...this.tables.arms.map(({ arm }) => arm.length));
+    const room = figure.clientWidth * (spec.usermeta ? 0.65 : 1) - AXIS;
+    const columns = Math.max(1, Math.floor(room / (Math.min(longest * LETTER, 160) + 30)));
+    return { ...theme, legend: { ...theme.legend, columns } };
   }
 
   /** Panels side by side where there is room; a long name does not push its neighbour away. */
@@ -92,7 +144,7 @@ class Figures {
 
   /** Case names leave room for the squares; agent names are horizontal only where they fit. */
   fitNames(figure, spec) {
-    const axes = (spec.layer || [spec]).map((layer) => layer.encoding);
+    const axes = [spec, ...spec.layer].map((layer) => layer.encoding || {});
     const cases = Math.min(260, Math.floor(figure.clientWidth * 0.35));
     const arms = new Set(this.tables.cells.map((cell) => cell.arm));
     const band = (figure.clientWidth - cases) / Math.max(1, arms.size);
@@ -100,7 +152,9 @@ class Figures {
     const level = Math.min(longest * LETTER, 180) <= band;
     for (const { x, y } of axes) {
       if (y && y.axis) y.axis.labelLimit = cases;
-      if (x && x.axis) Object.assign(x.axis, level ? { labelAngle: 0, labelLimit: 180 } : { labelAngle: 40, labelAlign: "right", labelLimit: 120 });
+      // Vega cuts labels at their ends, where names of cases differ.
+      if (y && y.axis && cases < 250) y.axis.labelExpr = spec.usermeta.narrow_label;
+      if (x && x.type === "nominal") Object.assign(x.axis, level ? { labelAngle: 0, labelLimit: 180 } : { labelAngle: 40, labelAlign: "right", labelLimit: 120 });
     }
   }
 
@@ -113,15 +167,25 @@ class Figures {
   }
 
   redraw() {
-    for (const name of this.views.keys()) {
-      this.draw(document.querySelector(`.figure[data-chart="${name}"]`));
-    }
+    for (const figure of this.views.keys()) this.draw(figure);
   }
 
   async save(figure, form) {
-    const name = figure.dataset.chart;
-    if (!this.views.has(name)) await this.draw(figure);
-    const address = await this.views.get(name).view.toImageURL(form, form === "png" ? 2 : 1);
-    el("a", { href: address, download: `${name}.${form}` }).click();
+    if (!this.views.has(figure)) await this.draw(figure);
+    const address = await this.views.get(figure).view.toImageURL(form, form === "png" ? 2 : 1);
+    el("a", { href: address, download: `${this.chartOf(figure)}.${form}` }).click();
   }
+}
+
+/** Let the labels of names show the whole name under the pointer: Vega-Lite has no option for it. */
+function wholeNames(vega) {
+  for (const axis of vega.axes || []) {
+    const scale = vega.scales.find((each) => each.name === axis.scale);
+    if (axis.grid || !scale || scale.type !== "band") continue;
+    axis.encode ??= {};
+    axis.encode.labels ??= {};
+    axis.encode.labels.interactive = true;
+    axis.encode.labels.update = { ...axis.encode.labels.update, tooltip: { signal: "datum.value" } };
+  }
+  return vega;
 }

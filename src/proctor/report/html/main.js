@@ -46,19 +46,24 @@ function startThemes(changed) {
   });
 }
 
-function startHeatmap(list) {
-  const table = document.querySelector("table.heat");
-  if (!table) return;
-  const arms = [...table.querySelectorAll("thead button")].map((button) => button.dataset.arm);
-  table.addEventListener("click", (event) => {
-    const button = event.target.closest("button");
-    if (button) list.show({ case: button.dataset.case, arm: button.dataset.arm });
+/** Names of cases and agents, and cells of the heatmap's table, lead to their trials. */
+function startNames(list) {
+  const arms = [...document.querySelectorAll("table.heat thead button")].map((button) => button.dataset.arm);
+  document.getElementById("main").addEventListener("click", (event) => {
+    const name = event.target.closest("[data-case], [data-arm]");
     const cell = event.target.closest("td[data-column]");
-    if (cell) {
-      const row = cell.parentElement.querySelector("button");
-      list.show({ case: row.dataset.case, arm: arms[Number(cell.dataset.column)] });
-    }
+    if (name) list.show({ case: name.dataset.case, arm: name.dataset.arm });
+    else if (cell) list.show({ case: cell.parentElement.querySelector("button").dataset.case, arm: arms[Number(cell.dataset.column)] });
+    else return;
+    event.preventDefault(); // the link's own target, for pages without scripts
   });
+}
+
+/** Buttons that save each table of the page. */
+function startTables() {
+  for (const table of document.querySelectorAll("main .scroll > table")) {
+    if (!table.closest("#trial-list")) table.parentElement.after(tableTools(table));
+  }
 }
 
 function start() {
@@ -66,7 +71,8 @@ function start() {
   startThemes(() => figures && figures.redraw());
   const trials = rowsOf(block("trials"));
   const list = new TrialList(trials, document.getElementById("trial-list"));
-  startHeatmap(list);
+  startNames(list);
+  startTables();
   new TrialView(trials, list);
   const charts = block("charts");
   if (charts) figures = new Figures(charts, trials, list);

@@ -252,7 +252,7 @@ def _packed_contents(
 def _chart_blocks(facts: ReportFacts) -> str:
     """Return chart specs, their tables (trials have their own block) and Vega itself."""
     tables = {
-        name: columns(table.names, table.rows)
+        name: columns(table.names, table.rows, {"cost": 9})
         for name, table in charts.datasets(facts).items()
         if name != "trials"
     }

@@ -112,6 +112,7 @@ class TrialView {
     if (facts.error) parts.push(el("h3", null, "Error"), el("pre", { class: "free-text", tabindex: "0" }, facts.error));
     if (facts.answer !== undefined) parts.push(el("h3", null, "Output"), el("pre", { class: "free-text", tabindex: "0" }, facts.answer));
     if (facts.checks.length) parts.push(el("h3", null, "Checks"), this.checks(facts));
+    if (facts.changes) parts.push(...this.changes(facts.changes));
     parts.push(el("h3", null, "Trace"));
     if (facts.spans) {
       const blamed = facts.checks.filter((check) => check.status === "fail" || check.status === "warn");
@@ -149,11 +150,22 @@ class TrialView {
       ),
     );
     const heads = ["Check", "Status", "Layer", "Score", "Reason"];
-    return el(
-      "div",
-      { class: "scroll" },
-      el("table", null, el("caption", { class: "sr" }, "Checks of this trial"), el("thead", null, el("tr", null, ...heads.map((head, at) => el("th", { scope: "col", class: { 2: "spare", 3: "n spare" }[at] }, head)))), el("tbody", null, ...lines)),
-    );
+    const table = el("table", null, el("caption", { class: "sr" }, "Checks of this trial"), el("thead", null, el("tr", null, ...heads.map((head, at) => el("th", { scope: "col", class: { 2: "spare", 3: "n spare" }[at] }, head)))), el("tbody", null, ...lines));
+    return el("div", null, el("div", { class: "scroll" }, table), tableTools(table));
+  }
+
+  /** The files that the agent changed, line by line. */
+  changes({ paths, changed, added, removed, diff }) {
+    const tones = { "+": "added", "-": "removed", "@": "place" };
+    const lines = diff.split("\n").map((text) => el("span", { class: /^(\+\+\+|---) /.test(text) ? "file" : tones[text[0]] || null }, `${text}\n`));
+    const more = changed - paths.length;
+    return [
+      el("h3", null, "Changed files"),
+      el("p", { class: "note" }, `${changed} ${changed === 1 ? "file" : "files"}, ${added} lines added, ${removed} removed`),
+      paths.length ? el("ul", { class: "paths" }, ...paths.map(([path, what]) => el("li", null, el("code", { class: "free-text" }, path), ` ${what}`))) : null,
+      more > 0 ? el("p", { class: "note" }, `and ${more} more`) : null,
+      diff ? el("pre", { class: "free-text diff", tabindex: "0", "aria-label": "Changes as a diff" }, ...lines) : null,
+    ].filter(Boolean);
   }
 
   compared(check, spans) {

@@ -13,7 +13,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -36,6 +36,9 @@ MAX_SPANS = 500
 
 MAX_TEXT = 4_000
 """Characters shown of one text: two screens. The run folder has the whole text."""
+
+MAX_DIFF = 20_000
+"""Characters shown of the changes in a workspace: ten screens."""
 
 MAX_NAME = 200
 """Characters shown of a name."""
@@ -245,6 +248,7 @@ def trial_data(trial: Trial, trace: Trace | None, texts: PageTexts) -> dict[str,
             }
             for result in trial.checks
         ],
+        "changes": None if trace is None else _changes(trace, texts),
         "attempt": trial.attempt if trial.attempt > 1 else None,
         "retries": trial.retries or None,
         "times": [
@@ -263,6 +267,27 @@ def trial_data(trial: Trial, trace: Trace | None, texts: PageTexts) -> dict[str,
         "problems": [texts.text(p) for p in trace.problems] if trace and trace.problems else None,
     }
     return {key: value for key, value in data.items() if value is not None}
+
+
+def _changes(trace: Trace, texts: PageTexts) -> dict[str, Any] | None:
+    """Return what the agent changed in its workspace; None for a trial without one."""
+    record = trace.metadata.get("workspace")
+    # Traces come from files, which need not be ours: other shapes are left out.
+    if not isinstance(record, dict):
+        return None
+    found = cast("dict[str, Any]", record)
+    paths, diff = found.get("paths"), found.get("diff")
+    counts = {name: found.get(name) for name in ("changed", "added", "removed")}
+    if not isinstance(paths, dict) or not isinstance(diff, str):
+        return None
+    if not all(isinstance(count, int) for count in counts.values()):
+        return None
+    shown = list(cast("dict[Any, Any]", paths).items())[:MAX_ITEMS]
+    return {
+        "paths": [[texts.name(str(path)), texts.name(str(what))] for path, what in shown],
+        **counts,
+        "diff": cut(visible(texts.redact(diff)), MAX_DIFF),
+    }
 
 
 def span_data(trace: Trace, texts: PageTexts) -> list[dict[str, Any]]:

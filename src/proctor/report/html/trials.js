@@ -15,7 +15,9 @@ class TrialList {
     this.controls = {};
     this.body = el("tbody");
     this.pager = el("div", { class: "pager" });
-    place.append(this.filters(), this.table(), this.pager);
+    const table = this.table();
+    const whole = () => this.found().map((at) => this.line(this.trials[at]));
+    place.append(this.filters(), table, this.pager, tableTools(table.querySelector("table"), whole));
     this.draw();
   }
 
@@ -26,7 +28,7 @@ class TrialList {
     const words = statuses.map((status) => [status, STATUS_WORDS[status]]);
     return el(
       "form",
-      { class: "filters", role: "search", "aria-label": "Trials", on: { submit: (event) => event.preventDefault() } },
+      { class: "filters", role: "search", "aria-label": "Filter the trials", on: { submit: (event) => event.preventDefault() } },
       this.choice("Agent", "arm", [["", "all agents"], ...arms.map((arm) => [arm, arm])]),
       this.choice("Status", "status", [["", "any status"], ["!passed", "all but passed"], ...words]),
       this.search(),
@@ -51,6 +53,7 @@ class TrialList {
 
   filter(name, value) {
     this.wanted[name] = value;
+    this.exact = false;
     this.page = 0;
     this.draw();
   }
@@ -61,6 +64,7 @@ class TrialList {
       this.wanted[name] = wanted[name] || "";
       this.controls[name].value = this.wanted[name];
     }
+    this.exact = true; // this case, not also those whose ids contain its id
     this.page = 0;
     this.draw();
     document.getElementById("trials").scrollIntoView();
@@ -71,6 +75,7 @@ class TrialList {
     const { arm, status, case: part } = this.wanted;
     if (arm && trial.arm !== arm) return false;
     if (status === "!passed" ? trial.status === "passed" : status && trial.status !== status) return false;
+    if (part && this.exact) return trial.case === part;
     return !part || trial.case.toLowerCase().includes(part.toLowerCase());
   }
 
@@ -84,7 +89,7 @@ class TrialList {
     const right = new Set([2, 4, 6, 7]);
     return el(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Trials" },
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table: Trials" },
       el(
         "table",
         null,
