@@ -88,7 +88,7 @@ def test_charts_are_written_in_both_formats(results: Path) -> None:
     assert result.returncode == 0, result.stderr
     kinds = {path.suffix for path in folder.iterdir()}
     assert kinds == {".png", ".svg"}
-    assert len(list(folder.iterdir())) == 12
+    assert len(list(folder.iterdir())) == 16
 
 
 def test_the_run_tagged_baseline_is_compared_with(results: Path) -> None:
