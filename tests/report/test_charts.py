@@ -3,6 +3,7 @@
 import json
 import struct
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -112,26 +113,25 @@ def test_no_two_labels_are_the_same(names: list[str]) -> None:
 
 
 def test_bars_of_cases_and_levels_have_the_intervals_of_the_results(facts: ReportFacts) -> None:
-    """R-Q4: Wilson's interval of each case; the interval over cases of each difficulty."""
-    from proctor.stats.intervals import bounded_mean, wilson
+    """R-Q4: Wilson's interval of each case; that of exactly the cases of each difficulty."""
+    from proctor.stats.intervals import suite_mean, wilson
 
     tables = {name: table.records() for name, table in charts.datasets(facts).items()}
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in facts.rows:
+        if row.score is not None:
+            scores[row.case, row.arm].append(row.score)
     for cell in tables["cells"]:
         low, high = wilson(cell["rate"], cell["judged"])
         assert (cell["low"], cell["high"]) == pytest.approx((low, high))
     assert [level["level"] for level in tables["levels"]][:3] == ["easy", "medium", "hard"]
     for level in tables["levels"]:
-        own = [
-            c for c in tables["cells"] if (c["level"], c["arm"]) == (level["level"], level["arm"])
-        ]
+        name, arm = level["level"], level["arm"]
+        own = [c["case"] for c in tables["cells"] if (c["level"], c["arm"]) == (name, arm)]
         assert level["cases"] == len(own)
-        if len(own) > 1:
-            scores, trials = [cell["score"] for cell in own], sum(cell["judged"] for cell in own)
-            expected = bounded_mean(scores, n=trials)
-            found = (level["score"], level["low"], level["high"])
-            assert found == pytest.approx((expected.value, expected.low, expected.high))
-        else:
-            assert level["low"] is None
+        expected = suite_mean([scores[case, arm] for case in own])
+        found = (level["score"], level["low"], level["high"])
+        assert found == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_the_frontier_of_cost_and_quality(tmp_path: Path) -> None:
