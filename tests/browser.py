@@ -73,6 +73,32 @@ def opened(
         context.close()
 
 
+@contextmanager
+def page_at(
+    browsing: Any, site: Any, path: str, *, theme: str = "light", width: int = 1200
+) -> Iterator[Any]:
+    """A page of a server on loopback; errors and requests to anywhere else fail the test."""
+    context = browsing.new_context(
+        color_scheme=theme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    problems: list[str] = []
+    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else 0)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith((site.url, "data:")) else problems.append(r.url),
+    )
+    page.goto(site.url + path)
+    page.wait_for_load_state("networkidle")
+    try:
+        yield page
+        assert problems == []
+    finally:
+        context.close()
+
+
 def violations(page: Any) -> list[str]:
     """The rules of axe-core that a page breaks, each with the first element that does."""
     axe = pytest.importorskip("axe_playwright_python.base", reason="axe-core is not installed")

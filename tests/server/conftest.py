@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from browser import browser
 
 from proctor.server.store import open_store
 
@@ -34,6 +35,13 @@ def postgres():
     yield server
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def browsing():
+    """A running Chromium."""
+    with browser() as running:
+        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

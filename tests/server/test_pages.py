@@ -2,12 +2,11 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from browser import ARGUMENTS, chromium
+from browser import page_at
 from server_parts import LLM, TOOL, TRACE, serving, write
 from spans import span, trace
 
@@ -106,39 +105,6 @@ def done(ready, folder):
     """Carry a run out in a thread of its own: the browser's driver has a loop in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: run_sync(run_session(ready, folder))).result()
-
-
-@pytest.fixture(scope="module")
-def browsing():
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = chromium()
-    with sync.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
-        yield running
-        running.close()
-
-
-@contextmanager
-def page_at(browsing, site, path: str, *, theme: str = "light", width: int = 1200):
-    context = browsing.new_context(
-        color_scheme=theme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
-    )
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    problems: list[str] = []
-    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else 0)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on(
-        "request",
-        lambda r: None if r.url.startswith((site.url, "data:")) else problems.append(r.url),
-    )
-    page.goto(site.url + path)
-    page.wait_for_load_state("networkidle")
-    try:
-        yield page
-        assert problems == []
-    finally:
-        context.close()
 
 
 def links(page, part: str) -> list[str]:
@@ -284,7 +250,7 @@ def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
         chosen = page.locator(".span[aria-selected=true]")
         assert "delete_account" in chosen.inner_text()
         assert chosen.locator(".mark").count() == 1
-        assert "Who?" in page.locator(".exchange").inner_text()
+        assert "Who?" in page.locator(".turn.user").text_content()
         page.locator(".span", has_text="search").click()
         page.locator("#detail pre", has_text='"exact": true').wait_for()
         page.get_by_role("link", name="show span").click()

@@ -252,37 +252,24 @@ def _echo_summary(
 
 def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, Any]) -> None:
     """Print what the trials of a run share. Its traces were redacted when they were stored."""
-    from proctor.diagnose.contrast import Trajectories
     from proctor.diagnose.finding import SHOWN_FROM
     from proctor.formatting import and_more, plural
+    from proctor.report.diagnosis import evidence_of, trajectories_of
     from proctor.runs.run import Run
 
     run, (causes, clusters) = checked_run(Run(path)), _groups()
     diagnoses = list[dict[str, Any]]()
     shown: list[tuple[str, Diagnosis]] = []
     unreadable: list[str] = []
-    trajectories = Trajectories()
     failing = {trial.case for trial in run.trials() if trial.status.judged and not trial.passed}
-    for trial in run.trials():
-        if trial.case in failing and trial.status.judged:
-            trace = run.readable_trace(trial, [])
-            if trace is not None:
-                trajectories.add(trial.case, trial.cell.arm, trace, passed=trial.passed)
+    trajectories = trajectories_of(run, failing)
     for trial in run.trials():
         if options["failed"] and trial.passed:
             continue
         trace = run.readable_trace(trial, unreadable)
         if trace is None:
             continue
-        contrast = None
-        if trial.status.judged and not trial.passed:
-            contrast = trajectories.contrast(trial.case, trial.cell.arm)
-        evidence = methods.TrialEvidence(
-            checks=trial.checks,
-            error=f"{trial.error.type}: {trial.error.message}" if trial.error else "",
-            contrast=contrast.finding if contrast is not None else None,
-            instead=contrast.instead if contrast is not None else None,
-        )
+        evidence = evidence_of(trial, trajectories)
         found = _diagnose(trace, options["method"], detector, evidence)
         clusters.add(trial.name, trace, found)
         failed = [c.id for c in trial.checks if c.status == "fail"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -80,6 +80,17 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {**texts, "confidence": finding.get("confidence")}
 
 
+def shown_texts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with every text in them visible and of bounded length."""
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shown(each) for each in cast("list[Any]", value)]
+        return visible(value)[:2000] if isinstance(value, str) else value
+
+    return {key: shown(value) for key, value in values.items()}
+
+
 def detail(span: Span) -> dict[str, Any]:
     """Return everything that the viewer shows of one span."""
     facts: dict[str, Any] = {
@@ -124,8 +135,8 @@ def message_of(message: Message) -> dict[str, Any]:
     }
 
 
-def text_of(value: Any) -> str | None:
-    """Return a value as text with every character visible."""
+def text_of(value: Any, most: int = MAX_TEXT) -> str | None:
+    """Return a value as text with every character visible, cut to `most` characters."""
     if value is None or value == "":
         return None
     text = value if isinstance(value, str) else encode_json(value)
@@ -133,8 +144,8 @@ def text_of(value: Any) -> str | None:
         # JSON is shown indented, any other text unchanged.
         with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             text = msgspec.json.format(text, indent=2)
-    cut = f"\n… {len(text) - MAX_TEXT:,} more characters" if len(text) > MAX_TEXT else ""
-    return visible(text[:MAX_TEXT]) + cut
+    cut = f"\n… {len(text) - most:,} more characters" if len(text) > most else ""
+    return visible(text[:most]) + cut
 
 
 def _first(*values: Any) -> Any:

@@ -13,19 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from starlette.responses import JSONResponse, Response
+import msgspec
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
 from proctor.report.figures import counting_notes, damage_note
+from proctor.results.metadata import as_mapping
+from proctor.results.outcomes import case_properties
+from proctor.runs import segments
 from proctor.runs.find import all_runs
 from proctor.runs.heartbeat import Life, look_at
+from proctor.runs.parquet import row_order
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
-from proctor.runs.trial import CellKey, Trial
-from proctor.server.pages._span_view import aligned, detail, outline
+from proctor.runs.trial import CellKey, TraceRef, Trial
+from proctor.sanitize import json_bytes, json_value, valid_unicode
+from proctor.server.pages._conversation import Turn, as_curl, as_yaml, diff_lines, turns_of
+from proctor.server.pages._span_view import aligned, detail, outline, shown_texts
 from proctor.server.pages.templating import page
 from proctor.server.pages.traces import span_of
+from proctor.trace import SpanKind
+from proctor.trials.run_trial import WORKSPACE
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,8 +42,12 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 CACHED_RUNS = 4
+# Traces kept in memory, so that viewing one span after another does not read the trace again.
+CACHED_TRACES = 8
 # Trials listed of one cell.
 MAX_TRIALS = 500
+# Turns of a conversation on one page: more take longer to open than to read.
+TURNS_SHOWN = 50
 
 
 class Listed(NamedTuple):
@@ -63,7 +76,12 @@ class Runs:
         def read(path: Path, _state: FolderState) -> Run:
             return Run(path)
 
+        @lru_cache(maxsize=CACHED_TRACES)
+        def read_trace(run: Run, place: TraceRef) -> Trace:
+            return segments.read_trace(run.folder.traces_path, place)
+
         self._read = read
+        self._read_trace = read_trace
         self._rows: dict[Path, tuple[FolderState, Listed]] = {}
 
     def routes(self) -> list[Route]:
@@ -75,6 +93,7 @@ class Runs:
             Route("/runs/{name:path}/compare", self.compare),
             Route("/runs/{name:path}/trial/{trial:str}", self.trial),
             Route("/runs/{name:path}/trial/{trial:str}/outline", self.outlined),
+            Route("/runs/{name:path}/trial/{trial:str}/copy/{form:str}", self.copied),
             Route("/runs/{name:path}/trial/{trial:str}/spans/{span_id:str}", self.span),
             Route("/runs/{name:path}", self.one),
         ]
@@ -175,14 +194,23 @@ class Runs:
         )
 
     def trial(self, request: Request) -> Response:
-        """Render one trial with its checks and its trace."""
+        """Render one trial: its conversation, checks, spans and changed files."""
         run, trial = self._trial(request)
         if run is None or trial is None:
             return _missing(request, "trial")
-        base = self._link(run.path)
         unreadable: list[str] = []
-        trace = run.readable_trace(trial, unreadable)
-        same = [other for other in run.trials() if other.case == trial.case]
+        trace = self._trace(run, trial, unreadable)
+        turns = [] if trace is None else turns_of(trace, trial.answer)
+        first = _number(request.query_params.get("from"), 1, max(1, len(turns)))
+        first -= (first - 1) % TURNS_SHOWN
+        trials = sorted(run.trials(), key=row_order)
+        place = next(at for at, each in enumerate(trials) if each.key == trial.key)
+        same: dict[str, list[tuple[str, Trial]]] = {}
+        for other in trials:
+            if other.case == trial.case:
+                same.setdefault(other.cell.arm, []).append((address_name(other), other))
+        base = self._link(run.path)
+        workspace: Any = {} if trace is None else trace.metadata.get(WORKSPACE)
         return page(
             "trial.html",
             request,
@@ -192,14 +220,48 @@ class Runs:
             trial=trial,
             input=None if trace is None else trace.query,
             cell_link=f"{base}/cell?{_cell_query(trial.cell)}",
-            others=[
-                (address_name(other), other)
-                for other in same
-                if address_name(other) != address_name(trial)
-            ][:50],
+            same=same,
             this=address_name(trial),
+            earlier=None if place == 0 else address_name(trials[place - 1]),
+            later=None if place + 1 == len(trials) else address_name(trials[place + 1]),
+            place=place + 1,
+            count=len(trials),
+            checks=sorted(trial.checks, key=lambda check: not check.failed),
+            turns=turns[first - 1 : first - 1 + TURNS_SHOWN],
+            first=first,
+            turn_count=len(turns),
+            shown=TURNS_SHOWN,
+            turn_of=_turn_links(turns, trace),
+            calls_model=trace is not None and bool(trace.llm_calls),
+            workspace=as_mapping(workspace),
+            diff=diff_lines(str(as_mapping(workspace).get("diff") or "")),
             unreadable=unreadable,
         )
+
+    def copied(self, request: Request) -> Response:
+        """Return a trial as JSON, its case as a suite, or one of its model calls as a command."""
+        run, trial = self._trial(request)
+        trace = None if run is None or trial is None else self._trace(run, trial, [])
+        text: str | None = None
+        if run is not None and trial is not None:
+            match request.path_params["form"]:
+                case "json":
+                    both = {"trial": trial, "trace": trace}
+                    text = msgspec.json.format(json_bytes(both), indent=2).decode()
+                case "case":
+                    case = case_properties(run.spec).get(trial.case)
+                    suite = {"version": 1, "cases": [json_value(case)]}
+                    text = None if case is None else as_yaml(suite)
+                case "curl" if trace is not None:
+                    calls = [span for span in trace.index.spans if span.kind == SpanKind.LLM]
+                    wanted = request.query_params.get("span")
+                    found = [each for each in calls if wanted in (None, each.span_id)]
+                    text = as_curl(found[-1]) if found else None
+                case _:
+                    pass
+        if text is None:
+            return PlainTextResponse("There is nothing to copy.", 404)
+        return PlainTextResponse(valid_unicode(text))
 
     def compare(self, request: Request) -> Response:
         """Render two trials of a case side by side, aligned by their steps."""
@@ -230,12 +292,21 @@ class Runs:
 
     def outlined(self, request: Request) -> Response:
         """Return the spans of a trial with the findings of its diagnosis."""
-        trial, trace = self._traced(request)
-        if trial is None or trace is None:
+        run, trial = self._trial(request)
+        trace = None if run is None or trial is None else self._trace(run, trial, [])
+        if run is None or trial is None or trace is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
-        from proctor.diagnose.methods import diagnose
+        from proctor.diagnose.methods import diagnose_offline
+        from proctor.report.diagnosis import evidence_of, trajectories_of
 
-        found = [finding.to_dict() for finding in diagnose(trace).findings]
+        diagnosis = diagnose_offline(
+            trace, evidence=evidence_of(trial, trajectories_of(run, {trial.case}))
+        )
+        # A failed check is a finding of its own kind below.
+        found = [
+            each.to_dict() for each in diagnosis.shown if not each.detector.startswith("check:")
+        ]
+        cause = diagnosis.decisive
         # Failed checks, once for each span they refer to, under the keys of a finding.
         failed = [
             {"category": c.id, "impact": "check", "description": c.reason, "location": span_id}
@@ -243,19 +314,28 @@ class Runs:
             if c.failed
             for span_id in c.span_ids
         ]
-        return JSONResponse(outline(trace, found, failed))
+        links = _turn_links(turns_of(trace, trial.answer), trace)
+        decisive = None if cause is None or trial.passed else shown_texts(cause.to_dict())
+        return JSONResponse({**outline(trace, found, failed), "decisive": decisive, "turns": links})
 
     def span(self, request: Request) -> Response:
         """Return the details of one span of a trial."""
-        _, trace = self._traced(request)
+        run, trial = self._trial(request)
+        trace = None if run is None or trial is None else self._trace(run, trial, [])
         found = None if trace is None else span_of(trace, request.path_params["span_id"])
         if found is None:
             return JSONResponse({"error": "no such span"}, status_code=404)
         return JSONResponse(detail(found))
 
-    def _traced(self, request: Request) -> tuple[Trial | None, Trace | None]:
-        run, trial = self._trial(request)
-        return trial, None if run is None or trial is None else run.readable_trace(trial, [])
+    def _trace(self, run: Run, trial: Trial, unreadable: list[str]) -> Trace | None:
+        """Return the trace of a trial, as `Run.readable_trace` does, from a cache."""
+        if trial.trace is None:
+            return None
+        try:
+            return self._read_trace(run, trial.trace)
+        except ProctorError as error:
+            unreadable.append(f"{trial.name}: {error}")
+            return None
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -325,6 +405,23 @@ def _state_of(path: Path) -> FolderState:
 def address_name(trial: Trial) -> str:
     """Return a trial's id in addresses: short and stable."""
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
+
+
+def _number(text: str | None, least: int, most: int) -> int:
+    """Return a number of an address, moved into its range; the least for anything else."""
+    return max(least, min(most, int(text))) if text and text.isdecimal() else least
+
+
+def _turn_links(turns: Sequence[Turn], trace: Trace | None) -> dict[str, tuple[int, str]]:
+    """Return the number and the address of the turn that shows each span; of a root, the last."""
+    links: dict[str, tuple[int, str]] = {}
+    for turn in turns:
+        start = turn.number - (turn.number - 1) % TURNS_SHOWN
+        page = "" if len(turns) <= TURNS_SHOWN else f"?from={start}"
+        roots = trace.roots if trace is not None and turn is turns[-1] else []
+        for span_id in (*turn.span_ids, *(root.span.span_id for root in roots)):
+            links.setdefault(span_id, (turn.number, f"{page}#turn-{turn.number}"))
+    return links
 
 
 def _missing(request: Request, what: str = "run") -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from starlette.responses import HTMLResponse, Response
 
@@ -25,26 +25,58 @@ STATIC = {
     "trace.js": ("proctor.server.pages", "static/trace.js", "text/javascript"),
     "figures.js": ("proctor.server.pages", "static/figures.js", "text/javascript"),
     "arrivals.js": ("proctor.server.pages", "static/arrivals.js", "text/javascript"),
+    "trial.js": ("proctor.server.pages", "static/trial.js", "text/javascript"),
     "live.js": ("proctor.server.pages", "static/live.js", "text/javascript"),
 }
 
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Return the template engine, which escapes every value."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    """Return the template engine of the report, with the viewer's own templates and filters.
 
-    made = Environment(
-        loader=PackageLoader("proctor.server.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    Both escape every value, make it visible, and share macros and the functions they may call.
+    """
+    from jinja2 import ChoiceLoader, PackageLoader
+
+    from proctor.report.html.page import environment as report_environment
+
+    loaders = [PackageLoader("proctor.server.pages"), PackageLoader("proctor.report.html")]
+    made = report_environment().overlay(loader=ChoiceLoader(loaders))
     ours = {"time": in_time, "ms": in_ms, "money": money, "brief": brief}
     filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update({**ours, "share": percent, "figure": in_figure})
+    made.globals.update(mark=mark)  # pyright: ignore[reportUnknownMemberType]
     return made
+
+
+# The sign and the tone of each status of a trial and each verdict of a cell. Signs differ without
+# colour, and are in the fonts of every system.
+SIGNS = {
+    "passed": ("✓", "good"),
+    "failed": ("✕", "bad"),
+    "hard fail": ("⊗", "bad"),
+    "partial": ("◐", "bad"),
+    "infra error": ("!", "odd"),
+    "not judged": ("?", "odd"),
+    "cancelled": ("–", "odd"),
+    "not run": ("–", "odd"),
+    "incomplete": ("…", "odd"),
+}
+
+
+class Mark(NamedTuple):
+    """A status or verdict as pages show it."""
+
+    word: str
+    sign: str
+    tone: str
+
+
+def mark(status: str) -> Mark:
+    """Return the word, the sign and the tone of a status or a verdict: `HARD FAIL`, `hard_fail`."""
+    word = status.lower().replace("_", " ")
+    word = {"pass": "passed", "fail": "failed"}.get(word, word)
+    return Mark(word, *SIGNS[word])
 
 
 def page(template: str, request: Request, /, status: int = 200, **values: Any) -> Response:

@@ -352,6 +352,7 @@ async function openTrace(place) {
   if (!outline) detail.replaceChildren(...unread(reply, "This trace is no longer available.", () => openTrace(place)));
   else if (!outline.id.length) detail.replaceChildren(el("p", { class: "note" }, "This trace has no spans."));
   else window.traceView = new TraceView(outline, place.dataset.base);
+  if (outline) document.dispatchEvent(new CustomEvent("outlined", { detail: outline }));
 }
 
 const traceView = document.getElementById("trace-view");
