@@ -65,7 +65,7 @@ class CallCard:
 
 
 @dataclass
-class Turn:
+class ShownTurn:
     """One message with the calls that it requested."""
 
     role: str
@@ -97,7 +97,7 @@ class Turn:
         return own + [call.span_id for call in self.calls if call.span_id]
 
 
-def turns_of(trace: Trace, answer: str | None = None) -> list[Turn]:
+def turns_of(trace: Trace, answer: str | None = None) -> list[ShownTurn]:
     """Return the turns of a trace, numbered from 1; `answer` is that of its trial."""
     reader = _Reader()
     if trace.query is not None and not any(
@@ -118,7 +118,7 @@ class _Reader:
     """Collects turns from spans in the order of their start."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[ShownTurn] = []
         self._seen: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
         self._cards: dict[str, CallCard] = {}
         """Calls by their id."""
@@ -142,7 +142,9 @@ class _Reader:
             card = CallCard(span.name, _text(span.input), _text(found or span.output))
             self._place(card, span)
         elif span.kind == SpanKind.HANDOFF:
-            self._add(Turn("note", span.agent_name or "", f"hands off to {span.handoff_to}"), span)
+            self._add(
+                ShownTurn("note", span.agent_name or "", f"hands off to {span.handoff_to}"), span
+            )
         elif span.name == "turn" and isinstance(span.input, str):
             self.say("user", span, span.input)
         elif span.failed and span.error_message:
@@ -152,7 +154,7 @@ class _Reader:
                 call.error for each in self.turns[-3:] for call in each.calls
             }
             if error not in known and span.kind not in (SpanKind.AGENT, SpanKind.CHAIN):
-                self._add(Turn("note", span.agent_name or "", line(span.name, 100)), span)
+                self._add(ShownTurn("note", span.agent_name or "", line(span.name, 100)), span)
 
     def say(self, role: str, span: Span | None, content: Any) -> None:
         """Add a message that is known as a value, unless a model call has shown it."""
@@ -160,11 +162,11 @@ class _Reader:
         key = _key(role, text)
         if text and not self._seen[key]:
             self._seen[key] += 1
-            self._add(Turn(role, text=text), span)
+            self._add(ShownTurn(role, text=text), span)
 
     def _model_call(self, span: Span) -> None:
         sent: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
-        with_images: Turn | None = None
+        with_images: ShownTurn | None = None
         for message in span.input_messages:
             role = ROLES.get(message.role, message.role)
             key = _key(role, message.content, message.tool_calls)
@@ -176,7 +178,7 @@ class _Reader:
                 continue
             if role == "assistant" and not message.content and self._known(message.tool_calls):
                 continue
-            turn = Turn(role, message.name or "", _text(message.content), others=message.other)
+            turn = ShownTurn(role, message.name or "", _text(message.content), others=message.other)
             self._request(turn, message.tool_calls)
             self._add(turn)
             if any(each.lower().startswith(_IMAGE_PARTS) for each in map(_part, message.other)):
@@ -192,7 +194,7 @@ class _Reader:
                     with_images.images.append(url)
         messages = span.output_messages or (Message("assistant", _text(span.output)),)
         for at, message in enumerate(messages):
-            turn = Turn("assistant", span.agent_name or "", _text(message.content))
+            turn = ShownTurn("assistant", span.agent_name or "", _text(message.content))
             turn.others = message.other
             self._request(turn, message.tool_calls)
             self._seen[_key("assistant", message.content, message.tool_calls)] += 1
@@ -208,7 +210,7 @@ class _Reader:
         """Whether earlier turns show these calls, as they do if a span recorded each of them."""
         return all(call.id in self._cards or call.name in self._names for call in calls)
 
-    def _request(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
+    def _request(self, turn: ShownTurn, calls: Sequence[ToolCall]) -> None:
         for call in calls:
             card = CallCard(call.name, _text(call.arguments), _text(call.result), call.id)
             turn.calls.append(card)
@@ -250,7 +252,7 @@ class _Reader:
     def _place(self, card: CallCard, span: Span | None) -> None:
         """Add a call that no message requested: to the turn before, if that has only calls."""
         if not self.turns or self.turns[-1].role != "tool":
-            self._add(Turn("tool", (span.agent_name if span else None) or ""))
+            self._add(ShownTurn("tool", (span.agent_name if span else None) or ""))
         self.turns[-1].calls.append(card)
         self._remember(card)
         if span is not None:
@@ -260,7 +262,7 @@ class _Reader:
         card.span_id, card.failed, card.error = span.span_id, span.failed, _error(span)
         card.ms = None if span.duration_ns is None else span.duration_ns / 1e6
 
-    def _add(self, turn: Turn, span: Span | None = None) -> None:
+    def _add(self, turn: ShownTurn, span: Span | None = None) -> None:
         if span is not None:
             turn.span_id, turn.failed, turn.error = span.span_id, span.failed, _error(span)
         self.turns.append(turn)

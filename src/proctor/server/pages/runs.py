@@ -29,7 +29,7 @@ from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import CellKey, TraceRef, Trial
 from proctor.sanitize import json_bytes, json_value, valid_unicode
-from proctor.server.pages._conversation import Turn, as_curl, as_yaml, diff_lines, turns_of
+from proctor.server.pages._conversation import ShownTurn, as_curl, as_yaml, diff_lines, turns_of
 from proctor.server.pages._span_view import aligned, detail, outline, shown_texts
 from proctor.server.pages.templating import page
 from proctor.server.pages.traces import span_of
@@ -412,7 +412,7 @@ def _number(text: str | None, least: int, most: int) -> int:
     return max(least, min(most, int(text))) if text and text.isdecimal() else least
 
 
-def _turn_links(turns: Sequence[Turn], trace: Trace | None) -> dict[str, tuple[int, str]]:
+def _turn_links(turns: Sequence[ShownTurn], trace: Trace | None) -> dict[str, tuple[int, str]]:
     """Return the number and the address of the turn that shows each span; of a root, the last."""
     links: dict[str, tuple[int, str]] = {}
     for turn in turns:

@@ -64,7 +64,7 @@ SIGNS = {
 }
 
 
-class Mark(NamedTuple):
+class ShownStatus(NamedTuple):
     """A status or verdict as pages show it."""
 
     word: str
@@ -72,11 +72,11 @@ class Mark(NamedTuple):
     tone: str
 
 
-def mark(status: str) -> Mark:
+def mark(status: str) -> ShownStatus:
     """Return the word, the sign and the tone of a status or a verdict: `HARD FAIL`, `hard_fail`."""
     word = status.lower().replace("_", " ")
     word = {"pass": "passed", "fail": "failed"}.get(word, word)
-    return Mark(word, *SIGNS[word])
+    return ShownStatus(word, *SIGNS[word])
 
 
 def page(template: str, request: Request, /, status: int = 200, **values: Any) -> Response:
