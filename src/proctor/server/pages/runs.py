@@ -34,7 +34,6 @@ from proctor.server.pages._span_view import aligned, detail, outline, shown_text
 from proctor.server.pages.templating import page
 from proctor.server.pages.traces import span_of
 from proctor.trace import SpanKind
-from proctor.trials.run_trial import WORKSPACE
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -195,6 +194,8 @@ class Runs:
 
     def trial(self, request: Request) -> Response:
         """Render one trial: its conversation, checks, spans and changed files."""
+        from proctor.trials.run_trial import WORKSPACE  # heavy, and only needed here
+
         run, trial = self._trial(request)
         if run is None or trial is None:
             return _missing(request, "trial")

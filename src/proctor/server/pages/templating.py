@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import HTMLResponse, Response
 
 from proctor.formatting import DASH, duration_ms, money, percent
-from proctor.sanitize import line, valid_unicode
+from proctor.report.html.page import FUNCTIONS
+from proctor.sanitize import line, valid_unicode, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,21 +33,30 @@ STATIC = {
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """Return the template engine of the report, with the viewer's own templates and filters.
+    """Return the template engine: every value is made visible, then escaped.
 
-    Both escape every value, make it visible, and share macros and the functions they may call.
+    Macros and the functions that templates may call are those of the report.
     """
-    from jinja2 import ChoiceLoader, PackageLoader
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    from proctor.report.html.page import environment as report_environment
-
-    loaders = [PackageLoader("proctor.server.pages"), PackageLoader("proctor.report.html")]
-    made = report_environment().overlay(loader=ChoiceLoader(loaders))
+    packages = ("proctor.server.pages", "proctor.report.html")
+    made: Any = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     ours = {"time": in_time, "ms": in_ms, "money": money, "brief": brief}
-    filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType]
-    filters.update({**ours, "share": percent, "figure": in_figure})
-    made.globals.update(mark=mark)  # pyright: ignore[reportUnknownMemberType]
+    made.filters.update({**ours, "share": percent, "figure": in_figure})
+    made.globals.update(FUNCTIONS, mark=mark)
     return made
+
+
+def _shown(value: Any) -> Any:
+    # What is markup already came from a template and was escaped there.
+    return visible(value) if type(value) is str else value
 
 
 # The sign and the tone of each status of a trial and each verdict of a cell. Signs differ without
