@@ -290,7 +290,7 @@ def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
         assert "ConnectionError" in row.inner_text()
         assert "the shop is closed" in row.inner_text()
         row.get_by_role("link").click()
-        assert "the shop is closed" in page.locator(".problem").inner_text()
+        assert "the shop is closed" in page.locator("main > .problem").inner_text()
 
 
 def test_traces_show_themselves_as_they_come(browsing, tmp_path: Path) -> None:
