@@ -315,6 +315,7 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("podman is not installed, or not run by root")
     root = tmp_path_factory.mktemp("rootfs")
     programs = ["sh", "cat", "sleep", "true", "echo", "id", "ls", "tar", "env", "/usr/bin/python3"]
+    programs += ["cp", "mkdir", "rm"]
     paths = [Path(str(shutil.which(each))).resolve() for each in programs]
     library = Path(f"/usr/lib/python3.{sys.version_info.minor}")
     wanted = {str(path) for path in paths}
@@ -360,6 +361,36 @@ async def in_container(home: Path, port: int, **options: Any) -> None:
         assert await inner.read(f"{home}/written") == b"\x00data"
         with pytest.raises(SandboxError):
             await inner.read("/nowhere")
+
+
+@pytest.mark.slow
+def test_podman_shows_files_and_tests_where_a_task_expects_them(
+    tmp_path: Path, rootfs: Path
+) -> None:
+    """R-N4, R-N6: the workspace at /app, tests at /tests, the reward from the container."""
+    (tmp_path / "tests").mkdir()
+    grade = (
+        "cat /app/out.txt /tests/right.txt > /rewards/both && cat /tests/one > /rewards/reward.txt"
+    )
+    (tmp_path / "tests" / "right.txt").write_text("right")
+    (tmp_path / "tests" / "one").write_text("0.25")
+    work = "cat /app/in.txt > /app/out.txt; mkdir -p /tests; echo 1 > /tests/planted; echo ok"
+    config = CommandAgentConfig.model_validate({
+        "command": ["sh", "-c", work],
+        "protocol": "text",
+        "sandbox": {"kind": "podman", "rootfs": str(rootfs), "engine": ENGINE, "network": "none"},
+    })  # fmt: skip
+    rule = {"run": grade, "add": str(tmp_path / "tests"), "add_to": "/tests", "reward": "/rewards"}
+    seen = {"run": "test ! -e /tests/planted && test -f /tests/one", "add": rule["add"]}
+    case = Case(
+        input="q",
+        workspace={"files": {"in.txt": "in"}, "at": "/app"},  # pyright: ignore[reportArgumentType]
+        correctness={"command": [rule, {**seen, "add_to": "/tests"}], "blocking": False},  # pyright: ignore[reportArgumentType]
+    )
+    run = package.run(Suite(cases=[case]), agent=config, results=tmp_path / "r", trials=1)
+    (trial,) = run.trials
+    assert [check.score for check in trial.checks] == [0.25, 1.0], (trial.error, trial.checks)
+    assert run.trace(trial).metadata["workspace"]["paths"] == {"out.txt": "added"}
 
 
 @pytest.mark.slow

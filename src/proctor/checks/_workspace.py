@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
@@ -36,7 +37,7 @@ from proctor.checks.base import (
     unscored,
 )
 from proctor.formatting import and_more, clipped, plural
-from proctor.sandbox.options import Command, command_text
+from proctor.sandbox.options import Command, SandboxPath, command_text
 from proctor.sandbox.workspace import NotReadable, WorkspaceError, any_match, overlay, read_inside
 from proctor.strict import Strict
 
@@ -72,6 +73,19 @@ class CommandRule(Strict):
     add: Annotated[str, Field(min_length=1)] | None = None
     """Folder, relative to the suite, that is copied over the workspace first: tests that the agent
     must not see or change."""
+    add_to: SandboxPath | None = None
+    """Where `add` appears instead, such as `/tests`; see `at` of the workspace."""
+    reward: SandboxPath | None = None
+    """Folder in which the command writes `reward.json` or `reward.txt`, such as `/logs/verifier`:
+    the number from 0 to 1 there is the score, and the exit code does not count."""
+
+    @model_validator(mode="after")
+    def _adds_something(self) -> Self:
+        if self.add_to is not None and self.add is None:
+            raise ValueError("`add_to` needs a folder to `add`")
+        if self.reward is not None and self.model_fields_set & {"exit_code", "contains", "matches"}:
+            raise ValueError("the reward alone is the result: leave out the other conditions")
+        return self
 
 
 class CommandPasses(CommandRule, Check):
@@ -88,19 +102,30 @@ class CommandPasses(CommandRule, Check):
         if workspace is None:
             return _NO_WORKSPACE
         command = command_text(self.run)
+        out = None
         try:
-            if self.add is not None:
-                source = (ctx.case.folder or Path()) / self.add
-                if not source.is_dir():
-                    return unscored(f"there is no folder {source} to add")
+            source = None if self.add is None else (ctx.case.folder or Path()) / self.add
+            if source is not None and not source.is_dir():
+                return unscored(f"there is no folder {source} to add")
+            beside = None
+            if source is not None and self.add_to is not None:
+                beside = (source, self.add_to)
+            elif source is not None:
                 await threads.run(overlay, source, workspace.path)
-            done = await workspace.run(self.run, seconds=self.timeout)
+            if beside is not None or self.reward is not None:
+                done, out = await workspace.graded(
+                    self.run, seconds=self.timeout, add=beside, results=self.reward
+                )
+            else:
+                done = await workspace.run(self.run, seconds=self.timeout)
         except WorkspaceError as error:  # it could not be run, so nothing is known
             return unscored(str(error))
         last = "\n".join(done.output.strip().splitlines()[-20:])
         details: dict[str, Any] = {"expected": f"exit code {self.exit_code}", "actual": last}
         if done.code is None:
             return failed(f"`{command}` took longer than {self.timeout:g} s", **details)
+        if self.reward is not None and out is not None:
+            return await threads.run(_reward, out, last)
         if done.code != self.exit_code:
             line = clipped(last.rpartition("\n")[2], 200)
             return failed(f"`{command}` exited with {done.code}: {line}".rstrip(": "), **details)
@@ -108,6 +133,30 @@ class CommandPasses(CommandRule, Check):
         if wrong:
             return failed(f"the output of `{command}` {wrong}", **details)
         return passed(f"`{command}` exited with {done.code}", **details)
+
+
+def _reward(folder: Path, last: str) -> CheckResult:
+    """Return the reward in a folder as a result; without one, nothing is known."""
+    try:
+        for name in ("reward.json", "reward.txt"):
+            if (folder / name).exists():
+                text = read_inside(folder, name).decode()
+                found: Any = msgspec.json.decode(text) if name == "reward.json" else float(text)
+                break
+        else:
+            line = clipped(last.rpartition("\n")[2], 200)
+            return unscored(f"no reward was written: {line}".rstrip(": "), actual=last)
+        # Several rewards by name: the one that has no other, or their mean.
+        rewards = cast("dict[str, float]", found if isinstance(found, dict) else {"reward": found})
+        reward = float(rewards["reward"] if "reward" in rewards else fmean(rewards.values()))
+    except (NotReadable, ValueError, TypeError, RecursionError, msgspec.DecodeError) as error:
+        return unscored(f"the reward cannot be read: {error}", actual=last)
+    details: dict[str, Any] = {"expected": "reward 1", "actual": rewards}
+    if not 0 <= reward <= 1:
+        return unscored(f"the reward {reward:g} is not within 0 to 1", **details)
+    if reward < 1:
+        return failed(f"reward {reward:g}", score=reward, **details)
+    return passed("reward 1", **details)
 
 
 def _text_problem(text: str, rule: CommandRule | FileRule) -> str:

@@ -95,12 +95,12 @@ def _columns(
 
 
 @click.command("import", cls=Command)
-@click.argument("files", nargs=-1, required=True, type=_options.FILE)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @option(
     "--from",
     "source",
     "The format of the file.  [default: detected]",
-    choices=("csv", "jsonl", "json", "parquet", "inspect", "promptfoo"),
+    choices=("csv", "jsonl", "json", "parquet", "inspect", "promptfoo", "harbor"),
 )
 @option(
     "--map COLUMN=FIELD",
@@ -130,15 +130,17 @@ def import_(
 ) -> None:
     """Import results of other tools as runs.
 
-    Reads Inspect logs (.eval, .json), promptfoo's JSON and JSONL, and trials as CSV, JSONL, JSON or
-    Parquet, e.g. from `proctor runs export`. A file is imported as a whole or not at all. Imported
-    runs can be queried, compared and gated like any other.
+    Reads Inspect logs (.eval, .json), promptfoo's JSON and JSONL, folders of Harbor jobs, and
+    trials as CSV, JSONL, JSON or Parquet, e.g. from `proctor runs export`. A file is imported as a
+    whole or not at all. Imported runs can be queried, compared and gated like any other.
 
     Examples:
       # a log of Inspect
       proctor runs import logs/2026-01-31_geo.eval
       # an evaluation of promptfoo
       proctor runs import results.json --from promptfoo
+      # a job of Harbor, with its trajectories
+      proctor runs import jobs/2026-01-31__12-00-00
       # a file from `proctor runs export`
       proctor runs import trials.parquet
       # any CSV file
@@ -148,7 +150,7 @@ def import_(
 
     # One run per file: each file is an evaluation of its own.
     for file in files:
-        found = read_results(file, source, columns, scale)
+        found = read_results(file, source, columns, scale, threshold)
         found.name = name or found.name
         run = write_import(found, root, file=file, threshold=threshold)
         total = run.totals
@@ -171,12 +173,12 @@ def import_(
 
 
 @click.command("import-suite", cls=Command)
-@click.argument("file", type=_options.FILE)
+@click.argument("file", type=click.Path(path_type=Path))
 @option(
     "--from",
     "source",
     "The tool that the file is for.  [default: detected]",
-    choices=("promptfoo", "pydantic-evals", "inspect"),
+    choices=("promptfoo", "pydantic-evals", "inspect", "harbor"),
 )
 @option("-o", "--output", "The suite to write.  [default: standard output]", type=_options.FILE)
 @option("--agent", "The agent of the suite, instead of the file's providers.")
@@ -194,13 +196,16 @@ def import_suite(
     """Convert a test file of another tool into a suite.
 
     Reads promptfoo configs, pydantic-evals data sets (YAML, JSON) and Inspect data sets (JSON,
-    JSONL, CSV). What has no exact equivalent is left out and listed with its count.
+    JSONL, CSV), and folders of Harbor tasks, which stay where they are: the cases name them. What
+    has no exact equivalent is left out and listed with its count.
 
     Examples:
       # a promptfoo config, with its providers as agents
       proctor import-suite promptfooconfig.yaml -o new.yaml
       # a data set of pydantic-evals, for an agent of your own
       proctor import-suite dataset.yaml -o new.yaml --agent my_pkg.agent:answer
+      # tasks of Harbor
+      proctor import-suite tasks/ --from harbor -o new.yaml --agent my_pkg.agent:answer
       # the samples of an Inspect task
       proctor import-suite samples.jsonl -o new.yaml --agent my_pkg.agent:answer
     """
@@ -222,7 +227,9 @@ def import_suite(
     click.echo(f"{printable(str(output or 'suite'))}: {count}", err=True)
     for name, number in done.left_out.most_common():
         click.echo(f"no equivalent: {printable(name)} ({number})", err=True)
-    unchecked = sum(not (case.keys() & {"checks", "assertions"}) for case in done.cases)
+    unchecked = sum(
+        not (case.keys() & {"checks", "assertions", "correctness"}) for case in done.cases
+    )
     if unchecked:
         click.echo(f"{plural(unchecked, 'case')} without checks: not judged", err=True)
     if done.uses_judge and not (judge or done.judge):

@@ -78,6 +78,8 @@ class Bwrap(SandboxBase):
             arguments += ["--ro-bind", sys.base_prefix, sys.base_prefix]
         for path in self.read_only:
             arguments += ["--ro-bind", str(path), str(path)]
+        for inside, outside in self.mounts.items():
+            arguments += ["--bind", str(outside), inside]
         return [*arguments, "--bind", str(self.home), str(self.home), "--chdir", cwd, "--"]
 
     async def exec(
@@ -146,6 +148,7 @@ def _capabilities() -> Capabilities:
         reason,
         limits=limits,
         persistent=False,
+        mounts=True,
         system_path=True,
         python=_python(),
     )

@@ -53,13 +53,18 @@ class Docker(SandboxBase):
         except SandboxError as error:
             return Capabilities(False, error.message, error.hint)
         limits = frozenset({"cpus", "memory_mb", "pids"})
-        return Capabilities(True, f"engine {found.get('Version', 'unknown')}", limits=limits)
+        version = f"engine {found.get('Version', 'unknown')}"
+        return Capabilities(True, version, limits=limits, mounts=True)
 
     async def start(self) -> None:
         """Create and start the container."""
         limits = self.options.limits
         host: dict[str, Any] = {
-            "Binds": [f"{self.home}:{self.home}:rw", *(f"{p}:{p}:ro" for p in self.read_only)],
+            "Binds": [
+                f"{self.home}:{self.home}:rw",
+                *(f"{outside}:{inside}:rw" for inside, outside in self.mounts.items()),
+                *(f"{p}:{p}:ro" for p in self.read_only),
+            ],
             "NetworkMode": "none",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],

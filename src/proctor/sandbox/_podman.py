@@ -41,7 +41,7 @@ class Podman(SandboxBase):
         if code != 0:
             return Capabilities(False, _reason(error), "see `podman info`")
         limits = frozenset({"cpus", "memory_mb", "pids"})
-        return Capabilities(True, f"podman {out.strip()}", limits=limits)
+        return Capabilities(True, f"podman {out.strip()}", limits=limits, mounts=True)
 
     async def start(self) -> None:
         """Start the container."""
@@ -54,6 +54,8 @@ class Podman(SandboxBase):
         ]  # fmt: skip
         for limit, (soft, hard) in inherited_limits().items():
             arguments += ["--ulimit", f"{limit}={soft}:{hard}"]
+        for inside, outside in self.mounts.items():
+            arguments += ["--volume", f"{outside}:{inside}:rw"]
         for path in self.read_only:
             arguments += ["--volume", f"{path}:{path}:ro"]
         for flag, value in (

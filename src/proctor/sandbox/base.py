@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, cast
 
 from proctor.errors import did_you_mean
@@ -43,6 +44,8 @@ class SandboxSetting(NamedTuple):
     """The trial's own directory, with its workspace: read and write, at the same path."""
     read: tuple[Path, ...] = ()
     """Files and folders to show read-only, at the same path."""
+    mounts: Mapping[str, Path] = MappingProxyType({})
+    """Folders of the trial's directory that are shown, read and write, at other paths too."""
 
 
 class Capabilities(NamedTuple):
@@ -61,6 +64,8 @@ class Capabilities(NamedTuple):
     """Whether processes that a command leaves behind stay until `stop`."""
     system_path: bool = False
     """Whether it shows the programs of this machine, so that its PATH applies."""
+    mounts: bool = False
+    """Whether it can show a folder at another path (`mounts` of its setting)."""
     python: str = "python3"
     """The interpreter inside, which forwards connections."""
 
@@ -124,7 +129,7 @@ class SandboxBase:
     """What the built-in sandboxes share: files go through commands, which see what agents see."""
 
     def __init__(self, setting: SandboxSetting) -> None:
-        self.options, self.home, self.read_only = setting
+        self.options, self.home, self.read_only, self.mounts = setting
 
     async def exec(
         self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]

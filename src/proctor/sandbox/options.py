@@ -66,6 +66,17 @@ def inside(path: str) -> str:
 InsidePath = Annotated[str, AfterValidator(inside)]
 
 
+def _place_in_sandbox(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if len(parts) < 2 or parts[0] != "/" or ".." in parts or "\0" in path:
+        raise ValueError(f"{path!r} must be an absolute path, such as /app")
+    return str(PurePosixPath(path))
+
+
+SandboxPath = Annotated[str, AfterValidator(_place_in_sandbox)]
+"""An absolute path in a sandbox."""
+
+
 def _workspace(value: Any) -> Any:
     return {"folder": value} if isinstance(value, str) else value
 
@@ -82,6 +93,9 @@ class Workspace(Strict):
     """Text files by path, added to the folder; one that starts with `#!` is executable."""
     exclude: Texts = ()
     """Patterns of paths in `folder` that are not copied, such as `node_modules`."""
+    at: SandboxPath | None = None
+    """Path at which a sandbox shows the files as well, such as `/app`; without a sandbox, the
+    folder's own path replaces it in the input and in files that a check adds."""
     keep: Texts = ()
     """Patterns of files that are stored with each trial, such as `report/*.json`."""
     setup: Commands = ()

@@ -103,6 +103,59 @@ class TrialWorkspace:
         """The files as they were before the agent ran."""
         return None if self._snapshot is None else self._snapshot.original
 
+    def located(self, text: str, others: Mapping[str, Path] | None = None) -> str:
+        """Return a text with the paths of a sandbox replaced by real ones, if there is none."""
+        paths = dict(others or {})
+        if self.options is not None and self.options.at is not None:
+            paths[self.options.at] = self.path
+        if self.sandbox is not None or not paths:
+            return text
+        named = "|".join(re.escape(each) for each in sorted(paths, key=len, reverse=True))
+        # Whole paths and what is below them, not a part of another path or word.
+        pattern = rf"(?<![\w.~/-])(?:{named})(?![\w-]|\.\w)"
+        return re.sub(pattern, lambda found: str(paths[found[0]]), text)
+
+    async def graded(
+        self,
+        command: ShellCommand,
+        *,
+        seconds: float,
+        add: tuple[Path, str] | None = None,
+        results: str | None = None,
+    ) -> tuple[CommandOutput, Path]:
+        """Run a command beside which a folder appears at a path, such as /tests.
+
+        Returns its output and the folder with what it wrote to the path `results`. All of it is
+        one command: a sandbox may forget what is outside the trial's directory after each.
+        """
+        home = self.path.parent / f".graded-{secrets.token_hex(8)}"
+        source, out = home / "add", home / "results"
+        await threads.run(out.mkdir, parents=True)
+        paths = {results: out} if results is not None else {}
+        if add is not None:
+            paths[add[1]] = source
+            await threads.run(copy_tree, add[0], source)
+        if self.sandbox is None:
+            for file in await threads.run(_text_files, source):
+                text = self.located(file.read_text(encoding="utf-8"), paths)
+                file.write_text(text, encoding="utf-8")
+            words = [self.located(each, paths) for each in argv(command)]
+            return await self.run(words, seconds=seconds), out
+        await self.sandbox.copy_in(home)
+        lines: list[str] = []
+        for inside, outside in paths.items():
+            to = shlex.quote(inside)
+            # What the agent may have left there is not ours.
+            lines.append(f"rm -rf {to} && mkdir -p {to} || exit 125")
+            if outside == source:
+                lines.append(f"cp -R {shlex.quote(str(source))}/. {to}/ || exit 125")
+        lines += [shlex.join(argv(command)), "code=$?"]
+        if results is not None:
+            lines.append(f"cp -R {shlex.quote(results)}/. {shlex.quote(str(out))}/")
+        done = await self.run("\n".join([*lines, "exit $code"]), seconds=seconds)
+        await self.sandbox.copy_out(home)
+        return done, out
+
     async def record(self) -> dict[str, Any]:
         """Return what is stored with the trial: the changes and the files to keep."""
         if self.sandbox is not None and self.options is not None:
@@ -171,6 +224,17 @@ class TrialWorkspace:
             await self.sandbox.stop()
 
 
+def _text_files(folder: Path) -> list[Path]:
+    """Return the small text files below a folder, of which links are none."""
+    found: list[Path] = []
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < MAX_OUTPUT:
+            with contextlib.suppress(UnicodeDecodeError):
+                path.read_text(encoding="utf-8")
+                found.append(path)
+    return found
+
+
 async def output_of(child: SandboxProcess, seconds: float) -> CommandOutput:
     """Wait for a command, keep the end of its output, and end everything it started."""
     tail = bytearray()
@@ -234,7 +298,12 @@ class RunningSandbox:
 
     @classmethod
     async def started(
-        cls, options: SandboxOptions, home: Path, base: Path, read: Sequence[Path]
+        cls,
+        options: SandboxOptions,
+        home: Path,
+        base: Path,
+        read: Sequence[Path],
+        mounts: Mapping[str, Path] | None = None,
     ) -> RunningSandbox:
         """Start a sandbox whose policy can be enforced here, or raise `SandboxError`."""
         named = [base / os.path.expanduser(path) for path in options.read]  # noqa: ASYNC240, PTH111
@@ -243,7 +312,8 @@ class RunningSandbox:
         if options.rootfs is not None:
             options = options.model_copy(update={"rootfs": str(base / options.rootfs)})
         shown = dict.fromkeys(path.resolve() for path in (*named, *read))
-        sandbox = sandbox_class(options.kind)(SandboxSetting(options, home, tuple(shown)))
+        setting = SandboxSetting(options, home, tuple(shown), mounts or {})
+        sandbox = sandbox_class(options.kind)(setting)
         self = cls(sandbox, options, home)
         self._able = able = await sandbox.capabilities()
         if not able.works:
@@ -251,6 +321,8 @@ class RunningSandbox:
         if lacking := sorted(options.limits.enforced.keys() - able.limits):
             what = f"{options.kind} cannot limit {', '.join(lacking)} here"
             raise SandboxError(f"{what}: {able.reason}", hint=able.hint)
+        if mounts and not able.mounts:
+            raise SandboxError(f"{options.kind} cannot show the workspace at another path")
         if not able.isolates_network:
             raise SandboxError(f"{options.kind} cannot keep an agent off the network")
         try:
@@ -414,8 +486,13 @@ class Workspaces:
     ) -> TrialWorkspace:
         """Start a trial's sandbox, copy the files of its case there and run their setup."""
         running = None
+        path = home / WORKSPACE
         if sandbox:
-            running = await RunningSandbox.started(sandbox, home, base, read)
+            mounts: dict[str, Path] = {}
+            if options is not None and options.at is not None:
+                mounts[options.at] = path
+                path.mkdir()  # containers mount only what exists
+            running = await RunningSandbox.started(sandbox, home, base, read, mounts)
         if options is None:
             return TrialWorkspace(home, sandbox=running)
         try:
@@ -423,7 +500,6 @@ class Workspaces:
             original = place / "files"
             if not original.is_dir():
                 await self._build(place, options, base)
-            path = home / WORKSPACE
             await threads.run(copy_tree, original, path)
             workspace = TrialWorkspace(path, options, sandbox=running)
             if running is not None:

@@ -87,9 +87,16 @@ def build(workspace: Workspace, base: Path, target: Path) -> None:
 def copy_tree(
     source: Path, target: Path, ignore: Callable[[str, list[str]], list[str]] | None = None
 ) -> None:
-    """Copy a folder to a new one."""
+    """Copy a folder to a new one, or to an empty one."""
     try:
-        shutil.copytree(source, target, symlinks=True, ignore=ignore, copy_function=_clone)
+        shutil.copytree(
+            source,
+            target,
+            symlinks=True,
+            ignore=ignore,
+            copy_function=_clone,
+            dirs_exist_ok=True,
+        )
     except (OSError, shutil.Error) as error:
         first: Any = error.args[0][0] if isinstance(error, shutil.Error) and error.args else error
         reason: Any = first if isinstance(first, OSError) else first[2]

@@ -1,4 +1,4 @@
-"""Convert test files of promptfoo, pydantic-evals and Inspect into suites.
+"""Convert test files of promptfoo, pydantic-evals and Inspect, and tasks of Harbor, into suites.
 
 Guarantees: what the suite checks, the source checked too: an assertion without an exact counterpart
 is left out and counted by its type. Nothing of the source is executed; files it names are read from
@@ -12,9 +12,11 @@ import io
 import itertools
 import json
 import re
+import shlex
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import yaml
@@ -26,7 +28,7 @@ from proctor.errors import ProctorError
 from proctor.runs.case_rows import escaped, slug
 from proctor.spec.suite import same_id
 
-SOURCES = ("promptfoo", "pydantic-evals", "inspect")
+SOURCES = ("promptfoo", "pydantic-evals", "inspect", "harbor")
 
 _ASSERTION: TypeAdapter[Any] = TypeAdapter(Assertion)
 
@@ -147,6 +149,9 @@ class Converter:
 def convert(file: Path, source: str | None = None) -> Converter:
     """Convert a file; its source is recognised by its content unless given."""
     done = Converter(file)
+    if file.is_dir() and source in (None, "harbor"):
+        _read_harbor(done)
+        return done
     if not file.is_file():
         raise ProctorError("the file does not exist", where=str(file))
     content = done.data(file.name)
@@ -165,7 +170,7 @@ def convert(file: Path, source: str | None = None) -> Converter:
         _read_inspect(done, cast("list[dict[str, Any]]", content))
     else:
         raise ProctorError(
-            "not a promptfoo config, a pydantic-evals data set or an Inspect data set",
+            "not a promptfoo config, nor a data set of pydantic-evals or Inspect",
             where=str(file),
             hint=f"--from {'|'.join(SOURCES)}",
         )
@@ -653,3 +658,109 @@ def _decoded(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+# -- Harbor --------------------------------------------------------------------------------------
+
+TASK = "task.toml"
+
+_BUILD_FILES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", ".dockerignore")
+
+
+def _read_harbor(done: Converter) -> None:
+    """Add each task at or below a folder; paths are those from the folder above it.
+
+    A task's files are its workspace, shown at the image's working directory; its tests appear at
+    /tests after the agent, and the reward they write is the score.
+    """
+    root = done.file
+    tasks = [root] if (root / TASK).is_file() else sorted(p.parent for p in root.glob(f"**/{TASK}"))
+    if not tasks:
+        raise ProctorError(f"there is no Harbor task: no {TASK} here or below", where=str(root))
+    for task in tasks:
+        _add_task(done, task)
+
+
+def _add_task(done: Converter, task: Path) -> None:
+    try:
+        config = tomllib.loads((task / TASK).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProctorError(f"cannot read: {error}", where=str(task / TASK)) from None
+    about, verifier = _map(config.get("task")), _map(config.get("verifier"))
+    agent, environment = _map(config.get("agent")), _map(config.get("environment"))
+    name = str(about.get("name") or task.name).rpartition("/")[2]
+    test, instruction = task / "tests" / "test.sh", task / "instruction.md"
+    if config.get("steps") or not test.is_file() or not instruction.is_file():
+        missing = "several steps" if config.get("steps") else "no instruction.md or tests/test.sh"
+        done.left_out[f"task: {missing}"] += 1
+        return
+    for section, keys in (
+        (agent, {"timeout_sec": "agent.timeout_sec (run with --timeout)", "user": "agent.user"}),
+        (verifier, {"env": "verifier.env", "environment": "verifier.environment"}),
+        (environment, {"env": "environment.env", "mcp_servers": "environment.mcp_servers"}),
+        (environment, {"healthcheck": "environment.healthcheck", "docker_image": "docker_image"}),
+    ):
+        done.left_out.update(text for key, text in keys.items() if section.get(key))
+    metadata = _map(config.get("metadata"))
+    tags = _list(about.get("keywords")) or _list(metadata.get("tags"))
+    workspace = _task_workspace(done, task, environment)
+    place = task.resolve()
+    command = {
+        "run": f"bash /tests/{test.name}",
+        "add": str(place / "tests"),
+        "add_to": "/tests",
+        "reward": "/logs/verifier",
+        "timeout": float(verifier.get("timeout_sec") or 600.0),
+    }
+    done.converted += 1
+    done.add(
+        name,
+        instruction.read_text(encoding="utf-8"),
+        (),
+        description=about.get("description") or None,
+        tags=[str(each) for each in tags],
+        difficulty=str(metadata["difficulty"]) if metadata.get("difficulty") else None,
+        workspace=workspace,
+        # A reward below 1 is a failure, not a hard one: Harbor knows no such thing.
+        correctness={"command": command, "blocking": False},
+    )
+
+
+def _task_workspace(done: Converter, task: Path, environment: dict[str, Any]) -> dict[str, Any]:
+    """Return the workspace that an image would have: what its Dockerfile copies."""
+    folder = (task / "environment").resolve()
+    file = folder / "Dockerfile"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    at = "/app"
+    setup: list[str] = []
+    whole = False
+    for line in re.sub(r"\\\s*\n", " ", text).splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if word.upper() == "WORKDIR":
+            at = str(PurePosixPath(at, rest.strip().strip("'\"")))
+        elif word.upper() in ("COPY", "ADD") and "--from" not in rest:
+            *sources, target = [each for each in shlex.split(rest) if not each.startswith("--")]
+            to = PurePosixPath(at, target)
+            if not to.is_relative_to(at) or rest.lstrip().startswith("["):
+                done.left_out[f"Dockerfile: {word} outside of {at}"] += 1
+            elif sources in (["."], ["./"]) and str(to) == at:
+                whole = True
+            else:
+                inner = shlex.quote(str(to.relative_to(at)))
+                several = len(sources) > 1 or target.endswith("/") or str(to) == at
+                setup.append(f"mkdir -p {inner}" if several else f"mkdir -p $(dirname {inner})")
+                for each in sources:
+                    found = folder / each
+                    # The content of a folder is copied, not the folder, as Docker does.
+                    end = "/." if found.is_dir() else ""
+                    setup.append(f"cp -R {shlex.quote(str(found) + end)} {inner}")
+        elif word.upper() not in ("", "FROM", "ARG", "LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "#"):
+            done.left_out[f"Dockerfile: {word.upper()} (use an image that has it)"] += 1
+    at = str(environment.get("workdir") or at)
+    exclude = list(_BUILD_FILES) if whole else ["**"]
+    return {
+        "folder": str(folder),
+        "exclude": exclude,
+        "at": at,
+        **({"setup_case": setup} if setup else {}),
+    }

@@ -239,6 +239,8 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 )
                 request.workspace = None if files is None else workspaces[-1].path
                 request.sandbox = workspaces[-1].sandbox
+                if isinstance(request.input, str):
+                    request.input = workspaces[-1].located(request.input)
                 if sandbox is not None and (seconds := sandbox.limits.seconds) is not None:
                     request.timeout = min(seconds, request.timeout or seconds)
                 began = time.perf_counter()  # the agent's own time starts here

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from proctor.sanitize import json_bytes
 from proctor.seeds import derive_seed
 from proctor.trace.assemble import Collector
 from proctor.trace.formats import transcript
+from proctor.trace.load import load_traces
+from proctor.trace.model import Trace
 from proctor.trace.redact import default_redactor
 
 # Write results of other programs as an ordinary run folder. An import is complete or does not
@@ -109,6 +111,8 @@ class Record(msgspec.Struct, kw_only=True):
     properties: dict[str, Any] = {}
     messages: list[dict[str, Any]] = []
     """The conversation in OpenAI message format: it becomes the trial's trace."""
+    trace_file: Path | None = None
+    """A file with the trial's trace, in any format that is read."""
 
     @property
     def cell(self) -> CellKey:
@@ -162,14 +166,20 @@ def write_import(found: Imported, root: Path, *, file: Path, threshold: float = 
 
 def _write_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) -> None:
     """Write conversations as traces and reference them from the trials."""
-    traced = [(r, t) for r, t in zip(records, trials, strict=True) if r.messages]
+    both = zip(records, trials, strict=True)
+    traced = [(r, t) for r, t in both if r.messages or r.trace_file]
     if not traced:
         return
     writer = SegmentWriter(folder.traces_path)
     for record, trial in traced:
-        out = Collector(record.where)
-        transcript.read({"messages": record.messages, "model": record.model}, out)
-        for trace in out.traces.values():
+        traces: Iterable[Trace]
+        if record.trace_file is not None:
+            traces = load_traces(record.trace_file)[:1]
+        else:
+            out = Collector(record.where)
+            transcript.read({"messages": record.messages, "model": record.model}, out)
+            traces = out.traces.values()
+        for trace in traces:
             trial.trace = writer.append(json_bytes(default_redactor().trace(trace)))
             trial.trace_id = trace.trace_id
             trial.tool_calls = trial.tool_calls or len(trace.tool_calls)
@@ -354,6 +364,8 @@ def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
 
 
 def _sha256(file: Path) -> str:
+    if file.is_dir():  # the file that describes the whole, else the first of its trials
+        file = min(file.rglob("result.json"), key=lambda path: (len(path.parts), path))
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -361,7 +373,7 @@ def _sha256(file: Path) -> str:
 # Formats with one trial per row, whose columns can be mapped to fields.
 _TABLES = ("csv", "jsonl", "json", "parquet")
 
-SOURCES = (*_TABLES, "inspect", "promptfoo")
+SOURCES = (*_TABLES, "inspect", "promptfoo", "harbor")
 
 
 def import_results(
@@ -379,7 +391,7 @@ def import_results(
     `columns` maps columns of a table (CSV, JSONL, JSON, Parquet) to fields. `threshold` is the
     minimum passing score where the file has no pass/fail; `scale` is the score that counts as 1.
     """
-    found = read_results(Path(file), source, columns or {}, scale)
+    found = read_results(Path(file), source, columns or {}, scale, threshold)
     if name is not None:
         found.name = name
     return write_import(found, Path(root), file=Path(file), threshold=threshold)
@@ -390,10 +402,21 @@ def read_results(
     source: str | None = None,
     columns: Mapping[str, str] | None = None,
     scale: float = 1.0,
+    threshold: float = _THRESHOLD,
 ) -> Imported:
-    """Read the results in a file, with scores from 0 to 1, without saving them."""
-    if not file.is_file():
+    """Read the results in a file, or a folder of Harbor, with scores from 0 to 1."""
+    if not file.exists():
         raise ProctorError("the file does not exist", where=str(file))
+    if file.is_dir():
+        from proctor.results.exchange._harbor import is_job, read_job
+
+        if not is_job(file):
+            raise ProctorError(
+                "the folder holds no results of a Harbor job",
+                where=str(file),
+                hint="name the folder of the job, which has one folder per trial",
+            )
+        return read_job(file, scale, threshold)
     form = source or detect_format(file)
     if form in _TABLES:
         from proctor.results.exchange import _tables as tables
