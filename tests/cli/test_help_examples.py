@@ -58,7 +58,8 @@ NOT_HERE = {
     "another machine": r"s3://|ray://|postgresql://|http://|slack://|\$\{SLACK\}",
     "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm|gateway|mcp)"
     r"|schedule serve",
-    "data that is not in this repository": r"^proctor trail|\.eval$|labels\.csv|scored\.csv",
+    "data that is not in this repository": r"^proctor trail|tasks/|jobs/|\.eval$"
+    r"|labels\.csv|scored\.csv",
     "a store of live traces": r"^proctor store (stats|prune|export)",
     "a shell": r"[|<>]|^eval ",
     "an experiment over parameters": r"fast \(t=0\)",

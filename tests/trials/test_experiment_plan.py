@@ -240,6 +240,26 @@ def test_two_suites_with_their_own_folders(tmp_path: Path) -> None:
         ready(tmp_path, cases=suites)
 
 
+def test_the_sandbox_of_a_suite_holds_for_an_experiment(tmp_path: Path) -> None:
+    """R-S3, R-N6: settings of suites are not lost when they are combined; two may not differ."""
+    suites = [{"suite": "one/suite.yaml"}, {"suite": "two/suite.yaml"}]
+    added = {"one": "sandbox: {kind: bwrap, network: none}\non_agent_error: infra\n", "two": ""}
+    for name, more in added.items():
+        path = write_suite(tmp_path / name, cases=1, agent="bots:steady")
+        path.write_text(path.read_text().replace("case-0", f"{name}-case") + more)
+        (tmp_path / name / "bots.py").write_text("def steady(input): return 'word0'")
+    program = {"mine": {"kind": "command", "command": ["true"]}}
+    for cases in (suites, suites[:1]):
+        found = ready(tmp_path, cases=cases, agents=program)
+        assert found.agents["mine"].sandbox.network == "none"
+        assert found.options.on_agent_error.value == "infra"
+    assert ready(tmp_path, cases=suites[1:], agents=program).agents["mine"].sandbox is None
+    other = tmp_path / "two" / "suite.yaml"
+    other.write_text(other.read_text() + "sandbox: bwrap\n")
+    with pytest.raises(ProctorError, match="have a different `sandbox`"):
+        ready(tmp_path, cases=suites, agents=program)
+
+
 def test_what_is_set_reaches_every_case(suite: Path) -> None:
     """R-S3: case.FIELD overrides a field of every case; the rest of the case stays."""
     found = ready(

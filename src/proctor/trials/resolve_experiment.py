@@ -397,6 +397,7 @@ def _select(experiment: Experiment, configuration: Configuration) -> SelectedCas
         record={
             "version": 1,
             **_judges(experiment, used),
+            **_shared_settings(used),
             "cases": [merge_fields(item.written, overrides) for item in items],
         },
         suites=used,
@@ -484,6 +485,26 @@ def _judges(experiment: Experiment, suites: Iterable[Suite]) -> dict[str, Any]:
     if experiment.judge is not None:
         default = {"judge": escaped(experiment.judge.model_dump(mode="json", exclude_unset=True))}
     return {**default, **({"judges": judges} if judges else {})}
+
+
+def _shared_settings(suites: Iterable[Suite]) -> dict[str, Any]:
+    """Return the settings of suites that hold for a whole run; two suites may not differ.
+
+    A suite without a sandbox gets that of the others: what one needs must not be lost.
+    """
+    shared: dict[str, Any] = {}
+    for suite in suites:
+        for name in ("sandbox", "on_agent_error"):
+            if getattr(suite, name) is None:
+                continue
+            written = suite.resolved()[name]
+            if shared.setdefault(name, written) != written:
+                raise ProctorError(
+                    f"two suites of the experiment have a different `{name}`",
+                    where=str(suite.path),
+                    hint="run them as two experiments, or write it the same in both",
+                )
+    return shared
 
 
 def _case_overrides(experiment: Experiment) -> dict[str, Any]:
