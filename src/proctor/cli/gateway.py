@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sys
 import threading
 from collections.abc import Callable, Generator
 from contextvars import copy_context
@@ -114,11 +113,12 @@ def gateway(  # noqa: PLR0917 (the options of the command)
         unknown = partial(here.run, session)
         server = Gateway(port=port, unknown=unknown, providers=upstream)
         with server:
-            click.echo(f"# gateway at {server.url}; Ctrl-C stops")
+            # All at once: a script that reads them from a pipe may act on the first.
+            lines = [f"# gateway at {server.url}; Ctrl-C stops"]
             for provider, (urls, keys, _) in PROVIDERS.items():
-                click.echo(f"export {urls[0]}={server.url}/{provider}")
-                click.echo(f"export {keys[0]}={KEY_PREFIX}")
-            sys.stdout.flush()  # a script that reads the address from a pipe waits for it
+                lines.append(f"export {urls[0]}={server.url}/{provider}")
+                lines.append(f"export {keys[0]}={KEY_PREFIX}")
+            click.echo("\n".join(lines))
             while not stop.wait(1):  # polls: a signal may arrive as it goes to sleep
                 pass
     known = [span.cost_usd for span in spans if span.cost_usd is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -53,11 +52,11 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
         loaded = load_script(script)
         recorder = None if record is None else stack.enter_context(_appending(record))
         with MockLLM(loaded, port=port, on_request=recorder) as server:
-            # A comment and `export` lines, so that a shell can evaluate the output.
-            click.echo(f"# serving at {server.url} from {printable(str(script))}; Ctrl-C stops")
-            for name, value in server.environment.items():
-                click.echo(f"export {name}={value}")
-            sys.stdout.flush()  # a script that reads the address from a pipe waits for it
+            # A comment and `export` lines, so that a shell can evaluate the output; all at once,
+            # since a script that reads them from a pipe may act on the first.
+            head = f"# serving at {server.url} from {printable(str(script))}; Ctrl-C stops"
+            exports = [f"export {name}={value}" for name, value in server.environment.items()]
+            click.echo("\n".join([head, *exports]))
             while not stop.wait(1):  # polls: a signal may arrive as it goes to sleep
                 pass
         unanswered = len(server.unmatched)

@@ -588,6 +588,8 @@ class LocalWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: WorkerLost | None = None
         """Why the driver is about to end it."""
+        self._garbled = False
+        """Whether something that is no message came: then nothing after it can be believed."""
         self._heard = self._asked = self._measured = 0.0
         self._printed = self._running = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -605,7 +607,7 @@ class LocalWorker:
         self._received, self._unsent = bytearray(), bytearray()
         self._inbox.clear()
         self._loading = self._loaded = self._begun = False
-        self._verdict = None
+        self._verdict, self._garbled = None, False
         self.taken = self._printed = self._running = 0
         self._heard = time.monotonic()
 
@@ -829,6 +831,8 @@ class LocalWorker:
                 self._loop.call_later(SILENCE, self._end_silent, connection)
             return
         self._heard = time.monotonic()
+        if self._garbled:
+            return
         self._received += chunk
         try:
             if len(self._received) > LENGTH.size:
@@ -842,7 +846,7 @@ class LocalWorker:
                     self._printed = max(0, self._printed - FORGIVEN * len(found.done))
                 self._put(found)
         except (msgspec.MsgspecError, ValueError) as error:
-            self._received.clear()
+            self._garbled = True
             self._condemn(f"code of an agent wrote to its connection: {error}", AGENT_ERROR)
 
     def _end_silent(self, connection: socket.socket) -> None:
