@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.finding import Category
 from proctor.trail.scorer import SCORE_KEYS
 
 if TYPE_CHECKING:

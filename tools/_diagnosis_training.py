@@ -12,9 +12,12 @@ import numpy as np
 from scipy import sparse
 
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.learned._classifier import (
+from proctor.diagnose.finding import Category, parse_category
+from proctor.diagnose.learned.detector import (
+    CATEGORIES,
     MACHINES,
     VIEWS,
+    Detectors,
     Judges,
     Machine,
     PairClassifier,
@@ -27,11 +30,9 @@ from proctor.diagnose.learned._classifier import (
     planned,
     trace_features,
 )
-from proctor.diagnose.learned.detector import CATEGORIES, Detectors
-from proctor.diagnose.learned.text_features import BUCKETS, NOTHING, FeatureRow, rows_of
+from proctor.diagnose.learned.features import BUCKETS, NOTHING, FeatureRow, rows_of
 from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
-from proctor.diagnose.taxonomy import Category, parse_category
 from proctor.trace.load import load_traces
 from proctor.trail.data import read_annotations
 

@@ -15,7 +15,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 
 from proctor.diagnose.learned.detector import CATEGORIES
-from proctor.diagnose.learned.text_features import BUCKETS, NOTHING
+from proctor.diagnose.learned.features import BUCKETS, NOTHING
 from proctor.trail.data import Annotation, Mark
 from proctor.trail.scorer import Scorecard, score
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.text_features import FeatureRow
+    from proctor.diagnose.learned.features import FeatureRow
 
     Array = NDArray[np.float64]
     Folds = Sequence[tuple[list[Example], list[Example]]]

@@ -24,8 +24,7 @@ from _diagnosis_report import YARDSTICK, Figures, page
 from _diagnosis_training import SPLITS, Example, read, train
 from _diagnosis_yardstick import yardstick
 
-from proctor.diagnose.learned._classifier import MODEL_FILE
-from proctor.diagnose.learned.detector import Detectors, find, judged
+from proctor.diagnose.learned.detector import MODEL_FILE, Detectors, find, judged
 from proctor.diagnose.quotes import scores_of
 from proctor.trail.data import Annotation, Mark
 from proctor.trail.scorer import Scorecard, score

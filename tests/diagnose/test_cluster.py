@@ -13,8 +13,7 @@ from spans import span, trace
 import proctor
 from proctor.cli.diagnose import diagnose as command
 from proctor.diagnose.clusters import Clusters, normalised, place_of
-from proctor.diagnose.finding import Diagnosis, Finding, Impact
-from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.finding import Category, Diagnosis, Finding, Impact
 from proctor.llm import MockLLM
 from proctor.spec import Case, Suite
 from proctor.trace import SpanKind, Trace

@@ -15,9 +15,8 @@ import proctor
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.cli.diagnose import diagnose as command
 from proctor.diagnose.contrast import Trajectories
-from proctor.diagnose.finding import SHOWN_FROM, Impact
+from proctor.diagnose.finding import SHOWN_FROM, Category, Impact
 from proctor.diagnose.methods import TrialEvidence, diagnose_offline
-from proctor.diagnose.taxonomy import Category
 from proctor.llm import MockLLM
 from proctor.stats.ranking import fisher_exact
 from proctor.trace import SpanKind, SpanStatus, Trace

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Finding, Impact
-from proctor.diagnose.learned._classifier import shipped
-from proctor.diagnose.learned.detector import detectors, find, judged
-from proctor.diagnose.learned.text_features import rows_of
+from proctor.diagnose.finding import Category, Finding, Impact
+from proctor.diagnose.learned.detector import detectors, find, judged, shipped
+from proctor.diagnose.learned.features import rows_of
 from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import BEARS_ON, scores_of
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.taxonomy import Category
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.load import load_traces
 from proctor.trace.model import SpanStatus

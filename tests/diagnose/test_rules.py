@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import proctor
 import proctor.errors
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Finding
+from proctor.diagnose.finding import Category, Finding
 from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, quote
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.taxonomy import Category
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.model import Message, ToolCall
 from proctor.trail.data import Annotation, Mark, read_annotations

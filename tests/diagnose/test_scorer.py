@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.diagnose.taxonomy import Category, Group, official_label, parse_category
+from proctor.diagnose.finding import Category, Group, official_label, parse_category
 from proctor.errors import ProctorError
 from proctor.trail.data import (
     Annotation,

@@ -2,7 +2,7 @@
 
 `proctor.diagnose(trace)` calls this package: the function and the package share a name, and Python
 binds the attribute to the package as soon as one of its modules is imported. The module is
-therefore callable. The taxonomy depends on nothing but the standard library.
+therefore callable.
 """
 
 import sys
@@ -13,9 +13,8 @@ from proctor._lazy import imported_when_used
 
 TYPE_CHECKING = False  # type checkers treat it as typing's, which would cost more to import
 if TYPE_CHECKING:
-    from proctor.diagnose.finding import Diagnosis, Finding
+    from proctor.diagnose.finding import Category, Diagnosis, Finding
     from proctor.diagnose.methods import diagnose
-    from proctor.diagnose.taxonomy import Category
 
 __all__ = ["Category", "Diagnosis", "Finding", "diagnose"]
 
@@ -23,7 +22,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = imported_when_used(
         __name__,
         {
-            "Category": "proctor.diagnose.taxonomy",
+            "Category": "proctor.diagnose.finding",
             "Diagnosis": "proctor.diagnose.finding",
             "Finding": "proctor.diagnose.finding",
             "diagnose": "proctor.diagnose.methods",

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proctor.diagnose.finding import Diagnosis, Finding, Impact, RootCause
-from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.finding import Category, Diagnosis, Finding, Impact, RootCause
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from proctor.checks.base import FAILED, CheckResult, CheckStatus, Layer
 from proctor.diagnose._steps import plain
-from proctor.diagnose.finding import Finding, Impact
+from proctor.diagnose.finding import Category, Finding, Impact
 from proctor.diagnose.quotes import quote
-from proctor.diagnose.taxonomy import Category
 from proctor.sanitize import line
 
 if TYPE_CHECKING:

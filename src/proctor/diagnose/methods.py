@@ -173,7 +173,7 @@ def diagnose_offline(
         known = False
         if may_know(steps):
             from proctor.diagnose.learned.detector import detectors, find
-            from proctor.diagnose.learned.text_features import rows_of
+            from proctor.diagnose.learned.features import rows_of
 
             found = find(detectors(), rows_of(steps, findings), findings, chosen)
             findings, values, known = found.findings, found.scores, found.scores is not None

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from proctor.diagnose.finding import Score
-from proctor.diagnose.taxonomy import Category, Group
+from proctor.diagnose.finding import Category, Group, Score
 from proctor.formatting import plural
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from proctor.diagnose.finding import Category, official_label, parse_category
 from proctor.diagnose.llm.parse import without_trailing_commas
-from proctor.diagnose.taxonomy import Category, official_label, parse_category
 from proctor.errors import ProctorError
 from proctor.formatting import SHOWN_NAMES, and_more
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from proctor.diagnose.taxonomy import Category, official_label, parse_category
+from proctor.diagnose.finding import Category, official_label, parse_category
 from proctor.stats.describe import Correlation, correlate
 
 if TYPE_CHECKING:

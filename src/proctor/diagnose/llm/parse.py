@@ -16,10 +16,9 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from proctor.diagnose.finding import Finding, Impact, Score
+from proctor.diagnose.finding import Finding, Impact, Score, parse_category
 from proctor.diagnose.llm._prompt import SCORES
 from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, span_texts
-from proctor.diagnose.taxonomy import parse_category
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace

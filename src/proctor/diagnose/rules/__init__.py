@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from proctor.diagnose.finding import Finding, Impact
 from proctor.diagnose.quotes import quote
 from proctor.diagnose.rules import _behaviour, _failures, claims
-from proctor.diagnose.rules._base import Rule, RuleHit
+from proctor.diagnose.rules._failures import Rule, RuleHit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from proctor.diagnose._steps import Steps
-    from proctor.diagnose.taxonomy import Category
+    from proctor.diagnose.finding import Category
 
 RULES: tuple[Rule, ...] = (
     _behaviour.unsupported_answer,

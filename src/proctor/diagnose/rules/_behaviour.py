@@ -11,10 +11,8 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from proctor.diagnose._steps import ANSWERING, offered_in, plain
-from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import RuleHit, rule
-from proctor.diagnose.rules._failures import error_value
-from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.finding import Category, Impact
+from proctor.diagnose.rules._failures import RuleHit, error_value, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

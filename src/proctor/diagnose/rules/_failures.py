@@ -1,4 +1,8 @@
-"""Rules on failures: malformed calls, refusing services, empty searches.
+"""The record of a rule, and rules on failures: malformed calls, refusing services, empty searches.
+
+A rule is a small detector of one kind of error that quotes its evidence. It reads steps, never a
+wire format. Its confidence is its measured precision on TRAIL's GAIA traces (or 0.5 where those
+show too few cases), so that findings can be ranked.
 
 The span of a finding depends on where the error shows: a malformed tool call in the model call that
 wrote it; an error of executed code in the next model call, which is the first to see it.
@@ -14,9 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.diagnose._steps import http_status, plain
-from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import RuleHit, rule
-from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.finding import Category, Impact
 from proctor.trace import SpanKind
 
 if TYPE_CHECKING:
@@ -24,6 +26,41 @@ if TYPE_CHECKING:
 
     from proctor.diagnose._steps import AgentStep, Steps
     from proctor.trace import Span
+
+
+class RuleHit(NamedTuple):
+    """One match of a rule; `passages` are candidate quotes for the evidence."""
+
+    span: Span
+    description: str
+    passages: tuple[str, ...] = ()
+    category: Category | None = None
+    """Category of this match, if the rule distinguishes several; otherwise the rule's own."""
+    confidence: float | None = None
+    impact: Impact | None = None
+    causes: tuple[Span, ...] = ()
+    """Earlier spans that led to it."""
+
+
+class Rule(NamedTuple):
+    """A detector that needs no training."""
+
+    name: str
+    category: Category
+    impact: Impact
+    confidence: float
+    heard: bool
+    """Whether the learned detector uses it; false where TRAIL has too few cases to learn from."""
+    find: Callable[[Steps], Iterator[RuleHit]]
+    """Returns every match of the rule, in order of time."""
+
+
+def rule(
+    category: Category, *, confidence: float, impact: Impact = Impact.MEDIUM, heard: bool = True
+) -> Callable[[Callable[[Steps], Iterator[RuleHit]]], Rule]:
+    """Make a rule of a function that finds its matches; its name is the rule's."""
+    return lambda find: Rule(find.__name__, category, impact, confidence, heard, find)
+
 
 # Messages of interpreters and frameworks about a malformed call.
 _MALFORMED = re.compile(

@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.checks.grounding import CheckedClaim, ground, quantities
 from proctor.diagnose._steps import MAX_TEXT, gives_up, offered_in, plain
-from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import RuleHit, rule
-from proctor.diagnose.rules._failures import error_value
-from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.finding import Category, Impact
+from proctor.diagnose.rules._failures import RuleHit, error_value, rule
 from proctor.sanitize import line
 from proctor.trace.formats.transcript import MESSAGE_INDEX
 
