@@ -34,7 +34,7 @@ from proctor.diagnose.learned.features import BUCKETS, NOTHING, FeatureRow, rows
 from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
 from proctor.trace.load import load_traces
-from proctor.trail.data import read_annotations
+from proctor.trail.scorer import read_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from proctor.diagnose.finding import Finding
-    from proctor.trail.data import Annotation
+    from proctor.trail.scorer import Annotation
 
     Array = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ from scipy.optimize import minimize
 
 from proctor.diagnose.learned.detector import CATEGORIES
 from proctor.diagnose.learned.features import BUCKETS, NOTHING
-from proctor.trail.data import Annotation, Mark
-from proctor.trail.scorer import Scorecard, score
+from proctor.trail.scorer import Annotation, Mark, Scorecard, score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

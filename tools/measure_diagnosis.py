@@ -11,8 +11,7 @@ from pathlib import Path
 
 from proctor.diagnose.methods import diagnose
 from proctor.trace.load import load_traces
-from proctor.trail.data import Annotation, Mark, read_annotations
-from proctor.trail.scorer import score
+from proctor.trail.scorer import Annotation, Mark, read_annotations, score
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
 

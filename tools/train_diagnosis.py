@@ -26,8 +26,7 @@ from _diagnosis_yardstick import yardstick
 
 from proctor.diagnose.learned.detector import MODEL_FILE, Detectors, find, judged
 from proctor.diagnose.quotes import scores_of
-from proctor.trail.data import Annotation, Mark
-from proctor.trail.scorer import Scorecard, score
+from proctor.trail.scorer import Annotation, Mark, Scorecard, score
 
 FOLDS = 5
 CUTS = 5

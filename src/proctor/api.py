@@ -113,8 +113,8 @@ def find_run(
     run: PathLike, *, results: PathLike | None = None, warn: Callable[[str], None] | None = None
 ) -> FoundRun:
     """Find a run by folder, `<experiment>/<date>_<seq>`, tag, `latest` or address."""
-    from proctor.runs.find import all_runs
-    from proctor.runs.find import find_run as find_folder
+    from proctor.runs.folder import all_runs
+    from proctor.runs.folder import find_run as find_folder
 
     address = _address(run)
     if address is None:

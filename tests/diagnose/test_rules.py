@@ -16,8 +16,7 @@ from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, quote
 from proctor.diagnose.rules import RULES, apply_rules
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.model import Message, ToolCall
-from proctor.trail.data import Annotation, Mark, read_annotations
-from proctor.trail.scorer import Scorecard, score
+from proctor.trail.scorer import Annotation, Mark, Scorecard, read_annotations, score
 
 SYSTEM = "You have tools:\n- search: looks things up\n- final_answer: hands in the answer\n"
 PLAN = "Write your plan below. After the last step write the '\n<end_plan>' tag and stop."

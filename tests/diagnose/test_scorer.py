@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from proctor.diagnose.finding import Category, Group, official_label, parse_category
 from proctor.errors import ProctorError
-from proctor.trail.data import (
+from proctor.trail.scorer import (
     Annotation,
     Mark,
     parse_annotation,
     read_annotations,
+    score,
     without_trailing_commas,
 )
-from proctor.trail.scorer import score
 
 marks = st.builds(
     Mark,

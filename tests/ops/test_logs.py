@@ -14,7 +14,7 @@ from run_parts import until, write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.logs import logging_to, truncate_log
-from proctor.ops.scheduler import delete_old_logs
+from proctor.ops.schedule import delete_old_logs
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) [\w.]+: .+")
 
@@ -130,7 +130,7 @@ import gc, json, os, sys, tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from proctor.ops.schedule import Book, Schedule
-from proctor.ops.scheduler import Scheduler
+from proctor.ops.schedule import Scheduler
 
 class Clock:
     # Time passes only when the test moves it.

@@ -16,8 +16,7 @@ from ops_parts import SECRET, sink
 from run_parts import write_suite
 
 from proctor.errors import ProctorError
-from proctor.ops.schedule import Book, Busy, Schedule
-from proctor.ops.scheduler import MAX_LOGS, Scheduler, delete_old_logs, launch
+from proctor.ops.schedule import MAX_LOGS, Book, Busy, Schedule, Scheduler, delete_old_logs, launch
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -155,7 +154,7 @@ def test_a_killed_server_leaves_its_run_and_the_next_does_not_double_it(book: Bo
     book.add("slow", slow())
     code = (
         "import sys, time; from pathlib import Path; from proctor.ops.schedule import Book\n"
-        "from proctor.ops.scheduler import launch\n"
+        "from proctor.ops.schedule import launch\n"
         "book = Book(Path(sys.argv[1])); print(launch(book, 'slow', book.named('slow'),"
         " output=open(sys.argv[1] + '/out', 'wb', buffering=0)).pid, flush=True); time.sleep(600)"
     )

@@ -13,7 +13,7 @@ import proctor as package
 from proctor.errors import ProctorError
 from proctor.files import append_line, read_lines
 from proctor.runs import annotations, audit
-from proctor.runs.find import all_runs, find_run
+from proctor.runs.folder import all_runs, find_run
 
 
 @pytest.fixture(scope="module")

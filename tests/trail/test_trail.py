@@ -15,9 +15,8 @@ from proctor.cli.main import cli
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.runs.run import Run
-from proctor.trail.data import read_annotations
 from proctor.trail.experiment import ExperimentConfig, begin, select_traces
-from proctor.trail.scorer import score
+from proctor.trail.scorer import read_annotations, score
 from proctor.trials.session import run_session
 
 

@@ -38,7 +38,7 @@ KINDS = {
     "langgraph": "proctor.agents.frameworks._langgraph:LangGraphAgentConfig",
     "mcp": "proctor.agents.mcp:McpAgentConfig",
     "openai_agents": "proctor.agents.frameworks._openai_agents:OpenAIAgentsConfig",
-    "pydantic_ai": "proctor.agents.frameworks._pydantic_ai:PydanticAIAgentConfig",
+    "pydantic_ai": "proctor.agents.frameworks:PydanticAIAgentConfig",
     "python": "proctor.agents._python:PythonAgentConfig",
     "random": "proctor.agents._builtin:RandomAgentConfig",
     "replay": "proctor.agents.replay:ReplayAgentConfig",

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from proctor.checks.metrics.arguments import decoded
+from proctor.checks.metrics.alignment import decoded
 from proctor.formatting import clipped, percent, plural
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial

@@ -33,7 +33,7 @@ from proctor.checks.base import (
     refused,
     unscored,
 )
-from proctor.checks.metrics.arguments import canonical
+from proctor.checks.metrics.alignment import canonical
 from proctor.checks.metrics.matching import shortened
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import and_more

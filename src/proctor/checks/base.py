@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple,
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from proctor.checks.metrics.arguments import decoded
+from proctor.checks.metrics.alignment import decoded
 from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.strict import Strict

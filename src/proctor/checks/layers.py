@@ -56,7 +56,7 @@ from proctor.checks.judge_checks import (
     Safety,
     SafetyOptions,
 )
-from proctor.checks.metrics.arguments import ArgumentMode
+from proctor.checks.metrics.alignment import ArgumentMode
 from proctor.checks.metrics.matching import MatchMode
 from proctor.checks.path import (
     ArgumentContains,

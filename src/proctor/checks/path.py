@@ -40,12 +40,13 @@ from proctor.checks.base import (
     skipped,
     unobserved,
 )
-from proctor.checks.metrics.alignment import CallLike, PlainCall
-from proctor.checks.metrics.arguments import (
+from proctor.checks.metrics.alignment import (
     ABSENT,
     ArgumentMode,
     ArgumentRules,
+    CallLike,
     ExactRule,
+    PlainCall,
     decoded,
     look_up,
 )

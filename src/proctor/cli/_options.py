@@ -72,7 +72,7 @@ def _completes(
 
 def _known_runs(ctx: click.Context) -> Iterable[str]:
     from proctor.runs.annotations import tagged
-    from proctor.runs.find import LATEST, all_runs
+    from proctor.runs.folder import LATEST, all_runs
 
     root = Path(ctx.params.get("root") or api.results_root())
     runs = all_runs(root)
@@ -366,7 +366,7 @@ readable_runs_option = _readable_results_option("runs")
 
 def open_run(text: str, root: Path) -> Run:
     """Open a local run by its path, `<experiment>/<date>_<seq>`, a tag, or `latest`."""
-    from proctor.runs.find import find_run
+    from proctor.runs.folder import find_run
     from proctor.runs.run import Run
 
     return Run(find_run(text, root))

@@ -86,7 +86,7 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
 
 def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None, str]:
     """Return a trace, the results of its checks, a passing trial of its case, and a name."""
-    from proctor.runs.find import find_run
+    from proctor.runs.folder import find_run
     from proctor.runs.run import Run
     from proctor.trace.load import load_traces
 

@@ -142,7 +142,7 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
 
 def _find_run(text: str) -> Path | None:
     """Return the run folder for a path, name, tag or `latest`; None for a trace file."""
-    from proctor.runs.find import LATEST, find_run
+    from proctor.runs.folder import LATEST, find_run
 
     if Path(text).exists():
         return Path(text) if (Path(text) / "_spec_.yaml").is_file() else None

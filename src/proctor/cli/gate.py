@@ -109,7 +109,7 @@ def gate(
         )
     else:
         from proctor.cli.run import EndedRun, allow_local_imports, execute_run
-        from proctor.trials.extend import Extending, judge_extending
+        from proctor.trials.resume import Extending, judge_extending
 
         for each in (tested, reference):
             # Trials are added to runs that are here, not to local copies.

@@ -263,7 +263,7 @@ def _rows(rows: list[str]) -> str:
 
 
 def _list_runs() -> str:
-    from proctor.runs.find import all_runs
+    from proctor.runs.folder import all_runs
     from proctor.runs.run import Run
 
     root = api.results_root()

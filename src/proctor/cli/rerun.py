@@ -61,7 +61,7 @@ def rerun(
     import msgspec
 
     from proctor.cli.run import allow_local_imports, execute_run
-    from proctor.runs.find import find_run
+    from proctor.runs.folder import find_run
     from proctor.trials.rerun import compared, prepare_rerun
 
     allow_local_imports()

@@ -327,7 +327,7 @@ def _start(found: Target, options: SimpleNamespace, given: dict[str, Any], notif
 
 def _resume(path: Path, options: SimpleNamespace, given: dict[str, Any], notify: Ended) -> int:
     from proctor.runs.audit import root_of
-    from proctor.runs.find import find_run
+    from proctor.runs.folder import find_run
     from proctor.trials.resume import left_of, restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
 

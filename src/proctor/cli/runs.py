@@ -87,8 +87,7 @@ def status(ctx: click.Context, run: str | None, root: Path, as_json: bool) -> No
       # runs in an object store
       proctor runs status --results s3://bucket/results
     """
-    from proctor.runs.find import all_runs
-    from proctor.runs.folder import place_of
+    from proctor.runs.folder import all_runs, place_of
     from proctor.runs.heartbeat import UNWELL, Life, look_at
     from proctor.runs.run import Run
 
@@ -499,7 +498,7 @@ def verify(ctx: click.Context, runs: tuple[str, ...], root: Path, as_json: bool)
       proctor runs verify results/suite/*
     """
     from proctor.formatting import plural
-    from proctor.runs.find import find_run
+    from proctor.runs.folder import find_run
     from proctor.runs.run import verify as verify_run
 
     rows, broken = list[dict[str, object]](), 0

@@ -191,8 +191,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
       proctor schedule run exp
     """
     from proctor.cli._signals import handle_signals
-    from proctor.ops.schedule import utc_now
-    from proctor.ops.scheduler import RealClock, Scheduler, launch, started_state
+    from proctor.ops.schedule import RealClock, Scheduler, launch, started_state, utc_now
 
     book = _open_book()
     found = book.named(name)
@@ -227,7 +226,7 @@ def serve() -> None:
       proctor schedule serve --log-file serve.log
     """
     from proctor.cli._signals import handle_signals
-    from proctor.ops.scheduler import RealClock, Scheduler
+    from proctor.ops.schedule import RealClock, Scheduler
 
     book, clock = _open_book(), RealClock()
     with book.serving(), handle_signals(lambda _number, _frame: clock.stop()):

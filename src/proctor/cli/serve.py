@@ -174,7 +174,7 @@ def view(
       proctor view results --no-open --port 8000
     """
     _options.require_server_extra()
-    from proctor.runs.find import all_runs
+    from proctor.runs.folder import all_runs
     from proctor.server.app import Service, make_app, run_server
     from proctor.server.auth import check_host
     from proctor.server.store import existing_store, open_store

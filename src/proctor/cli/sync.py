@@ -117,7 +117,7 @@ def _work(
     """Return the transfer to run, and the results folder whose audit log records it."""
     from proctor.runs import audit
     from proctor.runs.remote import object_store, transfer
-    from proctor.runs.remote.manifest import NAME
+    from proctor.runs.remote.object_store import NAME
 
     # A folder with a manifest was written by `sync`, so it is read like an object store.
     far = source if object_store.is_address(source) else None

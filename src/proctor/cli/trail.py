@@ -142,9 +142,9 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
       proctor trail score --gold-dir trail/processed_annotations_gaia --generated-dir
           results/trail/first/2026-01-31_001/predictions
     """
-    from proctor.trail.data import read_annotations
     from proctor.trail.experiment import card_record
     from proctor.trail.report import score_lines
+    from proctor.trail.scorer import read_annotations
     from proctor.trail.scorer import score as scored
 
     gold, predicted = read_annotations(gold_dir), read_annotations(generated_dir)

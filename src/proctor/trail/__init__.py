@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING
 from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from proctor.trail.data import Annotation, Annotations, Mark, read_annotations
     from proctor.trail.experiment import ExperimentConfig, run_experiment
     from proctor.trail.report import TrailResult
-    from proctor.trail.scorer import Scorecard, score
+    from proctor.trail.scorer import (
+        Annotation,
+        Annotations,
+        Mark,
+        Scorecard,
+        read_annotations,
+        score,
+    )
 
 __all__ = [
     "Annotation",
@@ -33,13 +39,13 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "Annotation": "proctor.trail.data",
-    "Annotations": "proctor.trail.data",
+    "Annotation": "proctor.trail.scorer",
+    "Annotations": "proctor.trail.scorer",
     "ExperimentConfig": "proctor.trail.experiment",
-    "Mark": "proctor.trail.data",
+    "Mark": "proctor.trail.scorer",
     "Scorecard": "proctor.trail.scorer",
     "TrailResult": "proctor.trail.report",
-    "read_annotations": "proctor.trail.data",
+    "read_annotations": "proctor.trail.scorer",
     "run_experiment": "proctor.trail.experiment",
     "score": "proctor.trail.scorer",
 }

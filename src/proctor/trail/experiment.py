@@ -29,9 +29,8 @@ from proctor.spec import Case, Suite
 from proctor.spec.suite import CustomCheck
 from proctor.strict import Strict
 from proctor.trace.capture import capture
-from proctor.trail.data import Annotation, parse_annotation, read_annotations
 from proctor.trail.report import TRAINED, TrailResult, summary_lines
-from proctor.trail.scorer import Scorecard, score
+from proctor.trail.scorer import Annotation, Scorecard, parse_annotation, read_annotations, score
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.resume import restore

@@ -91,7 +91,7 @@ class RunOptions(Strict):
     default_trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell of a case without its own number; from the settings."""
     more_trials: Annotated[int, Field(ge=0, json_schema_extra={"hidden": True})] = 0
-    """Trials added to each cell (and seed) after the run had ended; see `trials.extend`."""
+    """Trials added to each cell (and seed) after the run had ended; see `trials.resume`."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Trials to run at the same time."""
     executor: ExecutorName = ExecutorName.LOCAL

@@ -51,7 +51,7 @@ from proctor.spec import (
 from proctor.spec.located import plain
 from proctor.spec.suite import DataCases
 from proctor.trace.redact import Redactor, default_redactor, url_secrets
-from proctor.trials._research.rounds import Outline, Unfolding, unfolding_of
+from proctor.trials._research import Outline, Unfolding, unfolding_of
 from proctor.trials._scenario_cases import (
     Scenario,
     restored_scenarios,

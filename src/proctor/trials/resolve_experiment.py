@@ -33,8 +33,8 @@ from proctor.spec.located import escaped, plain
 from proctor.spec.select import parse_filter
 from proctor.spec.suite import same_id
 from proctor.spec.validation import first_fault
+from proctor.trials._research import Outline
 from proctor.trials._research.design import resolve_research, with_sweep_sample
-from proctor.trials._research.rounds import Outline
 from proctor.trials._scenario_cases import (
     Scenario,
     ScenarioPool,

@@ -11,8 +11,8 @@ from proctor.worlds._base import (
     Trajectory,
     World,
     WorldError,
+    make_world,
 )
-from proctor.worlds._loading import make_world
 from proctor.worlds._scoring import Scoring, world_check
 from proctor.worlds.play import episode, play
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.metrics.arguments import (
+from proctor.checks.metrics.alignment import (
     ABSENT,
     ArgumentRules,
     canonical,

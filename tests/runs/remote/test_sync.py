@@ -12,7 +12,7 @@ from result_parts import append, finish, trial, write_run
 
 from proctor.cli.main import run as command
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.manifest import is_inside
+from proctor.runs.remote.object_store import is_inside
 
 TO = "s3://bucket/kept"
 

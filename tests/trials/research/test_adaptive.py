@@ -20,6 +20,7 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
 from proctor.spec.research import Adaptive, Research, Scale
+from proctor.trials._research import Outline, Setup, Stage
 from proctor.trials._research.adaptive import (
     BEYOND,
     PLACES,
@@ -29,7 +30,6 @@ from proctor.trials._research.adaptive import (
     Staircase,
     adaptive,
 )
-from proctor.trials._research.rounds import Outline, Setup, Stage
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes
 from proctor.trials.resume import aresume

@@ -1,8 +1,9 @@
-"""Shared base of framework agents: an object by import path, and a `SpanBook`.
+"""Shared base of framework agents (an object by import path, a `SpanBook`), and pydantic-ai.
 
 The object is used as it is, or created for each trial by a factory. Frameworks that emit
-OpenTelemetry are captured that way; for the others `SpanBook` converts callbacks to spans. A
-missing framework is reported in one line with the pip command.
+OpenTelemetry are captured that way, as pydantic-ai, whose instrumentation with content is added to
+the one run; for the others `SpanBook` converts callbacks to spans. A missing framework is reported
+in one line with the pip command.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
+import msgspec
 from pydantic import Field, PrivateAttr
 
-from proctor.agents.base import AgentConfig, AgentError, AgentReply, as_reply
+from proctor.agents._chat import opening
+from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.errors import ProctorError
 from proctor.imports import load_object
+from proctor.llm.chat_model import FileMessage
 from proctor.trace import Span, SpanKind, SpanStatus
 from proctor.trace.capture import current_trace, new_span_id
 from proctor.trace.model import EVERYTHING, Observable
@@ -180,3 +184,67 @@ def token_count(value: Any) -> int | None:
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return the value if it is a mapping, else an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+class PydanticAIAgentConfig(FrameworkAgentConfig):
+    """A `pydantic_ai.Agent`."""
+
+    kind: Literal["pydantic_ai"] = "pydantic_ai"
+    deps: str | None = None
+    """`module:name` of the run's dependencies; a class or function is called for each trial."""
+
+    package: ClassVar[str] = "pydantic_ai"
+    requirement: ClassVar[str] = "pydantic-ai-slim>=1.0"
+
+    def instance(self) -> Any:
+        """Return the agent for one trial."""
+        agent = super().instance()
+        framework: Any = importlib.import_module("pydantic_ai.agent")
+        if not isinstance(agent, framework.AbstractAgent):
+            raise self.refuse(agent, "a pydantic_ai.Agent")
+        return agent
+
+    def dependencies(self) -> Any:
+        """Return the dependencies of the run."""
+        if self.deps is None:
+            return None
+        from proctor.imports import load_object
+
+        deps = load_object(self.deps, self.base_dir)
+        return deps() if callable(deps) else deps
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Run the agent with spans enabled."""
+        agent: Any = self.instance()
+        value = request.input
+        prompt: Any = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        messages = [] if isinstance(value, str) else opening(None, value)
+        if len(messages) == 1 and isinstance(messages[0], FileMessage):
+            from pydantic_ai import BinaryContent
+
+            prompt = [messages[0].content or ""]
+            prompt += [
+                BinaryContent(file.data, media_type=file.media_type) for file in messages[0].files
+            ]
+        options: dict[str, Any] = _instrumented(agent)
+        deps = self.dependencies()
+        if deps is not None:
+            options["deps"] = deps
+        session = request.session
+        if session is not None:
+            options["message_history"] = session.memory.get(self.kind)
+        result = await agent.run(prompt, **options)
+        if session is not None:
+            session.memory[self.kind] = result.all_messages()
+        return reply_of(result.output)
+
+
+def _instrumented(agent: Any) -> dict[str, Any]:
+    """Return the run options that enable spans; versions before 2 have only a property."""
+    if "capabilities" in inspect.signature(agent.run).parameters:
+        from pydantic_ai.capabilities import Instrumentation
+
+        return {"capabilities": [Instrumentation()]}
+    if not agent.instrument:
+        agent.instrument = True
+    return {}

@@ -4,8 +4,14 @@ No spec, no trace, no I/O: anything with `name`, `arguments` and `span_id` is a 
 Formulas and edge cases: docs/reference/metrics.md.
 """
 
-from proctor.checks.metrics.alignment import PlainCall, calls_of, edit_distance, lcs_length
-from proctor.checks.metrics.arguments import ABSENT, ArgumentRules
+from proctor.checks.metrics.alignment import (
+    ABSENT,
+    ArgumentRules,
+    PlainCall,
+    calls_of,
+    edit_distance,
+    lcs_length,
+)
 from proctor.checks.metrics.matching import Match, match_calls
 from proctor.checks.metrics.tool_usage import (
     edit_similarity,

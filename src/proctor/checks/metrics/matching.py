@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from proctor.checks.metrics.alignment import Aligned, CallAlignment, CallLike, Places
-from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference, ArgumentRule, ArgumentRules
+from proctor.checks.metrics.alignment import (
+    ABSENT,
+    Aligned,
+    ArgumentDifference,
+    ArgumentRule,
+    ArgumentRules,
+    CallAlignment,
+    CallLike,
+    Places,
+)
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import and_more, clipped, plural
 from proctor.sanitize import printable

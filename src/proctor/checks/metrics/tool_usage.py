@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from proctor.checks.metrics.alignment import CallLike, edit_distance, lcs_length
-from proctor.checks.metrics.arguments import canonical
+from proctor.checks.metrics.alignment import CallLike, canonical, edit_distance, lcs_length
 
 
 class ToolStreak(NamedTuple):

@@ -23,8 +23,7 @@ from proctor.errors import ProctorError
 from proctor.llm.mock import _shared
 from proctor.llm.mock._anthropic import Messages
 from proctor.llm.mock._gemini import GenerateContent
-from proctor.llm.mock._openai_chat import ChatCompletions, openai_error
-from proctor.llm.mock._openai_responses import Responses
+from proctor.llm.mock._openai import ChatCompletions, Responses, openai_error
 from proctor.llm.mock._script import Failure, Reply, ScriptRequest, load_script
 
 if TYPE_CHECKING:

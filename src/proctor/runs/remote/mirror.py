@@ -30,8 +30,15 @@ from proctor.files import lock_file, write_atomic
 from proctor.runs.folder import CHECKSUMS, COPY_OF, address_of
 from proctor.runs.heartbeat import MAX_BYTES as MAX_BEAT
 from proctor.runs.heartbeat import NAME as HEARTBEAT
-from proctor.runs.remote.manifest import JOURNAL, SPEC, RemoteError, facts_of
-from proctor.runs.remote.object_store import Bucket, StoreOptions, checked
+from proctor.runs.remote.object_store import (
+    JOURNAL,
+    SPEC,
+    Bucket,
+    RemoteError,
+    StoreOptions,
+    checked,
+    facts_of,
+)
 from proctor.runs.remote.transfer import existing_manifest, pull, runs_at
 from proctor.user_dirs import user_folder
 

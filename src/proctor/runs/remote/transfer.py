@@ -18,26 +18,26 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from proctor.files import replacing
-from proctor.runs.find import all_runs, find_run
-from proctor.runs.folder import RunFolder, RunFolderError
+from proctor.runs.folder import RunFolder, RunFolderError, all_runs, find_run
 from proctor.runs.remote import object_store
-from proctor.runs.remote.manifest import (
+from proctor.runs.remote.object_store import (
     FORMAT,
     MAX_BYTES,
     NAME,
     ONLY_GROW,
     PIECES,
     SPEC,
+    Bucket,
     FileFacts,
     Manifest,
     RemoteError,
+    StoreOptions,
     decode,
     facts_of,
     facts_of_bytes,
     is_inside,
     run_files,
 )
-from proctor.runs.remote.object_store import Bucket, StoreOptions
 
 # Files stored in pieces, because they grew while they were uploaded. A piece is named by its start
 # and a prefix of its SHA-256, and never changes. A reassembled file has no gap and no byte without

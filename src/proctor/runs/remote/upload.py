@@ -27,8 +27,15 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, object_store, transfer
-from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, Manifest, facts_of_bytes
-from proctor.runs.remote.object_store import Bucket, StoreOptions
+from proctor.runs.remote.object_store import (
+    JOURNAL,
+    NAME,
+    SPEC,
+    Bucket,
+    Manifest,
+    StoreOptions,
+    facts_of_bytes,
+)
 from proctor.runs.remote.transfer import PIECE, Piece, name_of, push, read_manifest, read_part
 from proctor.runs.segments import segments
 

@@ -22,7 +22,7 @@ from proctor.report.figures import counting_notes, damage_note
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs import segments
-from proctor.runs.find import all_runs
+from proctor.runs.folder import all_runs
 from proctor.runs.heartbeat import Life, look_at
 from proctor.runs.parquet import row_order
 from proctor.runs.run import Run

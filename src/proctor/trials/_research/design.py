@@ -16,7 +16,7 @@ from proctor.spec import Case, select_cases
 from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
 from proctor.spec.research import Ablation, Research
 from proctor.spec.select import NothingSelectedError
-from proctor.trials._research.rounds import Outline, Stage, Variant
+from proctor.trials._research import Outline, Stage, Variant
 from proctor.trials._scenario_cases import Scenario, check_parameter, error_at
 from proctor.trials.plan import Axes
 from proctor.trials.select_agents import ChosenAgent
