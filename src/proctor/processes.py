@@ -92,6 +92,7 @@ class ProcessGroup:
         if self._folder is None:
             return
         try:
+            remove_left_groups(self._folder.parent)
             self._folder.mkdir(exist_ok=True)
             (self._folder / "cgroup.procs").write_text(str(pid))
         except OSError:
@@ -121,6 +122,16 @@ class ProcessGroup:
         for group in (*sorted(self._folder.glob("**/proctor-*"), reverse=True), self._folder):
             with contextlib.suppress(OSError):
                 group.rmdir()
+
+
+def remove_left_groups(base: Path) -> None:
+    """Remove empty groups of workers that were killed together with the process that ends them."""
+    for group in base.glob("proctor-*"):
+        pid = group.name.removeprefix("proctor-")
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            for each in (*group.glob("**/proctor-*/"), group):
+                with contextlib.suppress(OSError):  # something in it still runs
+                    each.rmdir()
 
 
 def _own_group() -> Path | None:

@@ -348,7 +348,9 @@ FAMILIAR_EXPERIMENT = "experiment.mine: {scenarios: [mutualism.*], agents: [rand
         (["validate", "suite.yaml"], "it is `judge` here"),
         (["validate", "suite.yaml"], "scores are 1 to 5; `anchors`"),
         (["validate", "suite.yaml"], "it is `examples` here"),
-        (["validate", "exp.yaml"], "`experiments: {mine: {cases: …}}`"),
+        (["validate", "exp.yaml"], "`experiments: {mine: {cases: …, seeds: …}}`"),
+        (["run", "exp.yaml"], "`experiments: {mine: {cases: …, seeds: …}}`"),
+        (["batch", "exp.yaml"], "proctor run experiment.yaml"),
     ],
 )
 def test_words_of_other_tools_get_the_right_hint(

@@ -149,7 +149,8 @@ def test_bad_paging_and_names_are_refused(tmp_path: Path) -> None:
     with ended(process):
         for query in ("limit=100000000", "limit=0", "offset=-1"):
             assert httpx.get(f"{address}/api/traces?{query}").status_code == 400, query
-        assert httpx.get(f"{address}/runs/s%00").status_code == 404
+        for name in ("s%00", "s" * 5000, f"s/2026-01-01_001/{'t' * 5000}", "s/" * 2000):
+            assert httpx.get(f"{address}/runs/{name}").status_code == 404, name[:20]
 
 
 def test_a_folder_of_traces_is_viewed(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ results they have without it, and the command reports what happened with the exi
 failed cell.
 """
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import yaml
 from commands import proctor
 from run_parts import journal, only_run
 
-from proctor.processes import ProcessGroup
+from proctor.processes import ProcessGroup, remove_left_groups
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc and signals of Linux")
 
@@ -329,6 +331,18 @@ def test_processes_end_with_their_trial(tmp_path: Path) -> None:
     grouped = ProcessGroup("test").available
     assert done.returncode == 0 or not grouped, done.stdout + done.stderr
     assert not [line for line in commands_running() if "sleep\0619" in line]
+
+
+def test_groups_of_killed_workers_are_removed(tmp_path: Path) -> None:
+    """R-R6: where a worker and the process that ends it were both killed, the next one removes the
+    group they left, and leaves those of running processes alone."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left, alive = tmp_path / f"proctor-{gone.pid}", tmp_path / f"proctor-{os.getpid()}"
+    (left / "proctor-0a1b").mkdir(parents=True)
+    alive.mkdir()
+    remove_left_groups(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [alive.name]
 
 
 @pytest.mark.parametrize("name", NUISANCES)

@@ -1,6 +1,7 @@
 """One trial from start to end, alone and among others."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -237,3 +238,36 @@ async def test_calls_of_failed_attempts_are_counted_once():
     trial, _ = await run_trial(next(planned_trials(1)), context)
     assert (trial.status, trial.retries) == (TrialStatus.CANCELLED, 1)
     assert (trial.llm_calls, trial.cost_usd, trial.input_tokens) == (1, 0.5, 10)
+
+
+async def test_a_trial_that_awaits_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-R4: in a worker a trial has a time limit of its own where none is set, also for an agent
+    that ignores being cancelled; a longer limit is a setting."""
+    monkeypatch.setattr("proctor.trials.run_trial.DEFAULT_TIMEOUT", 0.05)
+    monkeypatch.setattr("proctor.trials.run_trial.GRACE", 0.05)
+
+    released = asyncio.Event()
+
+    async def forever(_question: str) -> str:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return "too late"
+
+    async def slow(_question: str) -> str:
+        await asyncio.sleep(0.2)
+        return "done"
+
+    context = context_of(PythonAgentConfig.of(forever))
+    context.isolated = True
+    planned = PlannedTrial(case="c", agent="a", index=0, seed=5)
+    trial, _ = await run_trial(planned, context)
+    assert (trial.status, trial.category) == (TrialStatus.FAILED, "timeout")
+    assert context.left_running == 1
+    released.set()
+    # In the process of the user people debug: no limit, unless they set one.
+    for isolated, options in ((False, {}), (True, {"timeout": 3600})):
+        context = context_of(PythonAgentConfig.of(slow), **options)
+        context.isolated = isolated
+        trial, _ = await run_trial(planned, context)
+        assert trial.status == TrialStatus.PASSED

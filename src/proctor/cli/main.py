@@ -119,7 +119,8 @@ _OTHER_OPTIONS = {
 """Option that a command does not have → what to write."""
 
 MOVED = {
-    "batch": "is now `proctor run` with several targets or a glob: proctor run 'mutualism/*'",
+    "batch": "is now `proctor run`: proctor run experiment.yaml, or several targets or a glob,"
+    " proctor run 'mutualism/*' --agents random,scripted --seeds 0..9",
     "save": "is now `proctor baseline save`",
     "baselines": "is now `proctor baseline list`",
     "diff": "is now `proctor baseline diff`",

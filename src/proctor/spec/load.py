@@ -249,6 +249,9 @@ def agent_problems(agent: Tree) -> list[SpecProblem]:
 MANY = "experiments"
 """The key of a file, or the name in a module, that holds several experiments."""
 
+# How other tools begin the key of one experiment.
+_ONE = "experiment."
+
 _OF_EXPERIMENTS = {"seeds", "params", "sample", "exclude", "set", "output", "limits", "filter"}
 CASE_KEYS = {"input", "query", "turns", "user"}
 """Keys of which every case of a suite has one."""
@@ -263,7 +266,7 @@ def is_experiment(tree: Tree) -> bool:
     if not isinstance(tree.value, dict):
         return False
     keys = set(tree.value)
-    if MANY in keys or any(key.startswith("experiment.") for key in keys):
+    if MANY in keys or any(key.startswith(_ONE) for key in keys):
         return True
     cases = tree.value.get("cases")
     if is_data(cases):
@@ -312,6 +315,10 @@ def _bodies(tree: Tree, path: Path, problems: Problems) -> list[Tree]:
         problems.add(tree.place, "an experiment is a mapping of names to values")
         return []
     many = tree.value.get(MANY)
+    if many is None and (named := next((k for k in tree.value if k.startswith(_ONE)), None)):
+        hint = f"write `experiments: {{{named.removeprefix(_ONE)}: {{cases: …, seeds: …}}}}`"
+        problems.add(tree.keys[named], f"unknown key {named!r}", hint)
+        return []
     if many is None:
         return [tree if "name" in tree.value else _with_name(tree, path.stem)]
     rest = {key: part for key, part in tree.value.items() if key != MANY}

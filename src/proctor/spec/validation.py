@@ -304,10 +304,7 @@ def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> 
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     name = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
-        prefix, _, rest = name.partition(".")
         hint = _FAMILIAR.get(name) or did_you_mean(name, keys)
-        if prefix == "experiment" and rest:
-            hint = f"write several experiments as `experiments: {{{rest}: {{cases: …}}}}`"
         hint = hint or (f"known here: {', '.join(keys)}" if keys else None)
         return Fault((), f"unknown key {name!r}", hint)
     if kind == "missing":

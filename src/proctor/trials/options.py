@@ -106,7 +106,7 @@ class RunOptions(Strict):
     seed: int = 0
     """The seed from which the seeds of all trials derive."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Time limit of one trial in seconds, including retries."""
+    """Time limit of one trial in seconds, including retries.  [default: 3600 in workers]"""
     max_retries: Annotated[int, Field(ge=0)] = MAX_RETRIES
     """Retries after transient failures."""
     early_stop: Annotated[

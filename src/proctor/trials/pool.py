@@ -62,7 +62,7 @@ from proctor.trials.messages import (
     take_frames,
 )
 from proctor.trials.options import RunOptions
-from proctor.trials.run_trial import GRACE, fail_by_agent
+from proctor.trials.run_trial import DEFAULT_TIMEOUT, GRACE, fail_by_agent
 
 if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
@@ -89,9 +89,6 @@ WATCH = 0.25
 
 SILENCE = 1.0
 """Seconds without a message after which a worker is asked for one."""
-
-DEFAULT_TIMEOUT = 3600.0
-"""Seconds for which a worker may block where trials have no time limit."""
 
 BLOCKED_GRACE = 2 * GRACE
 """Seconds beyond the time limit of a trial after which a silent worker is blocked: its own timer

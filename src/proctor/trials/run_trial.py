@@ -63,6 +63,10 @@ if TYPE_CHECKING:
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import RunContext
 
+DEFAULT_TIMEOUT = 3600.0
+"""Seconds of a trial in a worker where no limit is set: long enough for a coding agent, and a run
+with an agent that never ends still ends overnight."""
+
 GRACE = 1.0
 """Seconds a cancelled agent gets to clean up before it is left running on its own."""
 
@@ -208,7 +212,11 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
     category of the error.
     """
     options, question = context.options, case.case.input
-    deadline = None if options.timeout is None else time.monotonic() + options.timeout
+    limit = options.timeout
+    # In a worker an agent that awaits for ever would hold the run; a person may take their time.
+    if limit is None and context.isolated and context.agents[planned.agent].kind != "human":
+        limit = DEFAULT_TIMEOUT
+    deadline = None if limit is None else time.monotonic() + limit
     random: Random | None = None
     while True:
         request = AgentRequest(

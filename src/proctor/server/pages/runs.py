@@ -348,10 +348,11 @@ class Runs:
 
     def _path(self, request: Request) -> Path | None:
         """Return the run folder of an address if it is below the results folder."""
-        if "\0" in request.path_params["name"]:  # no file name has one, and `resolve` fails
+        try:
+            path = (self._root / request.path_params["name"]).resolve()
+            inside = path.is_relative_to(self._root) and (path / "_spec_.yaml").is_file()
+        except (OSError, ValueError):  # no file has such a name: too long, or with a NUL
             return None
-        path = (self._root / request.path_params["name"]).resolve()
-        inside = path.is_relative_to(self._root) and (path / "_spec_.yaml").is_file()
         return path if inside else None
 
     def _run(self, request: Request) -> Run | None:
