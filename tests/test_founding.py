@@ -49,6 +49,8 @@ def test_the_scripted_agent_of_a_built_scenario_and_its_outputs(tmp_path):
         name: yaml.safe_load((built.path / f"{name}.yaml").read_text())
         for name in ("timeline", "analysis", "score")
     }
+    operations = {name: output["operation"] for name, output in outputs.items()}
+    assert operations == {"timeline": "simulate", "analysis": "analyze", "score": "score"}
     assert outputs["score"]["score"] == 1.0
     assert outputs["analysis"]["ended"] == "terminated"
     assert [step["step"] for step in outputs["timeline"]["steps"]][:2] == [1, 2]

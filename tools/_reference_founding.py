@@ -150,7 +150,7 @@ D89 | battery file | `proctor run --name` `proctor.Experiment`
 D94 | result set | `proctor.results.ResultSet.mean` `proctor.results.ResultSet.pass_rate` `proctor.results.ResultSet.to_pandas` `proctor.compare`
 D99 | registry file | `proctor agent add` `proctor agent test`; keys only from the environment
 D102 | build, run, store, fetch | `proctor.scenarios.build` `proctor.scenarios.store` `proctor.scenarios.fetch`
-D104 | built folder with outputs | `proctor scenario build`; a run adds timeline.yaml, analysis.yaml, score.yaml
+D104 | built folder with outputs | `proctor scenario build`; `operations` of the manifest are the steps of the build, and a run adds timeline.yaml (simulate), analysis.yaml (analyze) and score.yaml (score)
 """
 
 TRAIL = """
@@ -160,8 +160,8 @@ E6 | scores 0–5 | `proctor.Diagnosis`
 E7 | truncation that keeps errors and an index | `proctor diagnose --method`
 E8 | error signals in status and logs | `proctor diagnose`
 E9 | message builder | `proctor diagnose --method`; the prompt is built inside
-E10 | analyze_trace | `proctor.diagnose`
-E11 | single pass with a model | `proctor diagnose --method --model`
+E10 | analyze_trace, with sizes | `proctor diagnose --agents --chunk --prompt-size` `proctor trail run --agents --chunk --prompt-size`
+E11 | single pass with a model | `proctor diagnose --method --model --reasoning-effort` `proctor trail run --approach --reasoning-effort`
 E13 | fallback without a model | `proctor.diagnose`
 E14 | ExperimentConfig | `proctor.trail.ExperimentConfig`
 E16 | run_experiment with a log | `proctor.trail.run_experiment`

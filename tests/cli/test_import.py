@@ -394,3 +394,41 @@ def test_categories_and_times_survive_an_export(tmp_path: Path, capsys) -> None:
     by = ["--group-by", "properties.category", "--format", "csv"]
     assert run(["results", *by, "--results", str(back)]) == 0
     assert capsys.readouterr().out.count("law") == 1
+
+
+PYTHON = """
+prompts: ["What is the capital of {{country}}?"]
+tests:
+  - description: france
+    vars: {country: France}
+    assert:
+      - {type: python, value: "'Paris' in output and context['vars']['country'] == 'France'"}
+      - {type: python, threshold: 0.5, value: "min(1, len(output) / 10)"}
+      - type: python
+        value: |
+          words = output.split()
+          return {'pass': len(words) > 2, 'score': 0.9, 'reason': f'{len(words)} words'}
+      - {type: python, value: "file://check.py:brief", config: {most: 5}}
+      - {type: not-python, value: "'sorry' in output"}
+      - {type: python, value: "file://check.py"}
+      - {type: python, value: return return}
+"""
+
+
+def test_python_of_promptfoo_runs_as_a_check(project: Path, capsys) -> None:
+    """R-S6: expressions, bodies and functions of files judge as they do there; code that is none
+    is listed."""
+    (project / "promptfooconfig.yaml").write_text(PYTHON)
+    (project / "check.py").write_text(
+        "def brief(output, context): return len(output.split()) <= context['config']['most']\n"
+        "def get_assert(output, context): return {'pass': True, 'score': 1}\n"
+    )
+    (project / "bot.py").write_text("def answer(_): return 'Paris is the capital of France.'\n")
+    command = ["import-suite", "promptfooconfig.yaml", "-o", "suite.yaml", "--agent", "bot:answer"]
+    assert run(command) == 0
+    assert "no equivalent: python (1)" in capsys.readouterr().err
+    assert run(["test", "suite.yaml", "--format", "json"]) == 1
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    found = [(check["status"], check["score"]) for check in case["checks"]]
+    passed, scored = ("pass", 1.0), ("pass", 0.9)
+    assert found == [passed, passed, scored, ("fail", 0.0), passed, passed]

@@ -225,6 +225,24 @@ def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "not the model's own" not in done.output
 
 
+def test_sizes_and_effort_reach_the_model(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G6: parts, spans in a part, characters of a prompt and the effort are settings of an
+    experiment, and stored with it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
+    sizes = {"prompt_size": 4000, "agents": 2, "chunk": 40, "reasoning_effort": "low"}
+    with MockLLM([{"text": '{"errors": [], "scores": {}}', "times": "forever"}]) as server:
+        flags = ["--approach", "agentic", "--model", "openai:o3", "--base-url", server.base_url]
+        for name, value in sizes.items():
+            flags += [f"--{name.replace('_', '-')}", str(value)]
+        done = invoke(*run_args(few, "sized", *flags))
+        assert done.exit_code == 0, done.output
+        bodies = [request.body for request in server.requests]
+    assert {body["reasoning_effort"] for body in bodies} == {"low"}
+    assert max(len(json.dumps(body["messages"])) for body in bodies) < 30_000
+    config = json.loads(next((few / "out" / "sized").glob("*/config.json")).read_text())
+    assert {name: config[name] for name in sizes} == sizes
+
+
 def test_an_experiment_whose_model_is_silent(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R-G6: figures of traces that `offline` answered for the model are marked, not passed
     off as the model's: on the terminal, in the files and in the log; every request counts."""
@@ -336,6 +354,10 @@ def test_an_option_without_effect_is_refused(few: Path) -> None:
         done = proctor("trail", *run_args(few, "idle", "--approach", "rules", *flags))
         assert done.returncode == 2
         assert "calls no model" in done.stderr
+    flags = ["--approach", "single_pass", "--model", "openai:x", "--chunk", "5"]
+    done = proctor("trail", *run_args(few, "idle", *flags))
+    assert done.returncode == 2
+    assert "chunk has no effect: the approach 'single_pass' investigates no parts" in done.stderr
 
 
 def test_leads_are_off_unless_requested(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:

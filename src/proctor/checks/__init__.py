@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Layer,
         Metric,
     )
-    from proctor.checks.custom import FunctionCheck
+    from proctor.checks.custom import FunctionCheck, PythonAssertion
     from proctor.checks.judge_checks import Grounded, LLMJudge, Safety
     from proctor.checks.path import (
         ArgumentContains,
@@ -95,6 +95,7 @@ __all__ = [
     "MinSequenceSimilarity",
     "MinToolPrecision",
     "MinToolRecall",
+    "PythonAssertion",
     "QualityBounds",
     "Safety",
     "SameArguments",
@@ -112,7 +113,7 @@ _HOME_OF = {
     **dict.fromkeys(("Grounded", "LLMJudge", "Safety"), "proctor.checks.judge_checks"),
     "ExpectRetrieval": "proctor.checks.retrieval",
     **dict.fromkeys(("CommandPasses", "DiffWithin", "FileMatches"), "proctor.checks._workspace"),
-    "FunctionCheck": "proctor.checks.custom",
+    **dict.fromkeys(("FunctionCheck", "PythonAssertion"), "proctor.checks.custom"),
 }
 """Public name → the module that defines it."""
 

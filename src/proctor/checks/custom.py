@@ -9,11 +9,15 @@ in the entry points `proctor.checks`, or built in (`has_matching_span`).
 from __future__ import annotations
 
 import inspect
+import json
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
+
+from pydantic import Field
 
 from proctor.background import threads
 from proctor.checks.base import (
@@ -67,6 +71,55 @@ class FunctionCheck(Check):
             return failed(lines[0] if lines else "an assertion of the check failed")
         threshold = getattr(ctx.case, "threshold", None)
         return as_results(value, DEFAULT_THRESHOLD if threshold is None else threshold)
+
+
+class PythonAssertion(Check):
+    """Code of promptfoo's `python` assertions: an expression, a body that returns, or a module.
+
+    It sees `output` and `context` (`vars`, `prompt`, `config`) and returns a bool, a number, or
+    `{pass, score, reason}`; a number passes from `threshold` on, without one above 0.
+
+    Example: `PythonAssertion("len(output) < 200")`.
+    """
+
+    name: ClassVar[str] = "python_assertion"
+    code: str = Field(kw_only=False, min_length=1)
+    function: str | None = None
+    """The function of a module to call; without one, the code is its body."""
+    threshold: float | None = None
+    config: dict[str, Any] = Field(default_factory=dict[str, Any])
+    inverse: bool = False
+    """Whether it passes where the code says that it fails."""
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        properties = cast("dict[str, Any]", getattr(ctx.case, "properties", {}))
+        values = properties.get("vars", {})
+        context = {"vars": values, "prompt": ctx.input, "config": self.config}
+        context["test"] = {"vars": values, "metadata": properties}
+        code, name = self.code, self.function or "get_assert"
+        if self.function is None:
+            body = code if "\n" in code.strip() else f"return {code.strip()}"
+            code = f"def {name}(output, context):\n{textwrap.indent(body, '    ')}"
+        scope: dict[str, Any] = {"json": json, "__name__": "assertion"}
+        exec(compile(code, f"<{self.id or self.name}>", "exec"), scope)  # noqa: S102 (as any check of the user, in a worker)
+        found: Any = scope[name](ctx.output, context)
+        reason, agreed = "", None
+        if isinstance(found, dict):
+            graded = cast("dict[str, Any]", found)
+            agreed = graded.get("pass", graded.get("pass_"))
+            reason = str(graded.get("reason") or "")
+            found = graded.get("score", agreed)
+        if not isinstance(found, bool | int | float):
+            return unscored(f"the code returned a {type(found).__name__}, not a bool or a number")
+        score = float(found)
+        agreed = score > 0 if agreed is None else bool(agreed)
+        agreed = agreed and (self.threshold is None or score >= self.threshold)
+        shown = reason or f"the code returned {found!r}"
+        score = min(1.0, max(0.0, 1.0 - score if self.inverse else score))
+        if agreed != self.inverse:
+            return CheckResult(passed=True, score=score, reason=shown, actual=found)
+        return failed(shown, score=score, expected=self.threshold, actual=found)
 
 
 def custom_check(

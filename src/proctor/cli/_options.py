@@ -425,6 +425,22 @@ def chat_model_options(help: str, *, several: bool = False) -> Callable[[Decorat
     return add
 
 
+def detector_options(function: Decorated) -> Decorated:
+    """Add the options of methods of diagnosis that call a model."""
+    sizes = {"prompt_size": (1000, 120_000), "agents": (1, 8), "chunk": (1, 12)}
+    helps = {
+        "prompt_size": "Characters of a trace in one prompt.",
+        "agents": "For agentic, parts investigated at most.",
+        "chunk": "For agentic, spans in a part.",
+    }
+    efforts = ("minimal", "low", "medium", "high")
+    effort = option("--reasoning-effort", "Effort of a model that reasons.", choices=efforts)
+    for name, (least, default) in reversed(sizes.items()):
+        flag, kind = f"--{name.replace('_', '-')}", click.IntRange(min=least)
+        function = option(flag, helps[name], type=kind, default=default)(function)
+    return effort(function)
+
+
 def chat_model(name: str, options: Mapping[str, Any]) -> ChatModel:
     """Return the model of that name, with the endpoint and key of `chat_model_options`."""
     from proctor.llm.providers import get_model

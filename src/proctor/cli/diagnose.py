@@ -19,6 +19,7 @@ from proctor.cli._options import (
     chat_model_options,
     checked_run,
     complete_runs_or_files,
+    detector_options,
     option,
     settings_redactor,
     warn,
@@ -52,21 +53,7 @@ if TYPE_CHECKING:
 @option("--method", "How to diagnose.", choices=methods.METHODS, default="offline")
 @chat_model_options("PROVIDER:MODEL, for the methods that call a model.")
 @option("--prompt-version", "v1, v2, or a text file with your own instructions.", default="v2")
-@option(
-    "--prompt-size",
-    "Characters of a trace in one prompt.",
-    type=click.IntRange(min=1000),
-    default=120_000,
-)
-@option(
-    "--reasoning-effort",
-    "Effort of a model that reasons.",
-    choices=("minimal", "low", "medium", "high"),
-)
-@option(
-    "--agents", "For agentic, parts investigated at most.", type=click.IntRange(min=1), default=8
-)
-@option("--chunk", "For agentic, spans in a part.", type=click.IntRange(min=1), default=12)
+@detector_options
 @option(
     "--evidence",
     "Whether a model's quotes must appear verbatim in the span.",

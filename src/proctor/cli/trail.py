@@ -42,7 +42,8 @@ def trail() -> None:
 @trail.command(
     groups={
         "Common options": "experiment_id trail_data_dir gold_dir split approach subset output_dir",
-        "Model": "model base_url api_key_env prompt_version evidence leads max_workers max_cost",
+        "Model": "model base_url api_key_env prompt_version prompt_size reasoning_effort agents"
+        " chunk evidence leads max_workers max_cost",
         "Output": "notes quiet as_json",
     }
 )
@@ -55,6 +56,7 @@ def trail() -> None:
 @option("--subset", "full, dev18, sample18, or a file of trace ids.", default="full")
 @_options.chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
 @option("--prompt-version", "v1 or v2.", default="v2")
+@_options.detector_options
 @option(
     "--evidence",
     "--semantic-checks",

@@ -7,7 +7,7 @@
       _spec_.yaml            the case, world and solution, every value evaluated
       _manifest_.yaml        seed, parameters, source, the operations of the build; digests of
                              the other files
-      timeline.yaml          the last run: what the agent did and saw, step by step
+      timeline.yaml          the last run (`simulate`): what the agent did and saw, by step
       analysis.yaml          how it ended, the answer, the reasons of the score
       score.yaml             the score, and its parts
 
@@ -56,7 +56,7 @@ VISIBILITY = "_visibility_.yaml"
 SPEC = "_spec_.yaml"
 
 FILES = (MANIFEST, SCENARIO, TRUTH, VISIBILITY, SPEC)
-OUTPUTS = ("timeline.yaml", "analysis.yaml", "score.yaml")
+OUTPUTS = {"simulate": "timeline.yaml", "analyze": "analysis.yaml", "score": "score.yaml"}
 """What a run of the scenario adds; not a part of the scenario, so not stored or compared."""
 VISIBLE = (SCENARIO,)
 HIDDEN = tuple(name for name in FILES if name not in VISIBLE)
@@ -328,9 +328,10 @@ class Built:
             {"ended": outcome.ended, "answer": outcome.answer, "reason": outcome.reason},
             {"score": outcome.score, "parts": outcome.scores},
         )
-        for name, value in zip(OUTPUTS, parts, strict=True):
+        for (operation, name), value in zip(OUTPUTS.items(), parts, strict=True):
             # Actions and observations are values of any type.
-            write_atomic(self._path / name, dump(json_value(value)).encode())
+            content = json_value({"operation": operation, **value})
+            write_atomic(self._path / name, dump(content).encode())
 
     @property
     def is_kept(self) -> bool:
@@ -554,7 +555,7 @@ def store(
         raise ProctorError("there is no such folder", where=str(source))
     files = verified_files(source)
     # Files besides the five would be missing when it is fetched.
-    known = (*FILES, *OUTPUTS)
+    known = (*FILES, *OUTPUTS.values())
     others = sorted(path.name for path in source.iterdir() if path.name not in known)
     if others:
         raise ProctorError(

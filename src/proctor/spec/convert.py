@@ -7,6 +7,7 @@ its folder.
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import itertools
@@ -17,6 +18,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from textwrap import indent
 from typing import Any, cast
 
 import yaml
@@ -291,13 +293,34 @@ class _Promptfoo:
             if "transform" not in given:
                 value = self._rendered(self._file(given.get("value")), values)
                 inverse = kind.startswith("not-")
-                found = _equivalent(kind.removeprefix("not-"), value, given, inverse)
+                if (name := kind.removeprefix("not-")) == "python":
+                    found = self._python(str(value), given, inverse=inverse)
+                else:
+                    found = _equivalent(name, value, given, inverse)
             for each in self.out.valid(kind, found):
                 # Weight 0 means: reported, and without effect on the result.
                 each["required"] = required and weight > 0
                 if (own := round(weight / len(found or [0]), 6)) != 1:
                     each["weight"] = own
                 yield each
+
+    def _python(
+        self, value: str, given: Mapping[str, Any], *, inverse: bool
+    ) -> list[dict[str, Any]] | None:
+        """Return a check with the code of an assertion, or of the file it names."""
+        params: dict[str, Any] = {"code": value}
+        if value.startswith("file://"):
+            file, _, function = value.removeprefix("file://").partition(".py")
+            code = self.out.text(f"{file}.py")
+            params = {"code": code, "function": function.removeprefix(":") or "get_assert"}
+        body = params["code"] if "function" in params else f"def f():\n{indent(value, ' ')}"
+        try:
+            ast.parse(body if "\n" in value.strip() or "function" in params else value.strip())
+        except SyntaxError:
+            return None
+        params |= {name: given[name] for name in ("threshold", "config") if name in given}
+        params |= {"inverse": True} if inverse else {}
+        return [{"check": "proctor.checks:PythonAssertion", "params": params}]
 
     def _provider(self, provider: Any) -> None:
         options = {"id": provider} if isinstance(provider, str) else _map(provider)

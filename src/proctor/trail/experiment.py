@@ -67,6 +67,12 @@ class DiagnosisAgentConfig(AgentConfig):
     """Whether the model is shown what the offline detector found."""
     limit: int = Field(default=120_000, ge=1000)
     """Maximum characters of a trace in one prompt."""
+    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
+    """Effort of a model that reasons."""
+    agents: int = Field(default=8, ge=1)
+    """For agentic, parts investigated at most."""
+    chunk: int = Field(default=12, ge=1)
+    """For agentic, spans in a part."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     """Maximum cost of one trace in dollars."""
 
@@ -95,6 +101,9 @@ class DiagnosisAgentConfig(AgentConfig):
             evidence=self.evidence,
             leads=self.leads,
             limit=self.limit,
+            reasoning_effort=self.reasoning_effort,
+            agents=self.agents,
+            chunk=self.chunk,
             max_cost_usd=self.max_cost_usd,
             cache=DiskCache(cache_folder("diagnose"), ChatReply),
         )
@@ -186,6 +195,14 @@ DEFAULT_MODEL = "openai/gpt-5-mini"
 """The model of an experiment that names none."""
 
 
+# Options of an experiment that only some approaches use.
+_OF_MODELS = (
+    *("model", "base_url", "api_key_env", "prompt_version", "prompt_size"),
+    *("reasoning_effort", "evidence", "leads"),
+)
+_OF_AGENTIC = ("agents", "chunk")
+
+
 class ExperimentConfig(Strict):
     """Definition of an experiment: stored as config.json, and compared to detect the same one."""
 
@@ -216,6 +233,14 @@ class ExperimentConfig(Strict):
     """Whether quotes of the model must appear verbatim in the span; also `semantic_checks`."""
     leads: Literal["none", "offline"] = "none"
     """Whether the model is shown what the offline detector found."""
+    prompt_size: int = Field(default=120_000, ge=1000)
+    """Characters of a trace in one prompt."""
+    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
+    """Effort of a model that reasons."""
+    agents: int = Field(default=8, ge=1)
+    """For agentic, parts of a trace investigated at most."""
+    chunk: int = Field(default=12, ge=1)
+    """For agentic, spans in a part."""
     max_workers: int = Field(default=5, ge=1, exclude=True)
     """Traces to diagnose at the same time."""
     notes: str = ""
@@ -227,15 +252,18 @@ class ExperimentConfig(Strict):
         from proctor.diagnose.methods import calls_model
 
         approach = given.get("approach", cls.model_fields["approach"].default)
-        if calls_model(approach):
-            return {**given, "model": given.get("model") or DEFAULT_MODEL}
-        for name in ("model", "base_url", "api_key_env", "prompt_version", "evidence", "leads"):
+        called = calls_model(approach)
+        why, unused = "calls no model", _OF_MODELS + _OF_AGENTIC
+        if called:
+            why = "investigates no parts"
+            unused = () if APPROACHES.get(approach, approach) == "agentic" else _OF_AGENTIC
+        for name in unused:
             if given.get(name) not in (None, cls.model_fields[name].default):
                 raise ProctorError(
-                    f"{name} has no effect: the approach {approach!r} calls no model",
+                    f"{name} has no effect: the approach {approach!r} {why}",
                     hint="leave it out, or use single_pass or agentic",
                 )
-        return given
+        return {**given, "model": given.get("model") or DEFAULT_MODEL} if called else given
 
     @property
     def uses_detector(self) -> bool:
@@ -265,6 +293,10 @@ class ExperimentConfig(Strict):
             prompt_version=self.prompt_version,
             evidence=self.evidence,
             leads=self.leads,
+            limit=self.prompt_size,
+            reasoning_effort=self.reasoning_effort,
+            agents=self.agents,
+            chunk=self.chunk,
         )
 
 
