@@ -216,6 +216,9 @@ def dump(value: Any) -> str:
     return text if isinstance(value, dict | list) else text.removesuffix("...\n")
 
 
+_QUICK: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True  # equal values are written out: whether they are one object is chance
@@ -329,9 +332,14 @@ class Built:
             {"score": outcome.score, "parts": outcome.scores},
         )
         for (operation, name), value in zip(OUTPUTS.items(), parts, strict=True):
-            # Actions and observations are values of any type.
+            # Actions and observations are values of any type. Nothing compares these files by
+            # their bytes, so the quick writer will do; a scratch folder need not survive a crash.
             content = json_value({"operation": operation, **value})
-            write_atomic(self._path / name, dump(content).encode())
+            text = yaml.dump(content, Dumper=_QUICK, sort_keys=False, allow_unicode=True)
+            if self.is_kept:
+                write_atomic(self._path / name, text.encode())
+            else:
+                (self._path / name).write_text(text, encoding="utf-8")
 
     @property
     def is_kept(self) -> bool:
