@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, Unpack
 
 if TYPE_CHECKING:
+    from proctor.causes.ab import ABResult, Carry
+    from proctor.causes.profile import ReliabilityProfile
     from proctor.checks import CheckResults
     from proctor.results.compare import Comparison
     from proctor.results.filters import Filters
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from proctor.stats.gate import GateRule
     from proctor.trace import Trace
     from proctor.trials.prepare import AgentLike
+    from proctor.trials.select_agents import ChosenAgent
     from proctor.trials.session import Observer
     from proctor.trials.target import Target
 
@@ -38,6 +41,7 @@ __all__ = [
     "ExecutorOptions",
     "RunKeywords",
     "RunLimits",
+    "ab",
     "arun",
     "check",
     "compare",
@@ -47,6 +51,7 @@ __all__ = [
     "leaderboard",
     "open_run",
     "power",
+    "profile",
     "query",
     "results_root",
     "run",
@@ -528,6 +533,156 @@ def query(
     more = (run,) if isinstance(run, str | os.PathLike) else run
     found = discover(results_root(results, copy="queries"), [str(each) for each in (*runs, *more)])
     return ResultSet(View(found), selected)
+
+
+# -- experiments ---------------------------------------------------------------------------------
+
+
+def ab(
+    suite: Suite | PathLike,
+    *,
+    a: str | None = None,
+    b: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    trials: int = 20,
+    looks: int = 4,
+    alpha: float = 0.05,
+    estimand: Estimand = "suite",
+    concurrency: int | None = None,
+    results: PathLike | None = None,
+    carry: Carry | None = None,
+) -> ABResult:
+    """Test whether a change of the agent helps, as `proctor ab` does.
+
+    `a` is the agent of the first arm (by default the suite's). The second arm is the agent `b`, or
+    the same one with `changes`, options by their dotted names. `carry` runs the trials of a round.
+
+        found = proctor.api.ab("suite.yaml", changes={"system": "Answer briefly."})
+        found.verdict, found.pass_rate.difference, found.pass_rate.interval
+    """
+    from proctor.causes.ab import changed_agent, run_ab
+    from proctor.errors import ProctorError
+    from proctor.trials.prepare import NamedAgents
+    from proctor.trials.select_agents import choose_agents
+    from proctor.trials.target import Kind, Target, folder_for, prepare_target
+
+    if bool(b) == bool(changes):
+        raise ProctorError("say what arm b is", hint="use --change KEY=VALUE, or --b AGENT")
+    loaded, name, chosen = _suite_and_agent(suite, a, "--a")
+    if b:
+        other = choose_agents(loaded, [b], settings(loaded.folder))[b]
+        arms = {name: chosen, b if b != name else f"{b} (b)": other}
+    else:
+        arms = {"a": chosen, "b": changed_agent(chosen, changes or {}, loaded.folder)}
+    options = {"trials": -(-trials // looks), "concurrency": concurrency}
+    found = Target(Kind.SUITE, suite=loaded)
+    (context,) = prepare_target(found, options, agents=NamedAgents(arms))
+    return run_ab(
+        context,
+        folder_for(context, None if results is None else Path(results), None),
+        carry or _carry,
+        changes=changes or {},
+        trials=trials,
+        looks=looks,
+        alpha=alpha,
+        estimand=estimand,
+    )
+
+
+def profile(
+    suite: Suite | PathLike,
+    *,
+    agent: str | None = None,
+    trials: int = 10,
+    paraphrases: int = 2,
+    paraphrase_with: str | None = None,
+    faults: float = 0.2,
+    environment: Mapping[str, Any] | None = None,
+    concurrency: int | None = None,
+    results: PathLike | None = None,
+    carry: Carry | None = None,
+) -> ReliabilityProfile:
+    """Profile how reliable an agent is, as `proctor profile` does.
+
+    `paraphrase_with` is a model that rewords inputs; `faults` is the share of tool and model calls
+    that fail; `environment` are options of the agent that make another environment.
+
+        found = proctor.api.profile("suite.yaml", trials=10)
+        found.figure("same outcome").value, found.advice
+    """
+    import msgspec
+
+    from proctor.background import run_sync
+    from proctor.causes.profile import (
+        FILE,
+        conditions_of,
+        profile_of,
+        reworded_by,
+        surface_changed,
+    )
+    from proctor.files import write_atomic
+    from proctor.llm.providers import get_model
+    from proctor.trials.prepare import NamedAgents, suite_name
+    from proctor.trials.target import Kind, Target, folder_for, prepare_target
+
+    loaded, name, chosen = _suite_and_agent(suite, agent, "--agent")
+    made: dict[tuple[str, int], str] = {}
+    if paraphrase_with is not None:
+        texts = [case.input for case in loaded.cases if isinstance(case.input, str)]
+        made = run_sync(reworded_by(get_model(paraphrase_with), texts, paraphrases), nested=True)
+    conditions, not_tested = conditions_of(
+        loaded,
+        chosen,
+        paraphrases=paraphrases,
+        reword=lambda text, at: made.get((text, at)) or surface_changed(text, at),
+        faults=faults,
+        environment=environment,
+    )
+    runs: dict[str, Run] = {}
+    for each in conditions:
+        (context,) = prepare_target(
+            Target(Kind.SUITE, suite=each.suite),
+            {"trials": trials, "concurrency": concurrency},
+            agents=NamedAgents({name: each.agent}),
+        )
+        place = None if results is None else Path(results)
+        folder = folder_for(context, place, f"{suite_name(loaded)}-{each.name}")
+        runs[each.name] = (carry or _carry)(context, folder)
+        if runs[each.name].stopped:
+            left = [other.name for other in conditions if other.name not in runs]
+            not_tested |= dict.fromkeys(left, "the profile was stopped")
+            break
+    found = profile_of(runs, not_tested=not_tested, suite=suite_name(loaded))
+    content = msgspec.json.encode(found) + b"\n"
+    write_atomic(runs["baseline"].path / FILE, content)
+    return found
+
+
+def _carry(context: Any, folder: Any) -> Run:
+    from proctor.background import run_sync
+    from proctor.trials.session import run_session
+
+    return run_sync(run_session(context, folder), nested=True)
+
+
+def _suite_and_agent(
+    suite: Suite | PathLike, agent: str | None, option: str
+) -> tuple[Suite, str, ChosenAgent]:
+    """Return a suite and the one agent of it that an experiment is about."""
+    from proctor.errors import ProctorError
+    from proctor.spec import Suite, load_suite
+    from proctor.trials.select_agents import choose_agents
+
+    loaded = suite if isinstance(suite, Suite) else load_suite(Path(suite), need_agent=False)
+    found = choose_agents(loaded, [agent] if agent else [], settings(loaded.folder))
+    if len(found) > 1:
+        known = ", ".join(found)
+        raise ProctorError(f"the suite has the agents {known}", hint=f"choose one with {option}")
+    ((name, chosen),) = found.items()
+    return loaded, name, chosen
+
+
+# -- reading runs --------------------------------------------------------------------------------
 
 
 def compare(

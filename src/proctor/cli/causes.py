@@ -1,4 +1,4 @@
-"""`proctor ab`: experiments that test causes."""
+"""`proctor ab` and `proctor profile`: experiments with an agent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from proctor.cli._output import echo_report
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_PASS, ProctorError
 
 if TYPE_CHECKING:
+    from proctor.causes.ab import Carry
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.trials.prepare import RunContext
@@ -80,62 +81,25 @@ def ab(  # noqa: PLR0913 (one for each option)
       # two agents
       proctor ab suite.yaml --a careful --b fast --looks 1
     """
-    from proctor.causes.ab import changed_agent, run_ab
-    from proctor.cli.run import allow_local_imports, execute_run
+    from proctor import api
+    from proctor.cli.run import allow_local_imports
     from proctor.report.console_results import render_ab
     from proctor.report.figures import document
-    from proctor.spec import load_configuration, load_suite
-    from proctor.trials.prepare import NamedAgents
-    from proctor.trials.resolve_experiment import option_value
-    from proctor.trials.select_agents import choose_agents
-    from proctor.trials.target import Kind, Target, folder_for, prepare_target
 
-    if bool(second) == bool(changes):
-        raise ProctorError("say what arm b is", hint="use --change KEY=VALUE, or --b AGENT")
     allow_local_imports()
-    loaded = load_suite(suite, need_agent=False)
-    configuration = load_configuration(loaded.folder)
-    arms_of = choose_agents(loaded, [first] if first else [], configuration)
-    ((name, chosen), *others) = arms_of.items()
-    if others:
-        known = ", ".join([name, *(each for each, _ in others)])
-        raise ProctorError(f"the suite has the agents {known}", hint="choose one with --a")
-    changed: dict[str, Any] = {}
-    for text in changes:
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise ProctorError("write it as KEY=VALUE", where=f"--change {text}")
-        if value.startswith("@"):
-            try:
-                changed[key.strip()] = Path(value[1:]).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ProctorError(f"cannot be read: {error}", where=value[1:]) from None
-        else:
-            changed[key.strip()] = option_value(value)
-    if second:
-        other = choose_agents(loaded, [second], configuration)[second]
-        arms = {name: chosen, second if second != name else f"{second} (b)": other}
-    else:
-        arms = {"a": chosen, "b": changed_agent(chosen, changed, loaded.folder)}
-    options = {"trials": -(-trials // looks), "concurrency": concurrency}
-    found = Target(Kind.SUITE, suite=loaded)
-    (context,) = prepare_target(found, options, agents=NamedAgents(arms))
-    signals: list[int | None] = []
-
-    def carry(context: RunContext, folder: RunFolder) -> Run:
-        ended = execute_run(context, folder, quiet=quiet, events=False)
-        signals.append(ended.signal)
-        return ended.run
-
-    result = run_ab(
-        context,
-        folder_for(context, results, None),
-        carry,
-        changes=changed,
+    carry, signals = _carried(quiet)
+    result = api.ab(
+        suite,
+        a=first,
+        b=second,
+        changes=_changes(changes, "--change"),
         trials=trials,
         looks=looks,
         alpha=alpha,
         estimand=estimand,
+        concurrency=concurrency,
+        results=results,
+        carry=carry,
     )
     code = {"HURTS": 1, "NOT RECEIVED": EXIT_CANNOT_JUDGE, "INCOMPLETE": EXIT_CANNOT_JUDGE}.get(
         result.verdict, EXIT_PASS
@@ -143,4 +107,99 @@ def ab(  # noqa: PLR0913 (one for each option)
     if signals[-1] is not None:
         code = 128 + signals[-1]
     echo_report(document("ab", result, exit_code=code) if as_json else render_ab(result))
+    ctx.exit(code)
+
+
+def _carried(quiet: bool) -> tuple[Carry, list[int | None]]:
+    """Return what runs the trials with progress, and the signals that ended runs."""
+    from proctor.cli.run import execute_run
+
+    signals: list[int | None] = []
+
+    def carry(context: RunContext, folder: RunFolder) -> Run:
+        ended = execute_run(context, folder, quiet=quiet, events=False)
+        signals.append(ended.signal)
+        return ended.run
+
+    return carry, signals
+
+
+def _changes(texts: tuple[str, ...], option_name: str) -> dict[str, Any]:
+    """Return options of the agent from KEY=VALUE; @FILE is read."""
+    from proctor.trials.resolve_experiment import option_value
+
+    changed: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ProctorError("write it as KEY=VALUE", where=f"{option_name} {text}")
+        if value.startswith("@"):
+            try:
+                changed[key.strip()] = Path(value[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ProctorError(f"cannot be read: {error}", where=value[1:]) from None
+        else:
+            changed[key.strip()] = option_value(value)
+    return changed
+
+
+@click.command(cls=Command)
+@click.argument("suite", type=click.Path(path_type=Path))
+@option("--agent AGENT", "Agent to profile; by default the suite's.")
+@option("--trials N", "Trials per case and condition.", type=click.IntRange(2), default=10)
+@option("--paraphrases N", "Paraphrases of each input.", type=click.IntRange(0, 20), default=2)
+@option("--paraphrase-with MODEL", "Model that rewords inputs; without one, the form changes.")
+@option(
+    "--faults X",
+    "Share of tool calls, and of model calls, that fail.",
+    type=click.FloatRange(0, 1),
+    default=0.2,
+)
+@option(
+    "--environment KEY=VALUE",
+    "Option of the agent in the other environment; @FILE reads the value. Repeatable.",
+    multiple=True,
+)
+@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
+@option("--results DIR", "Folder of runs.", type=click.Path(path_type=Path))
+@_options.quiet_option
+@_options.json_option
+@click.pass_context
+def profile(
+    ctx: click.Context,
+    *,
+    suite: Path,
+    environment: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Measure how reliable an agent is.
+
+    Runs the suite as it is, with reworded inputs, with failing tools and model calls, and in
+    another environment. Shows how alike trials are (outcome, path, cost), how the pass rate
+    changes, whether stated confidence is right, how bad the worst is, and how many trials are
+    enough. Each figure has its n and interval; the report of the first run has a section with them.
+
+    Exits with 0, or with 2 if nothing could be judged.
+
+    Examples:
+      # everything that can be tested of the suite's agent
+      proctor profile suite.yaml
+      # a model rewords the inputs; another time zone and language
+      proctor profile suite.yaml --paraphrase-with openai:gpt-5-mini --environment env.TZ=Asia/Tokyo
+    """
+    from proctor import api
+    from proctor.cli.run import allow_local_imports
+    from proctor.report.console_results import render_profile
+    from proctor.report.figures import document
+
+    allow_local_imports()
+    carry, signals = _carried(quiet)
+    changed = _changes(environment, "--environment")
+    found = api.profile(suite, environment=changed, carry=carry, **given)
+    code = EXIT_PASS if found.figure("pass rate").n else EXIT_CANNOT_JUDGE
+    if signals[-1] is not None:
+        code = 128 + signals[-1]
+    echo_report(document("profile", found, exit_code=code) if as_json else render_profile(found))
     ctx.exit(code)

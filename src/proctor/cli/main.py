@@ -29,7 +29,7 @@ EXIT_PIPE_CLOSED = 128 + 13
 """The exit code that shells report for a process ended by SIGPIPE."""
 
 RUNS_TRIALS = frozenset(
-    ("test", "run", "ab", "ci", "rerun", "gate", "baseline", "agent", "schedule")
+    ("test", "run", "ab", "profile", "ci", "rerun", "gate", "baseline", "agent", "schedule")
 )
 """Commands that import and run the code of users, which they leave to workers: an agent that ends
 or blocks its process must not decide the exit code of a gate."""
@@ -82,6 +82,7 @@ SECTIONS = {
         "leaderboard": Entry(".compare", "leaderboard", "Rank agents, with rank ranges."),
         "gate": Entry(".gate", "gate", "Test whether a run is worse than another."),
         "ab": Entry(".causes", "ab", "Test whether a change of the agent helps."),
+        "profile": Entry(".causes", "profile", "Measure how reliable an agent is."),
         "power": Entry(".gate", "power", "Compute how many cases and trials are needed."),
         "runs": Entry(".runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
     },
@@ -154,8 +155,8 @@ MOVED = {
 def cli(debug: bool) -> None:
     """Test LLM agents with repeated, traced trials.
 
-    `validate` only reads files, `test` runs each case once and stores nothing, `run` stores every
-    trial, and `scenario check` builds scenarios and solves them.
+    `validate` reads files, `test` runs each case once, `run` stores every trial, `scenario check`
+    builds and solves scenarios.
 
     Examples:
       # see everything work, offline

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -29,11 +31,12 @@ from proctor.formatting import (
 )
 from proctor.report import figures
 from proctor.results.compare import NOTABLE_FDR
-from proctor.sanitize import line
+from proctor.sanitize import json_value, line
 from proctor.tables import table
 
 if TYPE_CHECKING:
     from proctor.causes.ab import ABResult
+    from proctor.causes.profile import ReliabilityProfile
     from proctor.results.aggregate import GroupRow
     from proctor.results.compare import ArmComparison, Comparison
     from proctor.results.gate import ArmGate, GateResult
@@ -280,6 +283,28 @@ def render_ab(result: ABResult) -> str:
     ]
     out += [f"change received? {line(str(each), 200)}" for each in result.received]
     out.append(f"stored in {line(result.run, 200)}")
+    return "\n".join(out)
+
+
+def render_profile(found: ReliabilityProfile) -> str:
+    """Return a reliability profile: every figure with its n and interval, then the advice."""
+    record = cast("dict[str, Any]", json_value(found))
+    rows = figures.profile_rows(record)
+    title = f"{line(found.agent, 80)} on {line(found.suite, 80)}"
+    out = [click.style(title, bold=True)]
+    # A condition may have more trials of a case: paraphrases are cases of their own.
+    out.append(f"{plural(found.trials, 'trial')} per case and condition")
+    for group, each in itertools.groupby(rows, key=lambda row: row.group):
+        own = list(each)
+        out += ["", click.style(group, bold=True)]
+        out += table(
+            ("", "value", level_of(found.level), "n", ""),
+            [(row.name, row.value, row.ends, row.n, line(row.about, 120)) for row in own],
+        )
+    out += ["", *(line(each, 200) for each in figures.profile_lines(record))]
+    if "baseline" in found.runs:
+        place = shlex.quote(line(found.runs["baseline"], 300))
+        out.append(f"view it with: proctor report {place} --open")
     return "\n".join(out)
 
 

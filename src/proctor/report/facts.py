@@ -22,9 +22,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer, worst
-from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, ProctorError
+from proctor.files import read_bounded
 from proctor.formatting import plural
-from proctor.report.figures import case_text, counting_notes, research_lines, sentence
+from proctor.report.figures import (
+    ProfileRow,
+    case_text,
+    counting_notes,
+    profile_lines,
+    profile_rows,
+    research_lines,
+    sentence,
+)
 from proctor.results.metadata import as_text
 from proctor.results.outcomes import CaseOutcome, case_properties
 from proctor.runs.annotations import FILE as NOTES_FILE
@@ -480,10 +489,26 @@ class ReportFacts:
         return judge_runs(self.runs[0], self._baseline)
 
     @cached_property
+    def profile(self) -> tuple[list[ProfileRow], list[str]] | None:
+        """The reliability profile that a run is the baseline of: figures, and lines below them."""
+        path = self.runs[0].path / "profile.json" if self.saved else None
+        if path is None or not path.exists():
+            return None
+        try:
+            record = msgspec.json.decode(read_bounded(path, MAX_PROFILE), type=dict[str, Any])
+            return profile_rows(record), profile_lines(record)
+        except (OSError, ProctorError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            return None  # a report without it is better than none
+
+    @cached_property
     def research(self) -> tuple[str, ...]:
         """Findings or progress of research, one line each."""
         records = [run.research for run in self.runs] if self.saved else []
         return tuple(line for record in records if record for line in research_lines(record))
+
+
+MAX_PROFILE = 16 << 20
+"""Maximum size of profile.json."""
 
 
 def tagged_baseline(run: Run) -> Run | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor import formatting
 from proctor.formatting import (
@@ -173,6 +173,66 @@ def document(kind: str, facts: Any, **more: Any) -> str:
     # Twice: facts become a mapping first, then the additional values are made plain, too.
     body = {"format": FORMAT, "kind": kind, **more, **cast("dict[str, Any]", json_value(facts))}
     return json.dumps(json_value(body), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+# -- a reliability profile -----------------------------------------------------------------------
+
+
+class ProfileRow(NamedTuple):
+    """A figure of a profile as texts."""
+
+    group: str
+    name: str
+    value: str
+    ends: str
+    n: str
+    about: str
+
+
+def profile_rows(record: Mapping[str, Any]) -> list[ProfileRow]:
+    """Return the figures of a profile as its JSON record has them."""
+    between: dict[str, Any] = {
+        **record["intraclass"],
+        "group": "consistency",
+        "name": "intraclass correlation",
+    }
+    between["about"] = "share of the variance of outcomes that is between cases"
+    listed: list[dict[str, Any]] = [*record["figures"], between]
+    listed.sort(key=lambda each: _PROFILE_GROUPS.index(each["group"]))
+    rows: list[ProfileRow] = []
+    for each in listed:
+        shows = _signed if each.get("signed") else "{:.3f}".format
+        value, low, high = (
+            None if each[key] is None else shows(each[key]) for key in ("value", "low", "high")
+        )
+        counted = f"{each['n']} in {plural(each['cases'], 'case')}" if each["n"] else DASH
+        about = "; ".join(part for part in (each["reason"], each["about"]) if part)
+        ends = f"[{low}, {high}]" if low is not None and high is not None else DASH
+        rows.append(ProfileRow(each["group"], each["name"], value or DASH, ends, counted, about))
+    rows += [
+        ProfileRow("not tested", name.replace("_", " "), DASH, DASH, DASH, why)
+        for name, why in record["not_tested"].items()
+    ]
+    return rows
+
+
+_PROFILE_GROUPS = ("consistency", "robustness", "calibration", "severity")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+z.3f}".replace("-", MINUS)
+
+
+def profile_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return the advice of a profile, and how right each range of stated confidence was."""
+    lines = [f"how many trials are enough: {each}" for each in record["advice"]]
+    for each in record["bins"]:
+        passed = each["passed"]
+        lines.append(
+            f"stated {each['low']:.0%} to {each['high']:.0%} (mean {each['stated']:.0%}): passed "
+            f"{passed['value']:.0%} [{passed['low']:.0%}, {passed['high']:.0%}], n {each['n']}"
+        )
+    return lines
 
 
 # -- a run ---------------------------------------------------------------------------------------

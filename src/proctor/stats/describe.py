@@ -203,7 +203,7 @@ def intraclass(counts: Sequence[tuple[int, ...]], *, level: float = LEVEL) -> In
     cut = best.max() - t_quantile(0.5 + level / 2, cases - 1) ** 2 / 2
     inside = np.flatnonzero(best >= cut)
     # Rounded outwards, to the next point of the grid.
-    low, high = max(inside[0] - 1, 0), min(inside[-1] + 1, _SHARES)
+    low, high = max(int(inside[0]) - 1, 0), min(int(inside[-1]) + 1, _SHARES)
     return Interval(int(best.argmax()) / _SHARES, low / _SHARES, high / _SHARES, *facts, left_out)
 
 

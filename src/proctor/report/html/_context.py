@@ -44,6 +44,7 @@ GATE_TONES = {
 SECTION_TITLES = {
     "since": "Changes",
     "research": "Research",
+    "profile": "Reliability",
     "leaderboard": "Leaderboard",
     "failures": "What broke",
     "notes": "Annotations",
@@ -75,6 +76,7 @@ def report_context(
         "label_of": _trial_labels(facts),
         "since": facts.since,
         "research": facts.research or None,
+        "profile": facts.profile,
         "leaderboard": facts.board,
         "failures": facts.failures,
         "notes": facts.notes or None,

@@ -172,6 +172,7 @@ def _redacted(facts: ReportFacts, texts: PageTexts) -> ReportFacts:
         cases=cases,
         notes=texts.redact(facts.notes),
         research=texts.redact(facts.research),
+        profile=texts.redact(facts.profile),
         stopped=texts.text(facts.stopped),
         remarks=tuple(texts.text(remark) for remark in facts.remarks),
     )
