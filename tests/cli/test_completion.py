@@ -121,7 +121,17 @@ def test_names_of_the_project(tmp_path: Path) -> None:
         "proctor test suite.yaml --filter h": ["hours"],
         "proctor gate latest --against lovely --must-pass r": ["refund-1"],
         "proctor results --case ho": ["hours"],
+        "proctor results --tag ni": ["night"],
+        "proctor results lo": ["lovely"],
+        "proctor runs verify l": ["latest", "lovely"],
+        "proctor runs validity lo": ["lovely"],
+        "proctor runs audit --run lo": ["lovely"],
+        "proctor data show lo": ["lovely"],
+        "proctor case from lo": ["lovely"],
+        "proctor agent test cau": ["cautious"],
+        "proctor ab suite.yaml --b caref": ["careful"],
         "proctor report nothing": [],
     }.items():
         assert in_bash(line, tmp_path) == offered, line
-    assert in_bash("proctor trace show x.j", tmp_path)[:3] == ["files:", "-o", "default"]
+    for line in ("proctor trace show x.j", "proctor run su", "proctor ci su"):
+        assert in_bash(line, tmp_path)[:3] == ["files:", "-o", "default"], line

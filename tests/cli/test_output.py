@@ -3,9 +3,14 @@
 import io
 import sys
 import threading
+from pathlib import Path
 
+import click
 import pytest
+from commands import proctor
+from report_runs import make_run
 
+from proctor.cli._command import colour_choice
 from proctor.cli._output import stdout_reserved
 
 
@@ -55,3 +60,30 @@ def test_what_has_no_line_break_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> 
         assert err.getvalue() == "your move? one\n"
     assert err.getvalue() == "your move? one\nand so ontwo"
     assert sys.stderr is err
+
+
+@pytest.mark.parametrize(
+    ("environ", "chosen"),
+    [
+        ({}, None),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": ""}, None),
+        ({"FORCE_COLOR": "0"}, None),
+        ({"NO_COLOR": "1"}, False),
+        ({"NO_COLOR": ""}, None),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colour_follows_the_two_variables(environ: dict[str, str], chosen: bool | None) -> None:
+    """R-S6: NO_COLOR wins; an empty value means nothing."""
+    assert colour_choice(environ) is chosen
+
+
+def test_forced_colour_reaches_a_pipe(tmp_path: Path) -> None:
+    """R-S6: with FORCE_COLOR a CI log has colour; the words stay the same."""
+    run = make_run(tmp_path / "results" / "made" / "2026-05-28_001")
+    plain = proctor("report", run, env={"FORCE_COLOR": ""}).stdout
+    forced = proctor("report", run, env={"FORCE_COLOR": "1"}).stdout
+    assert "\x1b[" not in plain
+    assert "\x1b[" in forced
+    assert click.unstyle(forced) == plain

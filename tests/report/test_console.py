@@ -1,11 +1,15 @@
 """The console report: what a person sees."""
 
 import re
+from pathlib import Path
 
 import click
 from report_parts import case, check, hostile, mixed, report
+from report_runs import make_run
 
+from proctor.report.facts import ReportFacts
 from proctor.report.outputs import FORMATS, render
+from proctor.runs.run import Run
 from proctor.spec.located import SourceLocation
 
 
@@ -87,3 +91,42 @@ def test_hostile_text_is_not_obeyed():
 def test_floods_are_cut():
     """R-Q5: ten megabytes of answer are a few lines on the screen."""
     assert len(plain(hostile("x" * 10_000_000))) < 60_000
+
+
+def test_a_large_run_lists_what_failed_or_changed(tmp_path: Path) -> None:
+    """R-Q5: agents first, then the worst cells; the rest is counted, with the command for it."""
+    rates = {1: (1.2, 1.2, 1.2), 2: (1.2, 1.2, 0.8)}
+    before, after = (
+        Run(
+            make_run(
+                tmp_path / "made" / f"2026-05-28_00{number}",
+                agents=("one", "two", "three"),
+                cases=40,
+                pass_rates=found,
+            )
+        )
+        for number, found in rates.items()
+    )
+    failed = [cell for cell in after.cells if cell.verdict != "PASS"]
+    assert len(failed) > 20
+    text = plain(ReportFacts(after))
+    lines = text.splitlines()
+    assert len(lines) < 50
+    assert lines[0].split()[:2] == ["agent", "rank"]
+    listed = cell_rows(text)
+    assert len(listed) == 20
+    assert not any(" PASS " in text for text in listed)
+    rest, passed = len(failed) - 20, 120 - len(failed)
+    assert f"not listed: {rest} more that did not pass or changed, {passed} cells that" in text
+    assert f"proctor results {after.path} --group-by case,agent" in text
+    # A cell that passes but changed is listed, too.
+    text = plain(ReportFacts(before, baseline=after))
+    assert "Since made/2026-05-28_002" in text
+    assert any(" PASS " in text for text in cell_rows(text))
+    # Few cells are all listed.
+    small = Run(make_run(tmp_path / "made" / "2026-05-28_003", cases=4))
+    assert len(cell_rows(plain(ReportFacts(small)))) == 8
+
+
+def cell_rows(text: str) -> list[str]:
+    return re.findall(r"^  case-\d+  .*", text, re.MULTILINE)

@@ -231,6 +231,22 @@ def test_no_figure_is_cut(terminal: Callable[[int], None]) -> None:
     assert "[0.1 %,  " in narrow[1]
 
 
+def test_a_table_holds_in_forty_columns(terminal: Callable[[int], None]) -> None:
+    """R-Q5: where no column fits, each row is a block with every figure and its head."""
+    head = ("", *HEAD, "95 %", "score ± SD", "cost")
+    figures = ("PASS", "10/10", "[81.6 %, 99.9 %]", "0.912 ± 0.284", "$0.0123")
+    rows = [("✓", name, "careful", *figures) for name in NAMES]
+    terminal(40)
+    first, *lines = table(head, rows)
+    assert max(map(cell_len, lines)) <= 40
+    assert first == "  case × agent"
+    for block in (lines[start : start + len(lines) // 3] for start in (0, len(lines) // 3)):
+        text = "\n".join(block)
+        for title, value in zip(head[3:], figures, strict=True):
+            assert f"{title} {value}" in text
+    assert [text.strip()[-4:] for text in lines if "…" in text] == ["0000", "0001", "0002"]
+
+
 @pytest.mark.parametrize("columns", [200, 60])
 def test_a_coloured_cell_shifts_no_column(terminal: Callable[[int], None], columns: int) -> None:
     """R-Q5: styles have no width, and they end with their cell."""

@@ -214,3 +214,11 @@ class LazyGroup(CommandGroup):
             for name, entry in self.table.items()
             if name.startswith(incomplete)
         ] + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def colour_choice(environ: Mapping[str, str]) -> bool | None:
+    """Return what `NO_COLOR` and `FORCE_COLOR` ask for; None leaves it to each stream."""
+    # https://no-color.org: any value but the empty one turns colour off, whatever else is set.
+    if environ.get("NO_COLOR"):
+        return False
+    return True if environ.get("FORCE_COLOR", "0") not in ("", "0") else None

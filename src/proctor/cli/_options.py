@@ -83,6 +83,7 @@ def _known_runs(ctx: click.Context) -> Iterable[str]:
 
 def _named_parts(ctx: click.Context) -> tuple[list[str], list[str], list[str]]:
     """Return agents, cases and tags of the suites on the line, else of its run or the latest."""
+    from proctor.results.outcomes import case_properties
     from proctor.runs.run import Run
     from proctor.spec import load_suite
 
@@ -99,7 +100,9 @@ def _named_parts(ctx: click.Context) -> tuple[list[str], list[str], list[str]]:
         agents = [name for suite in loaded for name in suite.all_agents]
         return agents, [case.id for case in cases], [tag for case in cases for tag in case.tags]
     run = Run(api.find_run(words[0] if words else "latest", results=ctx.params.get("root")).path)
-    return [cell.agent for cell in run.cells], [cell.case for cell in run.cells], []
+    written = case_properties(run.spec).values()
+    tags = [str(tag) for case in written for tag in case.get("tags") or ()]
+    return [cell.agent for cell in run.cells], [cell.case for cell in run.cells], tags
 
 
 def _known_agents(ctx: click.Context) -> Iterable[str]:
@@ -116,11 +119,13 @@ complete_runs_or_files = _completes(_known_runs, files=True)
 complete_agents = _completes(_known_agents)
 complete_cases = _completes(lambda ctx: _named_parts(ctx)[1])
 complete_tags = _completes(lambda ctx: _named_parts(ctx)[2])
+complete_files = _completes(lambda ctx: (), files=True)
 
 COMPLETED = {
-    **dict.fromkeys(("--agent", "--agents"), complete_agents),
+    **dict.fromkeys(("--agent", "--agents", "--a", "--b"), complete_agents),
     **dict.fromkeys(("--case", "--cases", "--filter", "--must-pass"), complete_cases),
-    "--tags": complete_tags,
+    **dict.fromkeys(("--tag", "--tags"), complete_tags),
+    "--run": complete_runs,
 }
 """Options whose values are names of the project; those that take a RUN are completed as well."""
 

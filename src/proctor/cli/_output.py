@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
+from proctor.cli._command import colour_choice
+
 if TYPE_CHECKING:
     from proctor.trace.render import TreeLine
 
@@ -29,9 +31,9 @@ _KIND_COLOURS = {
 
 
 def wants_colour() -> bool:
-    """Return whether standard output is a terminal and `NO_COLOR` is not set."""
-    # https://no-color.org: any value but the empty one turns colour off.
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Return whether standard output gets colour: as chosen, else where it is a terminal."""
+    chosen = colour_choice(os.environ)
+    return sys.stdout.isatty() if chosen is None else chosen
 
 
 def echo_json(document: Any) -> None:

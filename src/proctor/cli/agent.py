@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import POSITIVE, filter_option, json_option, option
+from proctor.cli._options import (
+    POSITIVE,
+    complete_agents,
+    filter_option,
+    json_option,
+    option,
+)
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.formatting import duration_ms, money
 from proctor.sanitize import printable
@@ -202,7 +208,7 @@ def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 
 
 @agent.command()
-@click.argument("name", metavar="AGENT")
+@click.argument("name", metavar="AGENT", shell_complete=complete_agents)
 @option("--input", "text", "The input; parsed as JSON if it is an object or a list.", default=HELLO)
 @option("--seed", "The seed passed to the agent.", type=int, default=0)
 @option("--timeout SECONDS", "Time limit.", type=POSITIVE)

@@ -9,7 +9,7 @@ import click
 
 from proctor import api
 from proctor.cli._command import Command, CommandGroup
-from proctor.cli._options import option, settings_redactor
+from proctor.cli._options import complete_runs_or_files, option, settings_redactor
 from proctor.errors import EXIT_FAIL, ProctorError
 from proctor.sanitize import printable
 
@@ -31,7 +31,7 @@ def case() -> None:
 
 
 @case.command("from", cls=Command)
-@click.argument("source", metavar="RUN:TRIAL|TRACE")
+@click.argument("source", metavar="RUN:TRIAL|TRACE", shell_complete=complete_runs_or_files)
 @option("--good RUN:TRIAL|TRACE", "A recording that is right; default: a passing trial.")
 @option("--name", "The id of the case; default: from the source.")
 @option(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         "Gate": "alpha max_not_judged",
     },
 )
-@click.argument("target")
+@click.argument("target", shell_complete=_options.complete_files)
 @_options.count_option("--trials", "Trials per case.  [default: the number of the case]")
 @_options.count_option("--concurrency", "Trials to run at the same time.")
 @_options.timeout_option

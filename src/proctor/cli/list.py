@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import filter_option, json_option
+from proctor.cli._options import complete_runs_or_files, filter_option, json_option
 from proctor.cli._output import echo_json
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import clipped
@@ -168,7 +168,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("source", metavar="SUITE|RUN")
+@click.argument("source", metavar="SUITE|RUN", shell_complete=complete_runs_or_files)
 @json_option
 def show(source: str, as_json: bool) -> None:
     """Show the version of a suite's data, or of the data of a run.
@@ -191,8 +191,8 @@ def show(source: str, as_json: bool) -> None:
 
 
 @data.command()
-@click.argument("old", metavar="SUITE|RUN")
-@click.argument("new", metavar="SUITE|RUN")
+@click.argument("old", metavar="SUITE|RUN", shell_complete=complete_runs_or_files)
+@click.argument("new", metavar="SUITE|RUN", shell_complete=complete_runs_or_files)
 @click.option("--most", type=click.IntRange(0), default=20, help="Changes to list.  [default: 20]")
 @json_option
 def diff(old: str, new: str, most: int, as_json: bool) -> None:

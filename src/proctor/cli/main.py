@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from proctor import __version__
-from proctor.cli._command import Entry, LazyGroup
+from proctor.cli._command import Entry, LazyGroup, colour_choice
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 
@@ -208,7 +208,8 @@ def run(args: Sequence[str]) -> int:
 def _exit_code(args: list[str]) -> int:
     debug = False
     try:
-        with cli.make_context("proctor", list(args)) as context:
+        colour = colour_choice(os.environ)
+        with cli.make_context("proctor", list(args), color=colour) as context:
             debug = bool(context.params["debug"])
             if debug:
                 start_debug_log(args)

@@ -12,6 +12,7 @@ import click
 from proctor.cli._command import Command
 from proctor.cli._options import (
     Decorated,
+    complete_runs,
     option,
     readable_results_option,
     warn,
@@ -78,7 +79,7 @@ def echo_problems(found: ResultSet) -> None:
         "Figures": "estimand",
     },
 )
-@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_runs)
 @option(
     "--agent",
     "Only this agent; a glob, or several separated by commas.",

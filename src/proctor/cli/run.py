@@ -64,7 +64,7 @@ GROUPS = {
 
 
 @click.command(cls=Command, groups=GROUPS)
-@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...", shell_complete=_options.complete_files)
 @_options.options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
 @_options.agents_option
 @option(
@@ -451,7 +451,10 @@ def _echo_runs(ended: list[EndedRun], options: SimpleNamespace) -> int:
         return exit_code
     documents: list[str] = []
     for each in ended:
-        facts = ReportFacts(each.run, signal=each.signal)
+        # An interrupted run is incomplete: a comparison would be about other cases.
+        plain = not (options.quiet or options.as_json or each.signal)
+        before = _baseline_of(each.run) if plain else None
+        facts = ReportFacts(each.run, signal=each.signal, baseline=before)
         facts.exit_code = each.exit_code  # which knows whether the results have arrived
         if options.as_json:
             documents.append(render_summary(facts))
@@ -470,6 +473,18 @@ def _echo_runs(ended: list[EndedRun], options: SimpleNamespace) -> int:
             output = Output("github", None, to_stderr=options.as_json)
             write_outputs(ReportFacts(each.run, signal=each.signal), [output], os.environ)
     return exit_code
+
+
+def _baseline_of(run: Run) -> Run | None:
+    """Return the run of the experiment tagged `baseline`; None where it cannot be read."""
+    from proctor.report.facts import tagged_baseline
+
+    try:
+        before = tagged_baseline(run)
+        return before if before is not None and before.cells else None
+    except ProctorError as error:  # the results of this run are printed all the same
+        _options.warn(f"not compared with the baseline: {error}")
+        return None
 
 
 def _echo_workdirs(run: Run) -> None:

@@ -442,7 +442,7 @@ def audit(
 
 
 @click.command(cls=Command)
-@click.argument("run")
+@click.argument("run", shell_complete=_options.complete_runs)
 @_options.readable_runs_option
 @_options.json_option
 @click.pass_context
@@ -479,7 +479,9 @@ def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument(
+    "runs", nargs=-1, required=True, metavar="RUN...", shell_complete=_options.complete_runs
+)
 @_options.results_option
 @_options.json_option
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import json_option, log_options, option
+from proctor.cli._options import complete_files, json_option, log_options, option
 from proctor.cli._output import echo_json
 from proctor.errors import ProctorError
 from proctor.formatting import plural
@@ -38,7 +38,7 @@ def schedule() -> None:
 
 
 @schedule.command()
-@click.argument("target")
+@click.argument("target", shell_complete=complete_files)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUN OPTIONS]")
 @option("--cron EXPR", "Five fields, or @hourly, @daily, …", required=True)
 @option("--tz ZONE", "The time zone.", default="UTC")

@@ -168,7 +168,9 @@ def _echo_problems(side: str, problems: Iterable[str]) -> None:
 
 
 @trail.command()
-@click.argument("names", nargs=-1, metavar="[EXPERIMENT|RUN]...")
+@click.argument(
+    "names", nargs=-1, metavar="[EXPERIMENT|RUN]...", shell_complete=_options.complete_runs
+)
 @option("--output-dir", "The folder of runs.", type=_options.FOLDER, default=OUTPUT)
 @_options.json_option
 def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:

@@ -31,6 +31,12 @@ from proctor.tables import table
 if TYPE_CHECKING:
     from proctor.results.gate import GateResult
 
+LARGE = 24
+"""Cells of a large run: as many as fit a screen. Only those that failed or changed are listed."""
+
+MOST_CELLS = 20
+"""Cells listed of a large run."""
+
 MOST_FAILURES = 8
 """Ranked failures shown: the rest are less harmful; results.json has them."""
 
@@ -75,12 +81,14 @@ _VERDICT_COLOURS = {
 
 def render(facts: ReportFacts) -> str:
     """Return the whole report; `click.echo` removes colours where there is no terminal."""
+    large = facts.saved and len(facts.cells) > LARGE
     if facts.detailed:
         # A row per trial: score, the worst status of each layer, time.
         several = len(facts.agents) > 1
         head = ["", "case", *(["agent"] if several else []), "score", *map(str, Layer), "time"]
         rows: list[list[str]] = []
-        for each in facts.trials:
+        listed = [each for each in facts.trials if not large or each.reason]
+        for each in listed[: MOST_CELLS if large else None]:
             mark, colour, _ = _STATUSES[each.trial.status]
             rows.append(
                 [
@@ -99,12 +107,20 @@ def render(facts: ReportFacts) -> str:
                 ]
             )
         middle = list(_trial_details(facts))
+        if large:
+            middle = [list(failure_lines(facts.failures))]
         if rows:
             first, *lines = table(head, rows)
             title = click.style(line(facts.title), bold=True)
             middle.insert(0, [title, click.style(first, dim=True), *lines])
+        if large:
+            middle[0] += _not_listed(facts, len(listed), len(rows))
     else:
-        middle = [cell_table(facts.cells), list(failure_lines(facts.failures))]
+        cells = _notable(facts) if large else facts.cells
+        shown = cells[: MOST_CELLS if large else None]
+        middle = [cell_table(shown), list(failure_lines(facts.failures))]
+        if large:
+            middle[0] += _not_listed(facts, len(cells), len(shown))
     totals, code = facts.totals, facts.exit_code
     colour = "green" if code == 0 else "red" if code == 1 else "magenta"
     closing = [f"note: {line(remark)}" for remark in facts.remarks]
@@ -133,8 +149,9 @@ def render(facts: ReportFacts) -> str:
             closing.append(f"the code had uncommitted changes on top of {commit}")
         closing.append(f"stored in {line(facts.path, 400)}")
         closing.append(f"view it with: proctor report {shlex.quote(line(facts.path, 400))} --open")
+    missing = [text for cell in facts.cells if cell.asked > 1 for text in _missing_trials(cell)]
     parts = [
-        list(_leaderboard(facts)) if facts.saved and len(facts.agents) > 1 else [],
+        list(_leaderboard(facts)) if large or (facts.saved and len(facts.agents) > 1) else [],
         list(_since(facts.since)) if facts.since is not None else [],
         [
             f"  {line(note.who, 40)}{f' about {line(note.trial, 100)}' if note.trial else ''}: "
@@ -143,7 +160,7 @@ def render(facts: ReportFacts) -> str:
         ],
         *middle,
         # With one trial per cell, the table and the headline have said it.
-        [remark for cell in facts.cells if cell.asked > 1 for remark in _missing_trials(cell)],
+        missing if len(missing) <= LARGE else [*missing[:MOST_CELLS], _and_more(missing)],
         list(facts.research),
         closing,
     ]
@@ -219,6 +236,34 @@ def cell_table(cells: Sequence[CellSummary]) -> list[str]:
     head = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")
     first, *lines = table(head, rows)
     return [click.style(first, dim=True), *lines]
+
+
+def _notable(facts: ReportFacts) -> list[CellSummary]:
+    """Return the cells that did not pass or changed since the baseline, the worst first."""
+    arms = () if facts.since is None else facts.since.arms
+    changed = {(move.case, arm.name) for arm in arms for move in arm.gate.moves if move.drop}
+    notable = [
+        cell
+        for cell in facts.cells
+        if cell.verdict != Verdict.PASS or (cell.case, cell.cell.arm) in changed
+    ]
+    # What was never judged has to be looked at first.
+    return sorted(notable, key=lambda cell: -1.0 if cell.pass_rate is None else cell.pass_rate)
+
+
+def _not_listed(facts: ReportFacts, notable: int, shown: int) -> list[str]:
+    """Return how many cells a large run does not list, and the command that lists them."""
+    rest, passed = notable - shown, len(facts.cells) - notable
+    parts = [f"{rest} more that did not pass or changed"] if rest else []
+    parts += [f"{plural(passed, 'cell')} that passed"] if passed else []
+    if not parts:
+        return []
+    every = f"proctor results {shlex.quote(line(facts.path, 400))} --group-by case,agent"
+    return [f"  not listed: {', '.join(parts)}; {every}"]
+
+
+def _and_more(lines: Sequence[str]) -> str:
+    return f"  and {plural(len(lines) - MOST_CELLS, 'cell')} more"
 
 
 def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
