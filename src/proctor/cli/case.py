@@ -43,7 +43,7 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
 
     Checks are proposed from the diagnosis. The case is written only if its checks fail on the
     failing recording and pass on a good one. The recorded tool results are written beside it, as
-    mock tools of a chat agent.
+    mock tools of a chat agent. A suite that this command wrote before gets the case in addition.
 
     Exits with 1 if no check tells the two recordings apart.
 
@@ -53,10 +53,7 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
       # from traces
       proctor case from failing.json --good right.json --name refund
     """
-    import yaml
-
-    from proctor.files import write_atomic
-    from proctor.trials.regression_case import regression_case
+    from proctor.trials.regression_case import regression_case, write_case
 
     failing, checks, passing, stem = _recording(source)
     right = _recording(good)[0] if good is not None else passing
@@ -71,12 +68,7 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
     except ProctorError as error:
         click.echo(printable(f"no case written: {error}"), err=True)
         ctx.exit(EXIT_FAIL)
-    header = "# Written by `proctor case from`; verified on a failing and on a good recording.\n"
-    tools = out.with_suffix(".tools.yaml")
-    text = yaml.safe_dump(made.document, sort_keys=False, allow_unicode=True)
-    write_atomic(out, (header + text).encode())
-    listed = yaml.safe_dump({"tools": made.tools}, sort_keys=False, allow_unicode=True)
-    write_atomic(tools, (header + listed).encode())
+    tools = write_case(made, out)
     count = len(made.case["assertions"])
     click.echo(printable(f"wrote {out}: case {made.case['id']}, {count} verified checks"))
     click.echo(printable(f"wrote {tools}: {len(made.tools)} mock tools for a chat agent"))
@@ -89,6 +81,7 @@ def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None,
     from proctor.runs.folder import find_run
     from proctor.runs.run import Run
     from proctor.trace.load import load_traces
+    from proctor.trials.regression_case import good_recording
 
     redactor = settings_redactor()
     place, _, wanted = source.rpartition(":")
@@ -107,9 +100,4 @@ def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None,
             where=place,
             hint=f"failing trials are {', '.join(names)}" if names else None,
         )
-    same = sorted(
-        (one for one in trials if one.case == trial.case and one.passed),
-        key=lambda one: one.agent != trial.agent,
-    )
-    passing = next((held for one in same if (held := run.trace(one)) is not None), None)
-    return trace, trial.checks, passing, f"{trial.case}-regression"
+    return trace, trial.checks, good_recording(run, trial), f"{trial.case}-regression"

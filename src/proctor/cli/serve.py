@@ -26,13 +26,17 @@ DEFAULT_STORE = "sqlite:///proctor-traces.db"
 DEFAULT_PORT = 4318
 """The standard port of OTLP over HTTP, so that exporters need no setting but the host."""
 
+viewer_token_option = option(
+    "--viewer-token", "A second token, for people who may only read.", envvar="PROCTOR_VIEWER_TOKEN"
+)
+
 
 @click.command(
     cls=Command,
     groups={
         "Common options": "host port url token results evaluate retention",
         "Evaluate traces": "quiet_after checks judge judge_share webhook langfuse langfuse_traces",
-        "Operation": "readers log_file log_level",
+        "Operation": "viewer_token readers log_file log_level",
     },
 )
 @_options.host_option
@@ -44,6 +48,7 @@ DEFAULT_PORT = 4318
     default=DEFAULT_STORE,
 )
 @option("--token", "Access token that clients must send.", envvar="PROCTOR_TOKEN")
+@viewer_token_option
 @option("--evaluate", "Score and diagnose traces once they are quiet.", is_flag=True)
 @option(
     "--quiet-after",
@@ -67,7 +72,14 @@ DEFAULT_PORT = 4318
     "--retention", "Delete traces that received no spans for this long.", type=_options.DURATION
 )
 @_options.log_options
-def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
+def serve(
+    host: str,
+    port: int,
+    url: str,
+    token: str | None,
+    viewer_token: str | None,
+    **options: Any,
+) -> None:
     """Receive, store and show live traces (OTLP).
 
     Requests are acknowledged only once on disk. Ctrl-C stops the server; everything received by
@@ -85,7 +97,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
     from proctor.server.auth import check_host
     from proctor.server.decoder_process import started
 
-    check_host(host, token)
+    check_host(host, token, viewer_token)
     # Silently ignored, they would look as if traces were being scored.
     flags = {"checks": "--checks", "judge": "--judge", "webhook": "--alert"}
     flags["langfuse"] = "--langfuse"
@@ -111,7 +123,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
             retention_seconds=options["retention"],
             results=options["results"],
         )
-        run_server(make_app(service, token), host, port, _announce)
+        run_server(make_app(service, token, viewer_token), host, port, _announce)
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
@@ -156,14 +168,23 @@ def _announce(address: str) -> None:
 @_options.host_option
 @option("--port", "The port; 0 picks a free one.", default=0, type=_options.PORT)
 @option("--token", "Access token.", envvar="PROCTOR_TOKEN")
+@viewer_token_option
 @option("--no-open", "Do not open the browser.", is_flag=True)
 def view(
-    place: Path | None, *, url: str | None, host: str, port: int, token: str | None, no_open: bool
+    place: Path | None,
+    *,
+    url: str | None,
+    host: str,
+    port: int,
+    token: str | None,
+    viewer_token: str | None,
+    no_open: bool,
 ) -> None:
     """Browse runs in the browser, or a folder of traces.
 
     RESULTS is a results folder; by default the one in the settings. TRACES is a trace file of any
-    format, or a folder of such files. Nothing is changed, and nothing leaves this machine.
+    format, or a folder of such files. Nothing leaves this machine, and only people change
+    something: labels on the page Review, cases on the page of a failing trial.
 
     Examples:
       # the runs of this project
@@ -184,7 +205,7 @@ def view(
         raise ProctorError(
             "no such results folder", where=str(root), hint="`proctor demo` creates a first run"
         )
-    check_host(host, token)
+    check_host(host, token, viewer_token)
     settings = api.settings().settings
     prices = settings.price_table()
     # With --store, the folder is one of runs, which may have none yet.
@@ -217,4 +238,4 @@ def view(
                 # The token is passed to the browser only and never printed.
                 webbrowser.open(f"{address}/{page}" + (f"?token={token}" if token else ""))
 
-        run_server(make_app(service, token), host, port, announce)
+        run_server(make_app(service, token, viewer_token), host, port, announce)

@@ -31,7 +31,7 @@ from proctor.sanitize import line
 from proctor.server import _json_api, _otlp_endpoint
 from proctor.server.auth import ACCEPTED, Guard
 from proctor.server.ingest import Ingest
-from proctor.server.pages.runs import Runs
+from proctor.server.pages.review import ReviewPages
 from proctor.server.pages.templating import page, static_file
 from proctor.server.pages.traces import Traces
 from proctor.server.store.store import SqlStore
@@ -107,8 +107,10 @@ class Service:
             sys.stderr.write(f"warning: old traces were not deleted: {line(str(error), 300)}\n")
 
 
-def make_app(service: Service, token: str | None = None) -> ASGIApp:
-    """Return the application of a service."""
+def make_app(
+    service: Service, token: str | None = None, viewer_token: str | None = None
+) -> ASGIApp:
+    """Return the application of a service; with `viewer_token`, pages are read-only."""
 
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncGenerator[None]:
@@ -121,7 +123,7 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
     handlers = {404: not_found, ProctorError: in_trouble, 500: in_trouble}
     app = Starlette(routes=list(_routes(service)), lifespan=life, exception_handlers=handlers)
     app.state.has = {"traces": service.store is not None, "runs": service.results is not None}
-    return Guard(app, token)
+    return Guard(app, token, viewer_token)
 
 
 def _routes(service: Service) -> Iterator[Route]:
@@ -135,7 +137,7 @@ def _routes(service: Service) -> Iterator[Route]:
         yield from _json_api.routes(service.store)
         yield from Traces(service.store).routes()
     if service.results is not None:
-        yield from Runs(service.results).routes()
+        yield from ReviewPages(service.results).routes()
 
 
 async def home(request: Request) -> Response:

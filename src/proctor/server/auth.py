@@ -2,8 +2,9 @@
 
 Guarantees: without a token, only requests to a name of this machine are answered, so that a web
 page elsewhere cannot reach the server through a host name that points here. With a token, every
-request must carry it; it is compared in constant time. The headers keep pages from running or
-loading anything that is not ours. Pages change nothing.
+request must carry it; it is compared in constant time. A viewer's token reads and never writes. The
+headers keep pages from running or loading anything that is not ours. A form of a page is accepted
+from that page only (`same_origin`), so that no other site can write through a reader's browser.
 """
 
 from __future__ import annotations
@@ -41,12 +42,20 @@ _ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 # The key in the scope of a request that passed: its connection outlives others at a limit.
 ACCEPTED = "proctor.accepted"
 
+# The key in the scope of a request whose token may only read.
+READS_ONLY = "proctor.reads_only"
+
 # Answered without a token, for load balancers: whether the server runs, and nothing else.
 OPEN_PATHS = frozenset({"/healthz"})
 
 
-def check_host(host: str, token: str | None) -> None:
-    """Raise an error when other machines could connect without a token."""
+def check_host(host: str, token: str | None, viewer_token: str | None = None) -> None:
+    """Raise an error when other machines could connect without a token, or viewers could write."""
+    if viewer_token and (not token or token == viewer_token):
+        raise ProctorError(
+            "a viewer's token needs another token, for those who may write",
+            hint="give one with --token or PROCTOR_TOKEN",
+        )
     if host not in LOOPBACK and not token:
         raise ProctorError(
             f"listening on {host} lets other machines in, and there is no token",
@@ -57,9 +66,12 @@ def check_host(host: str, token: str | None) -> None:
 class Guard:
     """ASGI middleware: check each request, and add the headers to each response."""
 
-    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str | None = None, viewer_token: str | None = None
+    ) -> None:
         self._app = app
         self._token = token
+        self._viewer_token = viewer_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that is refused, pass on the others."""
@@ -90,17 +102,39 @@ class Guard:
             return PlainTextResponse("this server answers only on this machine", 421)
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
         bearer = scheme.lower() == "bearer"
-        if self._equals(value.strip() if bearer else request.cookies.get(COOKIE, "")):
+        sent = value.strip() if bearer else request.cookies.get(COOKIE, "")
+        if self._equals(sent, self._token):
             return None
+        if self._viewer_token and self._equals(sent, self._viewer_token):
+            request.scope[READS_ONLY] = True
+            if request.method in ("GET", "HEAD"):
+                return None
+            return PlainTextResponse("this token may only read", 403)
         given = request.query_params.get("token") if request.method == "GET" else None
-        if given is not None and self._equals(given):
+        if given is not None and any(
+            self._equals(given, known) for known in (self._token, self._viewer_token) if known
+        ):
             return _with_cookie(request, given)
         headers = {"www-authenticate": "Bearer"}
         return PlainTextResponse("a token is needed: Authorization: Bearer …", 401, headers)
 
-    def _equals(self, given: str) -> bool:
-        wanted = self._token or ""
+    @staticmethod
+    def _equals(given: str, wanted: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def same_origin(request: Request) -> bool:
+    """Return whether a page of this server sent the request, or a program with a token.
+
+    Browsers name the origin of scripts in `Origin`; for forms of our pages, which send no referrer,
+    it is `null`, and `Sec-Fetch-Site` says where they come from.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and origin != "null":
+        return origin.partition("://")[2] == request.headers.get("host", "")
+    if request.headers.get("sec-fetch-site") is not None:
+        return request.headers["sec-fetch-site"] == "same-origin"
+    return origin is None and request.headers.get("authorization", "").lower().startswith("bearer ")
 
 
 def host_of(header: str) -> str:

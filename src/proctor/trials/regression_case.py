@@ -13,19 +13,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import yaml
+
 from proctor.background import run_sync
 from proctor.checks.base import FAILED, CheckContext, CheckResult, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.checks.grounding import quantities
 from proctor.diagnose.methods import TrialEvidence, diagnose_offline
 from proctor.errors import ProctorError
+from proctor.files import load_yaml, read_bounded, write_atomic
 from proctor.sanitize import json_value
 from proctor.spec.case_checks import checks_of
 from proctor.spec.suite import Case
 from proctor.trace import SpanKind
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from proctor.diagnose.finding import Diagnosis
+    from proctor.runs.run import Run
+    from proctor.runs.trial import Trial
     from proctor.trace import Span, Trace
 
 # Checks of a trial that can be written again from their result, and the assertion that does so.
@@ -40,6 +47,9 @@ _AGAIN = {
 _IDENTIFIER = re.compile(r"\b(?=[\w-]*\d)[A-Z]{1,6}[-_#]?\d[\w-]{2,20}\b")
 
 MAX_CHECKS = 5
+
+MAX_SUITE = 16 << 20
+"""Bytes of a suite that a case is added to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +195,63 @@ def mock_tools(*traces: Trace) -> list[dict[str, Any]]:
                 reply = {"reply": json_value(span.tool_output)}
             tool["when"].append({"arguments": arguments, **reply})
     return list(tools.values())
+
+
+HEADER = "# Written by `proctor case from`; verified on a failing and on a good recording.\n"
+
+
+def good_recording(run: Run, trial: Trial) -> Trace | None:
+    """Return the trace of a passing trial of the same case, of the same agent if there is one."""
+    same = sorted(
+        (one for one in run.trials() if one.case == trial.case and one.passed),
+        key=lambda one: one.agent != trial.agent,
+    )
+    return next((held for one in same if (held := run.trace(one)) is not None), None)
+
+
+def case_from_trial(run: Run, trial: Trial, *, name: str | None = None) -> RegressionCase:
+    """Return a case from a failing trial; a passing trial of its case is the good recording."""
+    failing, right = run.trace(trial), good_recording(run, trial)
+    if failing is None:
+        raise ProctorError("the trial has no trace", where=trial.name)
+    if right is None:
+        raise ProctorError(
+            "there is no good recording to verify the case with",
+            where=trial.name,
+            hint="no trial of the case passed; name a good trace: proctor case from … --good",
+        )
+    return regression_case(
+        failing, right, name=name or f"{trial.case}-regression", checks=trial.checks
+    )
+
+
+def as_suite(made: RegressionCase) -> str:
+    """Return the case as a suite file."""
+    return HEADER + yaml.safe_dump(made.document, sort_keys=False, allow_unicode=True)
+
+
+def write_case(made: RegressionCase, out: Path) -> Path:
+    """Write a case as a suite, and its mock tools beside it; return the path of the tools.
+
+    A suite that was written here before gets the case in addition, or instead of the one with its
+    id. Any other file is not touched: its comments would be lost.
+    """
+    tools = out.with_suffix(".tools.yaml")
+    document, listed = made.document, list(made.tools)
+    if out.exists():
+        text = read_bounded(out, MAX_SUITE).decode("utf-8", "replace")
+        if not text.startswith(HEADER):
+            raise ProctorError(
+                "the file exists and was not written by `proctor case from`",
+                where=str(out),
+                hint="name another file",
+            )
+        others = [each for each in load_yaml(text)["cases"] if each["id"] != made.case["id"]]
+        document = {**document, "cases": [*others, made.case]}
+        if tools.exists():
+            known = load_yaml(read_bounded(tools, MAX_SUITE))["tools"]
+            listed += [tool for tool in known if tool not in listed]
+    for path, content in ((out, document), (tools, {"tools": listed})):
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        write_atomic(path, (HEADER + text).encode())
+    return tools

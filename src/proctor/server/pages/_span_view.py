@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.formatting import tokens
+from proctor.runs.diff import WordChange, word_changes
 from proctor.sanitize import line, visible
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import encode_json
@@ -154,12 +155,16 @@ def _first(*values: Any) -> Any:
 
 # Two traces side by side: the same steps on the same line, what only one did on its own.
 #
-# Steps are model calls, tool calls and the like; two are the same when their kind and name are.
-# Aligned by the longest common subsequence of all such pairs.
+# Steps are model calls, tool calls and the like. Two tool calls are the same when their tool is,
+# two model calls whatever the model: otherwise no line of two models would match. Aligned by the
+# longest common subsequence of all such pairs.
 
 
 # Steps of each side that are compared: more cannot be read side by side.
 MAX_STEPS = 400
+
+# Characters of a step that are shown and compared word by word.
+MAX_STEP_TEXT = 4_000
 
 _SKIPPED = {SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER}
 
@@ -171,6 +176,12 @@ class AlignedStep(NamedTuple):
     name: str
     text: str
     failed: bool
+    span_id: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What steps that belong on one line have in common."""
+        return (self.kind, "" if self.kind == SpanKind.LLM.value else self.name)
 
 
 class AlignedRow(NamedTuple):
@@ -187,13 +198,22 @@ class AlignedRow(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether both sides have the step with different text, arguments or results."""
-        return self.left is not None and self.right is not None and self.left != self.right
+        if self.left is None or self.right is None:
+            return False
+        return self.left._replace(span_id="") != self.right._replace(span_id="")
+
+    @property
+    def words(self) -> tuple[WordChange, ...]:
+        """The words that both texts share, and those of only one."""
+        if self.left is None or self.right is None:
+            return ()
+        return word_changes(self.left.text, self.right.text)
 
 
 def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
     """Align two traces: the longest common subsequence of steps of the same kind and name."""
-    a, b = _steps(left), _steps(right)
-    keys_a, keys_b = ([(s.kind, s.name) for s in side] for side in (a, b))
+    a, b = steps_of(left), steps_of(right)
+    keys_a, keys_b = ([step.key for step in side] for side in (a, b))
     lines: list[AlignedRow] = []
     matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
     for tag, a0, a1, b0, b1 in matcher.get_opcodes():
@@ -205,17 +225,24 @@ def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
     return lines
 
 
-def _steps(trace: Trace) -> list[AlignedStep]:
+def steps_of(trace: Trace) -> list[AlignedStep]:
+    """Return the model calls, tool calls and the like of a trace, in order."""
     leaves = [span for span in trace.index.spans if span.kind not in _SKIPPED]
     return [
         AlignedStep(
             span.kind.value,
             line(span.tool_name or span.model or span.name, 100),
-            visible(_step_text(span))[:600],
+            _cut(_step_text(span)),
             span.failed,
+            span.span_id,
         )
         for span in leaves[:MAX_STEPS]
     ]
+
+
+def _cut(text: str) -> str:
+    more = len(text) - MAX_STEP_TEXT
+    return visible(text[:MAX_STEP_TEXT]) + (f" … {more:,} more characters" if more > 0 else "")
 
 
 def _step_text(span: Span) -> str:

@@ -1,4 +1,4 @@
-"""Pages of run folders: the list, one run, a cell, a trial with its trace, two trials compared.
+"""Pages of run folders: the list, one run, a cell, a trial with its trace.
 
 A run is addressed by its path below the results folder; a path outside it, or to something that is
 not a run, is not found. Folders are read again when they have changed.
@@ -30,7 +30,7 @@ from proctor.runs.summary import CellSummary
 from proctor.runs.trial import CellKey, TraceRef, Trial
 from proctor.sanitize import json_bytes, json_value, valid_unicode
 from proctor.server.pages._conversation import ShownTurn, as_curl, as_yaml, diff_lines, turns_of
-from proctor.server.pages._span_view import aligned, detail, outline, shown_texts
+from proctor.server.pages._span_view import detail, outline, shown_texts
 from proctor.server.pages.templating import page
 from proctor.server.pages.traces import span_of
 from proctor.trace import SpanKind
@@ -89,7 +89,6 @@ class Runs:
             Route("/runs", self.listed),
             Route("/runs/{name:path}/progress", self.progress),
             Route("/runs/{name:path}/cell", self.cell),
-            Route("/runs/{name:path}/compare", self.compare),
             Route("/runs/{name:path}/trial/{trial:str}", self.trial),
             Route("/runs/{name:path}/trial/{trial:str}/outline", self.outlined),
             Route("/runs/{name:path}/trial/{trial:str}/copy/{form:str}", self.copied),
@@ -264,31 +263,6 @@ class Runs:
             return PlainTextResponse("There is nothing to copy.", 404)
         return PlainTextResponse(valid_unicode(text))
 
-    def compare(self, request: Request) -> Response:
-        """Render two trials of a case side by side, aligned by their steps."""
-        run = self._run(request)
-        if run is None:
-            return _missing(request)
-        names = [request.query_params.get(side, "") for side in ("a", "b")]
-        by_name = {address_name(trial): trial for trial in run.trials()}
-        found = [by_name.get(name) for name in names]
-        traces = [None if trial is None else run.readable_trace(trial, []) for trial in found]
-        if any(trace is None for trace in traces):
-            return _missing(request, "pair of trials with traces")
-        base = self._link(run.path)
-        steps = aligned(*traces)  # type: ignore[arg-type]
-        return page(
-            "compare.html",
-            request,
-            name=self._name(run.path),
-            run_link=base,
-            sides=list(zip(names, found, strict=True)),
-            steps=steps,
-            same=sum(line.same and not line.differs for line in steps),
-            differ=sum(line.differs for line in steps),
-            alone=sum(not line.same for line in steps),
-        )
-
     # -- the trace of a trial ---------------------------------------------------------------------
 
     def outlined(self, request: Request) -> Response:
@@ -347,17 +321,23 @@ class Runs:
         return run, next((t for t in run.trials() if address_name(t) == wanted), None)
 
     def _path(self, request: Request) -> Path | None:
-        """Return the run folder of an address if it is below the results folder."""
+        return self._folder(request.path_params["name"])
+
+    def _folder(self, name: str) -> Path | None:
+        """Return the run folder of this name if it is below the results folder."""
         try:
-            path = (self._root / request.path_params["name"]).resolve()
+            path = (self._root / name).resolve()
             inside = path.is_relative_to(self._root) and (path / "_spec_.yaml").is_file()
         except (OSError, ValueError):  # no file has such a name: too long, or with a NUL
             return None
         return path if inside else None
 
     def _run(self, request: Request) -> Run | None:
-        """Return the run of an address, read again when its files have changed."""
-        path = self._path(request)
+        return self._run_named(request.path_params["name"])
+
+    def _run_named(self, name: str) -> Run | None:
+        """Return the run of this name, read again when its files have changed."""
+        path = self._folder(name)
         if path is None:
             return None
         try:

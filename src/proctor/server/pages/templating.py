@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from proctor.formatting import DASH, duration_ms, money, percent
 from proctor.report.html.page import FUNCTIONS
 from proctor.sanitize import line, valid_unicode, visible
+from proctor.server.auth import READS_ONLY
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,6 +28,8 @@ STATIC = {
     "figures.js": ("proctor.server.pages", "static/figures.js", "text/javascript"),
     "arrivals.js": ("proctor.server.pages", "static/arrivals.js", "text/javascript"),
     "trial.js": ("proctor.server.pages", "static/trial.js", "text/javascript"),
+    "review.js": ("proctor.server.pages", "static/review.js", "text/javascript"),
+    "review.css": ("proctor.server.pages", "static/review.css", "text/css"),
     "live.js": ("proctor.server.pages", "static/live.js", "text/javascript"),
 }
 
@@ -93,7 +96,9 @@ def page(template: str, request: Request, /, status: int = 200, **values: Any) -
     """Render a page from its template."""
     here = request.url.path
     has = request.app.state.has
-    text = environment().get_template(template).render(here=here, has=has, **values)
+    reads_only = READS_ONLY in request.scope
+    made = environment().get_template(template)
+    text = made.render(here=here, has=has, reads_only=reads_only, **values)
     return HTMLResponse(valid_unicode(text), status_code=status)
 
 

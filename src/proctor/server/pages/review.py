@@ -1,0 +1,509 @@
+"""Pages that compare runs and trials, label trials, and turn a failing trial into a case.
+
+Only these pages write: labels into the run folder, cases into suite files below the folder that the
+server runs in. Both need a request of our own page (`same_origin`) and a token that may write, and
+every page says when it cannot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from urllib.parse import parse_qs, quote, urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from proctor.errors import ProctorError
+from proctor.formatting import p_text, plural
+from proctor.report import figures
+from proctor.results.metadata import as_mapping
+from proctor.results.outcomes import observe, trial_agreement
+from proctor.runs import audit
+from proctor.runs.annotations import (
+    HumanLabel,
+    LabelVerdict,
+    SamplingRule,
+    in_random_order,
+    label,
+    labels_of,
+)
+from proctor.runs.find import all_runs
+from proctor.runs.folder import address_of
+from proctor.runs.provenance import who
+from proctor.server.auth import READS_ONLY, same_origin
+from proctor.server.pages._span_view import aligned, steps_of
+from proctor.server.pages.runs import Runs, address_name
+from proctor.server.pages.templating import page
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from proctor.results.compare import ArmComparison, CaseDifference
+    from proctor.runs.run import Run
+    from proctor.runs.trial import Trial
+    from proctor.trace import Trace
+
+QUEUES: Mapping[str, str] = {
+    "random": "random: a fair sample; only this one corrects pass rates",
+    "uncertain": "judge uncertain: split votes, then scores next to the threshold",
+    "disagreement": "disagreement: raters differ, or a label differs from the judge",
+    "cluster": "new cluster: one trial of each kind of failure without a label",
+}
+"""The sampling rules of the queue, and what each brings up first."""
+
+# Bytes of a form.
+MAX_FORM = 64 << 10
+
+# Runs offered for comparison, the latest first.
+MAX_RUNS = 200
+
+# Trials of a case whose traces are read for what failing ones do differently.
+MAX_CONTRAST = 60
+
+Direction = Literal["regressed", "improved", "unchanged", "not comparable"]
+
+
+class ComparedCase(NamedTuple):
+    """One case of two runs: what happened to it, and the evidence."""
+
+    case: str
+    direction: Direction
+    found: CaseDifference | None
+    why: str
+    link: str | None
+
+
+class ReviewPages(Runs):
+    """The pages of one results folder, with those that compare, label and promote."""
+
+    def routes(self) -> list[Route]:
+        """Return the routes; those of runs come last, because theirs match every path."""
+        return [
+            Route("/compare", self.compared),
+            Route("/runs/{name:path}/compare", self.compare),
+            Route("/runs/{name:path}/review", self.review),
+            Route("/runs/{name:path}/review", self.labelled, methods=["POST"]),
+            Route("/runs/{name:path}/review/figures", self.review_figures),
+            Route("/runs/{name:path}/promote/{trial:str}", self.promote),
+            Route("/runs/{name:path}/promote/{trial:str}", self.promoted, methods=["POST"]),
+            *super().routes(),
+        ]
+
+    # -- review ------------------------------------------------------------------------------------
+
+    def review(self, request: Request) -> Response:
+        """Render the next trial of the queue with the form of its label."""
+        run = self._run(request)
+        if run is None:
+            return self.not_found(request, "run")
+        asked = request.query_params
+        rule = asked.get("rule", "random")
+        rule = rule if rule in QUEUES else "random"
+        rater, blind = asked.get("rater", "").strip()[:200] or who(), "blind" in asked
+        agent = asked.get("agent", "")
+        labels = labels_of(run.path)
+        judged = _judged(run, agent)
+        mine = {each.trial: each for each in labels if each.rater == rater}
+        queue = [trial for trial in queue_of(rule, run, judged, labels) if trial.name not in mine]
+        wanted = asked.get("trial")
+        trial = next((t for t in judged if address_name(t) == wanted), None) or next(
+            iter(queue), None
+        )
+        settings = {
+            "rule": rule,
+            "rater": rater,
+            "agent": agent,
+            **({"blind": "1"} if blind else {}),
+        }
+        unreadable: list[str] = []
+        trace = None if trial is None else run.readable_trace(trial, unreadable)
+        before = list(mine)[-1] if mine else None
+        by_name = {each.name: each for each in judged}
+        base = self._link(run.path)
+        return page(
+            "review.html",
+            request,
+            name=self._name(run.path),
+            base=base,
+            here_query=urlencode(settings),
+            rules=QUEUES,
+            settings=settings,
+            agents=sorted({t.agent for t in _judged(run)}),
+            trial=trial,
+            trial_link=None if trial is None else f"{base}/trial/{address_name(trial)}",
+            address=None if trial is None else address_name(trial),
+            input=None if trace is None else trace.query,
+            steps=[] if trace is None else steps_of(trace),
+            unreadable=unreadable,
+            own=None if trial is None else mine.get(trial.name),
+            others=[
+                e
+                for e in labels
+                if trial is not None and e.trial == trial.name and e.rater != rater
+            ],
+            blind=blind,
+            left=len(queue),
+            done=len(mine),
+            of=len(judged),
+            back=address_name(by_name[before]) if before in by_name else None,
+            categories=sorted({each.category for each in labels if each.category}),
+            cannot_write=self._cannot_write(request, run.path),
+            figures=review_figures(run, labels),
+        )
+
+    def review_figures(self, request: Request) -> Response:
+        """Return agreement and corrected rates, for a page that shows them live."""
+        run = self._run(request)
+        if run is None:
+            return JSONResponse({"error": "no such run"}, status_code=404)
+        return JSONResponse(review_figures(run, labels_of(run.path)))
+
+    async def labelled(self, request: Request) -> Response:
+        """Store a label and go on to the next trial."""
+        return await self._written(request, self._label)
+
+    def _label(self, request: Request, form: Mapping[str, str]) -> Response:
+        run = self._run(request)
+        found = None if run is None else self._named(run, form.get("trial", ""))
+        if run is None or found is None:
+            return PlainTextResponse("no such trial", 404)
+        if form.get("verdict") not in get_args(LabelVerdict) or form.get("rule") not in QUEUES:
+            return PlainTextResponse(
+                "a label is pass, fail or skip, under a rule of the queue", 400
+            )
+        # A trial that the rater went back to, or opened from elsewhere, is not the queue's choice.
+        chosen = "chosen" if form.get("opened") else form["rule"]
+        given = label(
+            run.path,
+            found.name,
+            cast("LabelVerdict", form["verdict"]),
+            rater=form.get("rater", ""),
+            category=form.get("category", ""),
+            comment=form.get("comment", ""),
+            rule=_kept_rule(run, found, form.get("rater", ""), cast("SamplingRule", chosen)),
+            blind="blind" in form,
+        )
+        audit.record(
+            "label",
+            self._root,
+            run=run.path,
+            run_id=run.run_id,
+            outcome=f"{given.trial}: {given.verdict} by {given.rater}",
+        )
+        keys = ("rule", "rater", "agent", "blind")
+        after = urlencode({key: form[key] for key in keys if form.get(key)})
+        return _go(request, f"{self._link(run.path)}/review?{after}")
+
+    # -- promote -----------------------------------------------------------------------------------
+
+    def promote(self, request: Request) -> Response:
+        """Render the case that a trial makes, before it is written."""
+        return self._promote(request, {})
+
+    async def promoted(self, request: Request) -> Response:
+        """Write the case into a suite file."""
+        return await self._written(request, self._promote)
+
+    def _promote(self, request: Request, form: Mapping[str, str]) -> Response:
+        from proctor.trials.regression_case import as_suite, case_from_trial, write_case
+
+        run, trial = self._trial(request)
+        if run is None or trial is None:
+            return self.not_found(request, "trial")
+        made, problem, written = None, None, None
+        target = form.get("file", "").strip() or "regression.yaml"
+        try:
+            made = case_from_trial(run, trial, name=form.get("id", "").strip() or None)
+            if form.get("write"):
+                write_case(made, _below_here(target))
+                written = target
+                audit.record("case", self._root, run=run.path, run_id=run.run_id, outcome=target)
+        except ProctorError as error:
+            problem = error
+        base = self._link(run.path)
+        return page(
+            "promote.html",
+            request,
+            status=409 if problem and form.get("write") else 200,
+            name=self._name(run.path),
+            run_link=base,
+            trial=trial,
+            trial_link=f"{base}/trial/{address_name(trial)}",
+            here_link=f"{base}/promote/{address_name(trial)}",
+            made=made,
+            yaml=None if made is None else as_suite(made),
+            problem=problem,
+            target=target,
+            written=written,
+            cannot_write=self._cannot_write(request, Path()),
+        )
+
+    # -- compare -----------------------------------------------------------------------------------
+
+    def compared(self, request: Request) -> Response:
+        """Render two runs case by case, or the form that selects them."""
+        names = [name for name in request.query_params.getlist("run") if name][:2]
+        problem: ProctorError | None = None
+        comparison = gate = None
+        pairs: list[tuple[ArmComparison, list[ComparedCase], Counter[str]]] = []
+        runs = [self._run_named(name) for name in names]
+        if len(runs) == 2:
+            from proctor.results.compare import compare_runs
+            from proctor.results.gate import judge_runs
+
+            first, second = runs
+            try:
+                if first is None or second is None:
+                    raise ProctorError(f"no such run: {names[0 if first is None else 1]}")
+                comparison = compare_runs(first, second)
+                gate = judge_runs(second, first)
+                links = self._pair_links(first, second)
+                for pair in comparison.pairs:
+                    rows = compared_cases(pair, links)
+                    pairs.append((pair, rows, Counter(row.direction for row in rows)))
+            except ProctorError as error:
+                problem = error
+        return page(
+            "compare_runs.html",
+            request,
+            choices=[self._name(path) for path in reversed(all_runs(self._root))][:MAX_RUNS],
+            names=names,
+            links=[f"/runs/{quote(name)}" for name in names],
+            pairs=pairs,
+            comparison=comparison,
+            gate=gate,
+            problem=problem,
+            figures=figures,
+            p_text=p_text,
+        )
+
+    def _pair_links(self, first: Run, second: Run) -> dict[str, str]:
+        """Return, by case, the address of a passing and a failing trial, or of any two."""
+        examples: list[dict[str, Trial]] = []
+        for run, passed in ((first, True), (second, False)):
+            found: dict[str, Trial] = {}
+            for trial in run.trials():
+                if trial.trace and (trial.case not in found or trial.passed is passed):
+                    found[trial.case] = trial
+            examples.append(found)
+        one, other = examples
+        return {
+            case: f"{self._link(first.path)}/compare?"
+            + urlencode(
+                {
+                    "a": address_name(one[case]),
+                    "b": address_name(other[case]),
+                    "with": self._name(second.path),
+                }
+            )
+            for case in one.keys() & other.keys()
+        }
+
+    def compare(self, request: Request) -> Response:
+        """Render two trials side by side, of one run or (`with`) of two."""
+        asked = request.query_params
+        run = self._run(request)
+        other = self._run_named(asked["with"]) if asked.get("with") else run
+        if run is None or other is None:
+            return self.not_found(request, "run")
+        sides: list[tuple[str, Trial, str]] = []
+        traces: list[Trace] = []
+        for of, key in ((run, "a"), (other, "b")):
+            trial = next((t for t in of.trials() if address_name(t) == asked.get(key)), None)
+            trace = None if trial is None else of.readable_trace(trial, [])
+            if trial is None or trace is None:
+                return self.not_found(request, "pair of trials with traces")
+            sides.append((self._name(of.path), trial, f"{self._link(of.path)}/trial/{asked[key]}"))
+            traces.append(trace)
+        steps = aligned(*traces)
+        return page(
+            "compare.html",
+            request,
+            name=self._name(run.path),
+            run_link=self._link(run.path),
+            sides=sides,
+            several=run.path != other.path,
+            steps=steps,
+            same=sum(line.same and not line.differs for line in steps),
+            differ=sum(line.differs for line in steps),
+            alone=sum(not line.same for line in steps),
+            contrast=contrast_lines({run.path: run, other.path: other}.values(), sides[0][1].case),
+        )
+
+    # -- shared ------------------------------------------------------------------------------------
+
+    def not_found(self, request: Request, what: str) -> Response:
+        """Answer that something does not exist."""
+        name = request.path_params.get("name", "")
+        return page("missing.html", request, status=404, what=what, name=name)
+
+    def _named(self, run: Run, address: str) -> Trial | None:
+        return next((trial for trial in run.trials() if address_name(trial) == address), None)
+
+    def _cannot_write(self, request: Request, folder: Path) -> str | None:
+        """Return why nothing can be written here; None where it can."""
+        if READS_ONLY in request.scope:
+            return "Your token may read and not write."
+        if address := address_of(folder):
+            return f"This is a copy of the run at {address}: label the original."
+        if not os.access(folder, os.W_OK):
+            return "The server may not write to this folder."
+        return None
+
+    async def _written(self, request: Request, write: Any) -> Response:
+        """Call `write` with the form of a request that may write; answer the others."""
+        if READS_ONLY in request.scope or not same_origin(request):
+            return PlainTextResponse("only a page of this server may write", 403)
+        folder = self._path(request)
+        if folder is not None and (why := self._cannot_write(request, folder)):
+            return PlainTextResponse(why, 403)
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_FORM:
+                return PlainTextResponse("the form is too large", 413)
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=50)
+        form = {name: values[-1] for name, values in fields.items()}
+        try:
+            return await run_in_threadpool(write, request, form)
+        except ProctorError as error:
+            return PlainTextResponse(error.message, 400)
+
+
+def _go(request: Request, address: str) -> Response:
+    """Send a browser on; a script follows the address on its own."""
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse({"next": address})
+    return RedirectResponse(address, 303)
+
+
+def _below_here(name: str) -> Path:
+    """Return the path of a suite file, which must be below the folder the server runs in."""
+    here = Path.cwd().resolve()
+    path = (here / name).resolve() if "\0" not in name else here
+    if path.suffix not in (".yaml", ".yml") or not path.is_relative_to(here) or path == here:
+        raise ProctorError(
+            "a case is written to a YAML file below the folder of the server",
+            where=name,
+            hint="such as regression.yaml or suites/regression.yaml",
+        )
+    return path
+
+
+def _kept_rule(run: Run, trial: Trial, rater: str, rule: SamplingRule) -> SamplingRule:
+    """Return the rule of a label; one that replaces another keeps its rule."""
+    for each in labels_of(run.path):
+        if (each.trial, each.rater) == (trial.name, rater):
+            return each.rule
+    return rule
+
+
+def _judged(run: Run, agent: str = "") -> list[Trial]:
+    """Return the trials that a rate counts, of one agent if it is named."""
+    return [
+        one.trial
+        for one in observe(run.trials(), run.spec)
+        if one.counted and one.trial.status.judged and agent in ("", one.trial.agent)
+    ]
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+
+def queue_of(
+    rule: str, run: Run, judged: Sequence[Trial], labels: Sequence[HumanLabel]
+) -> list[Trial]:
+    """Return the trials to label, the next one first; ties are in the random order."""
+    order = in_random_order(judged, run.run_id)
+    given: dict[str, list[str]] = defaultdict(list)
+    for each in labels:
+        if each.verdict != "skip":
+            given[each.trial].append(each.verdict)
+    if rule == "uncertain":
+        needed = {(cell.case, cell.agent): cell.threshold for cell in run.cells}
+        return sorted(order, key=lambda trial: _certainty(trial, needed))
+    if rule == "disagreement":
+
+        def disputed(trial: Trial) -> bool:
+            return len({*given[trial.name], "pass" if trial.passed else "fail"}) > 1
+
+        return [trial for trial in order if given[trial.name] and disputed(trial)]
+    if rule == "cluster":
+        groups: dict[str, list[Trial]] = defaultdict(list)
+        for trial in order:
+            if not trial.passed:
+                groups[_kind_of_failure(trial)].append(trial)
+        new = [group for group in groups.values() if not any(given[t.name] for t in group)]
+        return [group[0] for group in sorted(new, key=len, reverse=True)]
+    return order
+
+
+def _certainty(trial: Trial, needed: Mapping[tuple[str, str], float]) -> tuple[bool, float]:
+    """Return how sure a judge was: split votes first, then the distance to the threshold."""
+    for check in trial.checks:
+        votes = as_mapping(check.actual).get("votes_passed")
+        if isinstance(votes, list) and len({bool(v) for v in cast("list[Any]", votes)}) > 1:
+            return (False, 0.0)
+    threshold = needed.get((trial.case, trial.agent), 0.8)
+    return (True, 2.0 if trial.score is None else abs(trial.score - threshold))
+
+
+def _kind_of_failure(trial: Trial) -> str:
+    """Return what failed, without what varies between trials."""
+    from proctor.diagnose.clusters import normalised
+
+    failed = [f"{check.id}: {normalised(check.reason)}" for check in trial.checks if check.failed]
+    return "; ".join(failed) or trial.category or trial.status.value
+
+
+def review_figures(run: Run, labels: Iterable[HumanLabel]) -> dict[str, list[str]]:
+    """Return the agreement of raters and judge, and the corrected rates, as lines."""
+    judged = {trial.name: trial.passed for trial in _judged(run)}
+    found = trial_agreement(labels, judged)
+    raters = [f"{rater}: {plural(count, 'label')}" for rater, count in found.raters.items()]
+    return {
+        "agreement": [*raters, *figures.agreement_lines(found)],
+        "rates": list(figures.corrected_notes(run)),
+    }
+
+
+# -- comparison ------------------------------------------------------------------------------------
+
+
+def compared_cases(pair: ArmComparison, links: Mapping[str, str]) -> list[ComparedCase]:
+    """Return the cases of two arms by what happened to them: regressed first."""
+    rows: list[ComparedCase] = []
+    for found in pair.cases:
+        change = found.difference.value or 0.0
+        direction: Direction = "unchanged"
+        if found.notable and change:
+            direction = "improved" if change > 0 else "regressed"
+        why = "" if direction != "unchanged" or not change else "may be noise"
+        rows.append(ComparedCase(found.case, direction, found, why, links.get(found.case)))
+    rows += [
+        ComparedCase(case, "not comparable", None, why, None) for case, why in pair.left_out.items()
+    ]
+    order = get_args(Direction)
+    return sorted(rows, key=lambda row: order.index(row.direction))
+
+
+def contrast_lines(runs: Iterable[Run], case: str) -> list[str]:
+    """Return what failing trials of a case do and passing ones do not, the clearest first."""
+    from proctor.diagnose.contrast import Trajectories
+
+    found, read = Trajectories(), 0
+    for run in runs:
+        for trial in run.trials():
+            if trial.case != case or not trial.status.judged or read >= MAX_CONTRAST:
+                continue
+            if (trace := run.readable_trace(trial, [])) is not None:
+                # One group: the question is what passing trials do, whichever agent or run.
+                found.add(case, "", trace, passed=trial.passed)
+                read += 1
+    lines = sorted(found.contrast(case, "").divergences(), key=lambda each: -abs(each.difference))
+    return [str(each) for each in lines if each.difference > 0][:5]
