@@ -65,8 +65,8 @@ LLM = {
 class Running(uvicorn.Server):
     """A server in a thread of this process."""
 
-    def __init__(self, service: Service, token: str | None = None) -> None:
-        super().__init__(uvicorn.Config(make_app(service, token), port=0, log_level="error"))
+    def __init__(self, service: Service, *tokens: str | None) -> None:
+        super().__init__(uvicorn.Config(make_app(service, *tokens), port=0, log_level="error"))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self.run, daemon=True)
         self.url = ""
@@ -87,9 +87,11 @@ class Running(uvicorn.Server):
 
 
 @contextmanager
-def serving(service: Service, token: str | None = None) -> Iterator[Running]:
+def serving(
+    service: Service, token: str | None = None, viewer_token: str | None = None
+) -> Iterator[Running]:
     """A server that listens while the block lasts."""
-    running = Running(service, token)
+    running = Running(service, token, viewer_token)
     running.start()
     try:
         yield running

@@ -212,7 +212,7 @@ class AlignedRow(NamedTuple):
 
 def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
     """Align two traces: the longest common subsequence of steps of the same kind and name."""
-    a, b = steps_of(left), steps_of(right)
+    a, b = _steps(left), _steps(right)
     keys_a, keys_b = ([step.key for step in side] for side in (a, b))
     lines: list[AlignedRow] = []
     matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
@@ -225,8 +225,7 @@ def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
     return lines
 
 
-def steps_of(trace: Trace) -> list[AlignedStep]:
-    """Return the model calls, tool calls and the like of a trace, in order."""
+def _steps(trace: Trace) -> list[AlignedStep]:
     leaves = [span for span in trace.index.spans if span.kind not in _SKIPPED]
     return [
         AlignedStep(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from urllib.parse import parse_qs, quote, urlencode
@@ -36,8 +37,9 @@ from proctor.runs.find import all_runs
 from proctor.runs.folder import address_of
 from proctor.runs.provenance import who
 from proctor.server.auth import READS_ONLY, same_origin
-from proctor.server.pages._span_view import aligned, steps_of
-from proctor.server.pages.runs import Runs, address_name
+from proctor.server.pages._conversation import turns_of
+from proctor.server.pages._span_view import aligned
+from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name
 from proctor.server.pages.templating import page
 
 if TYPE_CHECKING:
@@ -122,6 +124,9 @@ class ReviewPages(Runs):
         }
         unreadable: list[str] = []
         trace = None if trial is None else run.readable_trace(trial, unreadable)
+        turns = [] if trace is None or trial is None else turns_of(trace, trial.answer)
+        if blind:  # which model it was may say which agent it was
+            turns = [replace(turn, model=None, author="") for turn in turns]
         before = list(mine)[-1] if mine else None
         by_name = {each.name: each for each in judged}
         base = self._link(run.path)
@@ -137,8 +142,8 @@ class ReviewPages(Runs):
             trial=trial,
             trial_link=None if trial is None else f"{base}/trial/{address_name(trial)}",
             address=None if trial is None else address_name(trial),
-            input=None if trace is None else trace.query,
-            steps=[] if trace is None else steps_of(trace),
+            turns=turns[:TURNS_SHOWN],
+            turn_count=len(turns),
             unreadable=unreadable,
             own=None if trial is None else mine.get(trial.name),
             others=[
@@ -247,11 +252,11 @@ class ReviewPages(Runs):
 
     def compared(self, request: Request) -> Response:
         """Render two runs case by case, or the form that selects them."""
-        names = [name for name in request.query_params.getlist("run") if name][:2]
+        names = request.query_params.getlist("run")[:2]
         problem: ProctorError | None = None
         comparison = gate = None
         pairs: list[tuple[ArmComparison, list[ComparedCase], Counter[str]]] = []
-        runs = [self._run_named(name) for name in names]
+        runs = [self._run_named(name) for name in names if name]
         if len(runs) == 2:
             from proctor.results.compare import compare_runs
             from proctor.results.gate import judge_runs
