@@ -8,6 +8,8 @@ from outcome_parts import made_run, suite
 from proctor.checks.judge_audit import krippendorff_alpha
 from proctor.cli.main import run as command
 from proctor.errors import ProctorError
+from proctor.report.facts import ReportFacts
+from proctor.report.html.page import render_page
 from proctor.results.gate import judge_runs
 from proctor.results.outcomes import corrected, outcomes_of, ratings_of, trial_agreement
 from proctor.runs.annotations import (
@@ -130,8 +132,12 @@ def test_labels_correct_report_compare_and_gate(tmp_path, capsys) -> None:
     code, text = said("compare", str(good.path), str(bad.path))
     assert "pass rates corrected by labels:" in text
     assert "difference −" in text
-    code, text = said("report", str(bad.path), "--format", "console")
-    assert "fast: pass rate corrected by labels" in text
+    for form in ("console", "markdown", "json"):
+        out = tmp_path / f"report.{form}"
+        said("report", str(bad.path), "--format", form, "-o", str(out))
+        assert "pass rate corrected by labels" in out.read_text(), form
+    page = render_page(bad, ReportFacts(bad), with_charts=False).text
+    assert "pass rate corrected by labels" in page
     code, text = said("runs", "label", str(bad.path), "case-00/fast/0/1", "pass", "--rater", "ben")
     assert "ben (chosen)" in text
     assert "ana and judge agree on" in text

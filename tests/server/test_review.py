@@ -263,8 +263,12 @@ def test_new_pages_are_accessible_and_hostile_text_is_text(browsing, shop) -> No
         "/compare",
     ]
     pictures = os.environ.get("PROCTOR_PICTURES")
-    for theme, width in (("light", 1440), ("dark", 1280), ("light", 390)):
-        for number, path in enumerate(paths):
+    for theme, width, numbers in (
+        ("light", 1440, range(8)),
+        ("dark", 1280, (0, 3, 5, 6)),
+        ("light", 390, (0, 3, 5, 6)),
+    ):
+        for number, path in ((at, paths[at]) for at in numbers):
             with page_at(browsing, shop, path, theme=theme, width=width) as page:
                 assert page.evaluate("window.hacked") is None
                 assert page.locator("main img[src=x]").count() == 0

@@ -164,7 +164,7 @@ def _first(*values: Any) -> Any:
 MAX_STEPS = 400
 
 # Characters of a step that are shown and compared word by word.
-MAX_STEP_TEXT = 4_000
+MAX_STEP_TEXT = 2_000
 
 _SKIPPED = {SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER}
 
@@ -248,7 +248,9 @@ def _step_text(span: Span) -> str:
     if span.error_message:
         return span.error_message
     if span.output_messages:
-        return "\n".join(message.content or "" for message in span.output_messages)
+        said = [message.content for message in span.output_messages if message.content]
+        calls = [call for message in span.output_messages for call in message.tool_calls]
+        return "\n".join([*said, *(f"{c.name} {encode_json(c.arguments)}" for c in calls)])
     shown = [
         value for value in (span.tool_input, span.tool_output, span.output) if value is not None
     ]

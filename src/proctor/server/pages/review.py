@@ -34,7 +34,7 @@ from proctor.runs.annotations import (
     labels_of,
 )
 from proctor.runs.find import all_runs
-from proctor.runs.folder import address_of
+from proctor.runs.folder import address_of, run_name
 from proctor.runs.provenance import who
 from proctor.server.auth import READS_ONLY, same_origin
 from proctor.server.pages._conversation import turns_of
@@ -267,9 +267,8 @@ class ReviewPages(Runs):
                     raise ProctorError(f"no such run: {names[0 if first is None else 1]}")
                 comparison = compare_runs(first, second)
                 gate = judge_runs(second, first)
-                links = self._pair_links(first, second)
                 for pair in comparison.pairs:
-                    rows = compared_cases(pair, links)
+                    rows = compared_cases(pair, self._pair_links(pair, first, second))
                     pairs.append((pair, rows, Counter(row.direction for row in rows)))
             except ProctorError as error:
                 problem = error
@@ -287,13 +286,17 @@ class ReviewPages(Runs):
             p_text=p_text,
         )
 
-    def _pair_links(self, first: Run, second: Run) -> dict[str, str]:
+    def _pair_links(self, pair: ArmComparison, first: Run, second: Run) -> dict[str, str]:
         """Return, by case, the address of a passing and a failing trial, or of any two."""
         examples: list[dict[str, Trial]] = []
-        for run, passed in ((first, True), (second, False)):
+        for run, arm, passed in ((first, pair.first, True), (second, pair.second, False)):
             found: dict[str, Trial] = {}
+            # Arms of one name are labelled `agent @ run`.
+            name = arm.removesuffix(" (first)").removesuffix(" (second)")
+            name = name.removesuffix(f" @ {run_name(run.path)}")
             for trial in run.trials():
-                if trial.trace and (trial.case not in found or trial.passed is passed):
+                ours = trial.trace is not None and name in (trial.agent, trial.cell.arm)
+                if ours and (trial.case not in found or trial.passed is passed):
                     found[trial.case] = trial
             examples.append(found)
         one, other = examples
@@ -337,7 +340,9 @@ class ReviewPages(Runs):
             same=sum(line.same and not line.differs for line in steps),
             differ=sum(line.differs for line in steps),
             alone=sum(not line.same for line in steps),
-            contrast=contrast_lines({run.path: run, other.path: other}.values(), sides[0][1].case),
+            contrast=contrast_lines(
+                {run.path: run, other.path: other}.values(), *(trial for _, trial, _ in sides)
+            ),
         )
 
     # -- shared ------------------------------------------------------------------------------------
@@ -497,14 +502,15 @@ def compared_cases(pair: ArmComparison, links: Mapping[str, str]) -> list[Compar
     return sorted(rows, key=lambda row: order.index(row.direction))
 
 
-def contrast_lines(runs: Iterable[Run], case: str) -> list[str]:
-    """Return what failing trials of a case do and passing ones do not, the clearest first."""
+def contrast_lines(runs: Iterable[Run], *sides: Trial) -> list[str]:
+    """Return what failing trials of these cells do and passing ones do not, the clearest first."""
     from proctor.diagnose.contrast import Trajectories
 
-    found, read = Trajectories(), 0
+    found, read, case = Trajectories(), 0, sides[0].case
+    cells = {side.cell for side in sides}
     for run in runs:
         for trial in run.trials():
-            if trial.case != case or not trial.status.judged or read >= MAX_CONTRAST:
+            if trial.cell not in cells or not trial.status.judged or read >= MAX_CONTRAST:
                 continue
             if (trace := run.readable_trace(trial, [])) is not None:
                 # One group: the question is what passing trials do, whichever agent or run.
