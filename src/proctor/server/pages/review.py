@@ -33,8 +33,7 @@ from proctor.runs.annotations import (
     label,
     labels_of,
 )
-from proctor.runs.find import all_runs
-from proctor.runs.folder import address_of, run_name
+from proctor.runs.folder import address_of, all_runs, run_name
 from proctor.runs.provenance import who
 from proctor.server.auth import READS_ONLY, same_origin
 from proctor.server.pages._conversation import turns_of
