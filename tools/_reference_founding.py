@@ -144,7 +144,7 @@ D61 | results.stats | `proctor.results.ResultSet.stats`
 D62 | results.export | `proctor.results.ResultSet.export`
 D63 | configuration file | `proctor config show`; no keys in files
 D70 | smoke test before a battery | `proctor run --smoke`; stored apart
-D71 | warm start | `proctor.run` with `executor="ray"` keeps its workers for the next run of the process; a command starts its own, forked in milliseconds
+D71 | warm start | `proctor warm --import`: commands start in a fork of a process with Proctor, its catalog and the named packages; `proctor.run` with `executor="ray"` keeps its workers
 D74 | many machines | `proctor run --executor --address`
 D89 | battery file | `proctor run --name` `proctor.Experiment`
 D94 | result set | `proctor.results.ResultSet.mean` `proctor.results.ResultSet.pass_rate` `proctor.results.ResultSet.to_pandas` `proctor.compare`

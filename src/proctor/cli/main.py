@@ -71,6 +71,7 @@ SECTIONS = {
         "schedule": Entry(
             ".schedule", "schedule", "Run suites and experiments on a cron schedule."
         ),
+        "warm": Entry(".warm", "warm", "Keep a process warm for the commands of this shell."),
         "scenario": Entry(".scenario", "scenario", "Build, check, store and fetch scenarios."),
     },
     "Results": {
@@ -170,7 +171,13 @@ def cli(debug: bool) -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    code = run(sys.argv[1:] if args is None else args)
+    given = sys.argv[1:] if args is None else args
+    code: int | None = None
+    if (address := os.environ.get("PROCTOR_WARM")) and RUNS_TRIALS & set(given[:1]):
+        from proctor.cli.warm import forward
+
+        code = forward(address, given)
+    code = run(given) if code is None else code
     if "obstore" in sys.modules:
         # Its threads may still call into an interpreter that is shutting down, which aborts.
         sys.stderr.flush()
