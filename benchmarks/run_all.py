@@ -42,6 +42,9 @@ ALL = {
     "checks": Benchmark(3, "a case's checks", ("--rounds", "3", "--pairs", "200")),
     "pytest_start": Benchmark(3, "what the plugin costs others", ("--rounds", "15")),
     "trials": Benchmark(4, "many trials", ("--quick", "--no-flatness")),
+    "conversations": Benchmark(
+        10, "turns of conversations", ("--rounds", "1", "--conversations", "10", "--trials", "2")
+    ),
     "datasets": Benchmark(10, "large data sets", ("--rounds", "3")),
     "planning": Benchmark(5, "plans", ("--rounds", "5")),
     "sandboxes": Benchmark(4, "what a sandbox costs", ("--trials", "100")),

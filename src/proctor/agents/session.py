@@ -269,8 +269,8 @@ class AgentSession:
             self.state.close()
 
 
-def by_rules(rules: tuple[ApprovalRule, ...]) -> Approver:
-    """Return an approver that answers by the first rule that fits, else no."""
+def by_rules(rules: tuple[ApprovalRule, ...], otherwise: Approver | None = None) -> Approver:
+    """Return an approver that answers by the first rule that fits; then `otherwise`, else no."""
 
     async def answer(tool: str, arguments: Any) -> tuple[bool, str]:
         given: Mapping[str, Any] = {}
@@ -281,6 +281,6 @@ def by_rules(rules: tuple[ApprovalRule, ...]) -> Approver:
                 name in given and given[name] == value for name, value in rule.arguments.items()
             ):
                 return rule.approve, rule.reason
-        return False, "no rule approves it"
+        return (False, "no rule approves it") if otherwise is None else await otherwise(tool, given)
 
     return answer

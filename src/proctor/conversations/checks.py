@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -283,5 +283,7 @@ class ApprovalOptions(Strict):
     """Who approves tool calls, and which requests there must be."""
 
     rules: tuple[ApprovalRule, ...] = ()
-    """The first rule that fits answers; without one the answer is no."""
+    """The first rule that fits answers."""
+    otherwise: Literal["no", "user"] = "no"
+    """Who answers where no rule fits: the simulated user (a model), or nobody, which is no."""
     expect: ApprovalsCheck | None = None

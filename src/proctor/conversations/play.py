@@ -10,8 +10,8 @@ never a failure of the agent.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from proctor.agents.base import Agent, AgentReply, AgentRequest
@@ -24,6 +24,7 @@ from proctor.conversations.user import (
     UserMessage,
     extract,
     fill,
+    said_yes,
 )
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import queue_waits
@@ -55,10 +56,9 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
     """Run an agent in the conversation of a case; the last answer is the answer of the trial."""
     state = None if case.state is None else case.state.create(case.folder)
     before = None if state is None else state.snapshot()
-    approver = by_rules(case.approvals.rules) if case.approvals is not None else None
-    session = AgentSession(request.trace_id or request.trial or case.id, state, approver)
     about: dict[str, Any] = {"turns": 0, "ended": ""}
     user: _User
+    watched: _Watched | None = None
     if case.user is None:
         turns = cast("tuple[Turn, ...]", case.turns)
         user = _Messages(turns) if turns else _Question(case.input)
@@ -66,7 +66,12 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
         user = ScriptedUser(case.user)
     else:
         played = ModelUser(case.user, case.user.chat_model(), request.seed)
-        user = _Watched(case.user, played, about)
+        user = watched = _Watched(case.user, played, about)
+    approver = None
+    if case.approvals is not None:
+        by_user = case.approvals.otherwise == "user" and watched is not None
+        approver = by_rules(case.approvals.rules, watched.approve if watched and by_user else None)
+    session = AgentSession(request.trace_id or request.trial or case.id, state, approver)
     limit = len(case.turns) or (1 if case.user is None else case.user.max_turns)
     deadline = None if request.timeout is None else time.monotonic() + request.timeout
     reply = AgentReply("")
@@ -84,6 +89,8 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
             with span("turn", input=message.text, attributes={TURN: about["turns"]}) as step:
                 reply = await agent.run(request.turn(message.text, session, left))
                 step.output = reply.answer
+            if watched is not None and watched.failed is not None:
+                raise watched.failed
             if reply.trace is not None:
                 return reply  # a recording has the whole conversation
             session.history += [
@@ -104,11 +111,18 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
 
 
 async def _next_message(user: _User, history: list[dict[str, str]]) -> UserMessage:
-    """Return the user's next message; its time and model calls are not the agent's."""
+    """Return the user's next message."""
+    with _not_the_agent():
+        return await user.next(history)
+
+
+@contextmanager
+def _not_the_agent() -> Generator[None]:
+    """Keep the user's time and model calls out of the agent's."""
     outside = otel.here.set(None)
     try:
         with queue_waits.get() or nullcontext():
-            return await user.next(history)
+            yield
     finally:
         otel.here.reset(outside)
 
@@ -151,6 +165,8 @@ class _Watched:
 
     def __init__(self, user: SimulatedUser, played: ModelUser, about: dict[str, Any]) -> None:
         self._user, self._played, self._about = user, played, about
+        self.failed: SimulatorError | None = None
+        """Why the user could not answer during a turn: not the agent's failure."""
         about |= {"user_messages": 0, "rejected_messages": 0, "user_tokens": 0, "faults": []}
 
     async def next(self, history: list[dict[str, str]]) -> UserMessage:
@@ -177,6 +193,23 @@ class _Watched:
             f" {faults[0].reason}",
             hint="use a stronger model for the user, or give it the facts it needs in `knows`",
         )
+
+    async def approve(self, tool: str, arguments: Any) -> tuple[bool, str]:
+        """Answer a request for approval; an unclear answer fails the simulation, not the agent."""
+        said = ""
+        for _ in range(ATTEMPTS):
+            with _not_the_agent():
+                message = await self._played.approve(tool, arguments)
+            self._about["user_tokens"] += message.tokens
+            said = message.text or ""
+            answer = said_yes(said)
+            if answer is not None:
+                return answer, said
+        self.failed = SimulatorError(
+            f"the simulated user neither approved nor denied {tool}: {said[:100]!r}",
+            hint="use a stronger model for the user, or add a rule to `approvals`",
+        )
+        return False, "the user did not answer"
 
 
 def fidelity(about: Mapping[str, Any]) -> float | None:

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from proctor.agents.registry import agent_config
 from proctor.checks.base import Names
-from proctor.llm.chat_model import ChatModel, ChatRequest
+from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
 from proctor.strict import Strict
 from proctor.trace import Message
@@ -245,9 +245,39 @@ class ModelUser:
                 seed=self._seed + self._calls,
             )
         )
-        usage = reply.usage
-        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-        text = reply.text.strip()
+        text, tokens = reply.text.strip(), _tokens(reply)
         if STOP in text:
             return UserMessage(None, "the user stopped", tokens)
         return UserMessage(text, tokens=tokens)
+
+    async def approve(self, tool: str, arguments: Mapping[str, Any]) -> UserMessage:
+        """Return what the user says to a tool call that needs approval."""
+        self._calls += 1
+        facts = ", ".join(f"{name} {value}" for name, value in self._user.knows.items())
+        asked = APPROVE.format(
+            goal=self._user.goal, facts=facts or "nothing", tool=tool, arguments=dict(arguments)
+        )
+        request = ChatRequest(
+            messages=(Message("user", asked),),
+            temperature=0.0,
+            max_tokens=20,
+            seed=self._seed + self._calls,
+        )
+        reply = await self._model.complete(request)
+        return UserMessage(reply.text.strip(), tokens=_tokens(reply))
+
+
+APPROVE = """The facts of a user: {facts}.
+The user wants this: {goal}.
+The assistant is about to do this: {tool} {arguments}.
+Is it what the user wants? Answer with one word, yes or no."""
+
+
+def _tokens(reply: ChatReply) -> int:
+    return (reply.usage.input_tokens or 0) + (reply.usage.output_tokens or 0)
+
+
+def said_yes(text: str) -> bool | None:
+    """Return whether an answer begins with yes or no; None if it says neither, or both."""
+    found = {word.lower() for word in re.findall(r"\b(yes|no)\b", text[:80], re.IGNORECASE)}
+    return "yes" in found if len(found) == 1 else None

@@ -384,6 +384,9 @@ class Case(Strict):
             raise ValueError("write `turns` or `user`, not both")
         if (self.turns or self.user is not None) and self.input != first_message(vars(self)):
             raise ValueError("a conversation has no `input`: its turns or its user begin it")
+        asks = self.approvals is not None and self.approvals.otherwise == "user"
+        if asks and (self.user is None or self.user.model is None):
+            raise ValueError("`approvals.otherwise: user` needs a `user` with a `model`")
         if self.matrix:
             raise ValueError("a matrix belongs in a suite file: in Python, write a case for each")
         if self.weights or self.required:
