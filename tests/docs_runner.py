@@ -31,8 +31,8 @@ from docs_blocks import ROOT, Command, PageError, Step, steps, words
 import proctor
 import proctor.results
 from proctor.agents.registry import agent_config
+from proctor.checks.judge import rubric_from
 from proctor.checks.quality import QualityConfig
-from proctor.checks.rubrics import rubric_from
 from proctor.cli.main import run as run_command
 from proctor.llm.mock import load_script
 from proctor.spec import load_configuration, load_suite

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Category, parse_category
+from proctor.diagnose.finding import BEARS_ON, Category, parse_category
 from proctor.diagnose.learned.detector import (
     CATEGORIES,
     MACHINES,
@@ -31,7 +31,6 @@ from proctor.diagnose.learned.detector import (
     trace_features,
 )
 from proctor.diagnose.learned.features import BUCKETS, NOTHING, FeatureRow, rows_of
-from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
 from proctor.trace.load import load_traces
 from proctor.trail.scorer import read_annotations

@@ -24,8 +24,8 @@ from _diagnosis_report import YARDSTICK, Figures, page
 from _diagnosis_training import SPLITS, Example, read, train
 from _diagnosis_yardstick import yardstick
 
+from proctor.diagnose.finding import scores_of
 from proctor.diagnose.learned.detector import MODEL_FILE, Detectors, find, judged
-from proctor.diagnose.quotes import scores_of
 from proctor.trail.scorer import Annotation, Mark, Scorecard, score
 
 FOLDS = 5

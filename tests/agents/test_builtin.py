@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proctor.agents._human import converse
+from proctor.agents._builtin import converse
 from proctor.agents.base import AgentError, AgentRequest, NoActionsError
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.trace.capture import capture

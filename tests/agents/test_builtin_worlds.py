@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from world_parts import Bare, Corridor, Says, played
 
-from proctor.agents._builtin import ScriptedAgent
-from proctor.agents._human import SavedMoves, converse
+from proctor.agents._builtin import SavedMoves, ScriptedAgent, converse
 from proctor.agents.actions import ActionTurn
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.registry import agent_config

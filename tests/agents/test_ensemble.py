@@ -9,7 +9,7 @@ from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.background import run_sync
 from proctor.errors import ProctorError
-from proctor.trials.rerun import arerun
+from proctor.trials.resume import arerun
 
 SOLVE = {"kind": "scripted", "script": "proctor.worlds.ecosystem_agents:solve"}
 INVESTIGATOR = {"kind": "python", "target": "proctor.worlds.ecosystem_agents:Investigator"}

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.judge import Judge, JudgeCache, JudgeInput, JudgeSettings
-from proctor.checks.rubrics import (
+from proctor.checks.judge import (
     Criterion,
     GradedExample,
+    Judge,
+    JudgeCache,
+    JudgeInput,
+    JudgeSettings,
     Label,
     Rubric,
     built_in_rubrics,

@@ -5,8 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.judge import Judge, JudgeInput, build_prompt, fence_code, fenced
-from proctor.checks.rubrics import Rubric
+from proctor.checks.judge import Judge, JudgeInput, Rubric, build_prompt, fence_code, fenced
 from proctor.llm import MockLLM, get_model
 from proctor.trace import Document, Span, SpanKind, SpanStatus, Trace
 

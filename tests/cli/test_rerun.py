@@ -11,7 +11,7 @@ from run_parts import only_run, write_suite
 
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
-from proctor.trials.rerun import CIRCUMSTANCES, CLOCKS_AND_IDS, compare_trials
+from proctor.trials.resume import CIRCUMSTANCES, CLOCKS_AND_IDS, compare_trials
 
 
 @pytest.fixture

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 import proctor
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Diagnosis
+from proctor.diagnose.finding import Diagnosis, contains_quote
 from proctor.diagnose.learned.detector import MODEL_FILE, Judges, detectors, judged
 from proctor.diagnose.learned.features import rows_of
 from proctor.diagnose.methods import diagnose
-from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.rules import RULES, apply_rules
 from proctor.errors import ProctorError
 from proctor.trace import Message, Span, SpanKind, Trace

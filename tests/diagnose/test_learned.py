@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Category, Finding, Impact
+from proctor.diagnose.finding import BEARS_ON, Category, Finding, Impact, scores_of
 from proctor.diagnose.learned.detector import detectors, find, judged, shipped
 from proctor.diagnose.learned.features import rows_of
 from proctor.diagnose.methods import diagnose
-from proctor.diagnose.quotes import BEARS_ON, scores_of
 from proctor.diagnose.rules import RULES, apply_rules
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.load import load_traces

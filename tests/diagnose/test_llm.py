@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spans import span, trace
 
 import proctor
-from proctor.diagnose.finding import Category, Diagnosis, Finding, Impact
+from proctor.diagnose.finding import Category, Diagnosis, Finding, Impact, contains_quote
 from proctor.diagnose.llm._prompt import digest, prompt_texts, shorten
 from proctor.diagnose.llm.detector import (
     DetectorOptions,
@@ -24,7 +24,6 @@ from proctor.diagnose.llm.detector import (
 )
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
 from proctor.diagnose.methods import diagnose
-from proctor.diagnose.quotes import contains_quote
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
 from proctor.llm.cache import DiskCache, request_key

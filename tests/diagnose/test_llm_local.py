@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 from spans import span, trace
 
+from proctor.diagnose.finding import contains_quote
 from proctor.diagnose.llm.detector import DetectorOptions, agentic, single_pass
 from proctor.diagnose.methods import diagnose
-from proctor.diagnose.quotes import contains_quote
 from proctor.llm import LocalModel
 from proctor.trace import SpanKind, SpanStatus
 

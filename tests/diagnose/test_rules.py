@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import proctor
 import proctor.errors
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Category, Finding
-from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, quote
+from proctor.diagnose.finding import MAX_QUOTE, Category, Finding, contains_quote, quote
 from proctor.diagnose.rules import RULES, apply_rules
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.model import Message, ToolCall

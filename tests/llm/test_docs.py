@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from proctor.checks.rubrics import rubric_from
+from proctor.checks.judge import rubric_from
 
 
 def test_the_judges_page(root):

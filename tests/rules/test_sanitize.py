@@ -20,11 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proctor
-from proctor.agents._human import converse
+from proctor.agents._builtin import converse
 from proctor.agents.base import AgentRequest
-from proctor.checks.judge import JudgeInput, build_prompt
+from proctor.checks.judge import JudgeInput, Rubric, build_prompt
 from proctor.checks.metrics.matching import shortened
-from proctor.checks.rubrics import Rubric
 from proctor.cli.main import run as run_command
 from proctor.ops.logs import logging_to
 from proctor.ops.notify import plain_line

@@ -31,7 +31,7 @@ from proctor.background import run_sync
 from proctor.report import console
 from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
-from proctor.trials.rerun import arerun
+from proctor.trials.resume import arerun
 
 CATALOG = {
     "quiz.sum": """\

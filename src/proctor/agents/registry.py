@@ -22,7 +22,7 @@ from proctor.strict import strict_error
 
 # Built-in kinds and the classes of their options.
 KINDS = {
-    "acp": "proctor.agents._acp:AcpAgentConfig",
+    "acp": "proctor.agents._coding:AcpAgentConfig",
     "mini_swe": "proctor.agents._coding:MiniSweAgentConfig",
     "aider": "proctor.agents._coding:AiderAgentConfig",
     "opencode": "proctor.agents._coding:OpenCodeAgentConfig",

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from proctor.checks.judge import Judge, JudgeInput, JudgeVerdict
-from proctor.checks.rubrics import HIGHEST, LOWEST, Label
+from proctor.checks.judge import HIGHEST, LOWEST, Judge, JudgeInput, JudgeVerdict, Label
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.chat_model import NOTHING, ModelUse
 

@@ -32,10 +32,12 @@ from proctor.checks.base import (
     unscored,
 )
 from proctor.checks.grounding import Grounding, ground
-from proctor.checks.judge import Judge, JudgeInput, JudgeVerdict
-from proctor.checks.rubrics import (
+from proctor.checks.judge import (
     Criteria,
     GradedExample,
+    Judge,
+    JudgeInput,
+    JudgeVerdict,
     Label,
     Rubric,
     Score,

@@ -50,11 +50,14 @@ from proctor.checks.metrics.alignment import (
     decoded,
     look_up,
 )
-from proctor.checks.metrics.matching import Match, MatchMode, match_calls, shortened
-from proctor.checks.metrics.tool_usage import (
+from proctor.checks.metrics.matching import (
+    Match,
+    MatchMode,
     edit_similarity,
     loops,
+    match_calls,
     sequence_similarity,
+    shortened,
     tool_precision,
     tool_recall,
 )

@@ -30,7 +30,7 @@ from proctor.checks.base import (
 )
 from proctor.checks.judge import Judge, JudgeInput
 from proctor.checks.judge_checks import DEFAULT_JUDGE, ground_trace
-from proctor.checks.metrics.tool_usage import loops, redundancy
+from proctor.checks.metrics.matching import loops, redundancy
 from proctor.checks.retrieval import is_retrieval, retrievals
 from proctor.errors import ProctorError, describe_error, did_you_mean, hint_among
 from proctor.formatting import plural

@@ -116,7 +116,7 @@ def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
 
 
 def _rubric(name: str) -> Any:
-    from proctor.checks.rubrics import rubric_from
+    from proctor.checks.judge import rubric_from
     from proctor.spec.located import SpecError, plain
     from proctor.spec.yaml_reader import read
 

@@ -21,7 +21,7 @@ from proctor.formatting import clipped, plural
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
-    from proctor.trials.rerun import Rerun
+    from proctor.trials.resume import Rerun
 
 
 MAX_DIFFERENCES = 20
@@ -62,7 +62,7 @@ def rerun(
 
     from proctor.cli.run import allow_local_imports, execute_run
     from proctor.runs.folder import find_run
-    from proctor.trials.rerun import compared, prepare_rerun
+    from proctor.trials.resume import compared, prepare_rerun
 
     allow_local_imports()
     # Concurrency does not change results, so it is the only option.

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.diagnose._steps import plain, read_steps
-from proctor.diagnose.finding import Category, Finding, Impact
-from proctor.diagnose.quotes import quote
+from proctor.diagnose.finding import Category, Finding, Impact, quote
 from proctor.formatting import plural
 from proctor.sanitize import line
 from proctor.stats.ranking import fisher_exact, holm

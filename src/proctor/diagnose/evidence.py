@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from proctor.checks.base import FAILED, CheckResult, CheckStatus, Layer
 from proctor.diagnose._steps import plain
-from proctor.diagnose.finding import Category, Finding, Impact
-from proctor.diagnose.quotes import quote
+from proctor.diagnose.finding import Category, Finding, Impact, quote
 from proctor.sanitize import line
 
 if TYPE_CHECKING:

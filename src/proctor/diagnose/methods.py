@@ -154,8 +154,7 @@ def diagnose_offline(
     # Imported here: the command line reads METHODS from this module at every start.
     from proctor.diagnose import attribution
     from proctor.diagnose._steps import read_steps
-    from proctor.diagnose.finding import Diagnosis
-    from proctor.diagnose.quotes import scores_of
+    from proctor.diagnose.finding import Diagnosis, scores_of
     from proctor.diagnose.rules import EVIDENCE, RULES, apply_rules, remaining_failures
     from proctor.trace.model import EVALUATION
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.diagnose.finding import SHOWN_FROM
-from proctor.diagnose.quotes import in_words
+from proctor.diagnose.finding import SHOWN_FROM, in_words
 from proctor.formatting import and_more, money, percent, plural
 from proctor.sanitize import line
 

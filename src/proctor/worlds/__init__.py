@@ -13,8 +13,7 @@ from proctor.worlds._base import (
     WorldError,
     make_world,
 )
-from proctor.worlds._scoring import Scoring, world_check
-from proctor.worlds.play import episode, play
+from proctor.worlds.play import Scoring, episode, play, world_check
 
 __all__ = [
     "EpisodeOutcome",

@@ -1,31 +1,47 @@
-"""Play one episode: an agent and a world, turn by turn.
+"""Play one episode, an agent and a world, turn by turn, and score it.
 
 Guarantees: the same agent instance plays the whole episode; every step is a tool span (named by the
 action, with its arguments and result), so that path checks, quality and diagnosis treat worlds like
 tools; an episode always ends. An invalid action is reported to the agent, recorded as a failed call
 and requested again, `MAX_INVALID` times; then the episode ends and is scored in its current state.
 A failing world is an error of the trial, never of the agent.
+
+The score, in 0..1, is the world's own `score`, or a rule of the suite: a range of the total reward,
+of the last reward or of the steps, or a function of the trajectory and the truth. A world without
+either is unscored, never zero.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import msgspec
+from pydantic import Field
 
 from proctor.agents.actions import Actions, ActionTurn, BadAction, call_of, understand
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.background import threads
-from proctor.errors import ProctorError
+from proctor.checks.base import Check, CheckContext, CheckResult, unscored
+from proctor.errors import ProctorError, hint_among
+from proctor.formatting import plural
+from proctor.imports import load_object
 from proctor.sanitize import json_value
 from proctor.trace import Span, SpanStatus
 from proctor.trace.capture import capture, current_trace, span
-from proctor.worlds._base import EpisodeOutcome, InvalidAction, Step, Trajectory, World, WorldError
-from proctor.worlds._scoring import Scoring, check_scoring, scored
+from proctor.worlds._base import (
+    EpisodeOutcome,
+    InvalidAction,
+    Scores,
+    Step,
+    Trajectory,
+    World,
+    WorldError,
+)
 
 MAX_INVALID = 3
 """Maximum consecutive invalid actions: enough to learn from the message, not to guess."""
@@ -297,3 +313,132 @@ def _perform(world: World, action: Any) -> _Observation:
     return _Observation(
         json_value(observation), reward, terminated, truncated, json_value(info), actions
     )
+
+
+Scoring = Mapping[str, Any] | str | Callable[..., Any] | None
+"""`{total_reward: [low, high]}`, an import path, a function `(trajectory, truth)`, or None."""
+
+_MEASURES: dict[str, Callable[[Trajectory], float | None]] = {
+    "total_reward": lambda trajectory: trajectory.total_reward,
+    "last_reward": lambda trajectory: trajectory.steps[-1].reward if trajectory.steps else None,
+    "steps": lambda trajectory: float(len(trajectory.steps)),
+}
+"""Values a range may refer to."""
+
+
+def check_scoring(scoring: Scoring) -> None:
+    """Raise for an invalid rule, before an episode is played."""
+    if isinstance(scoring, Mapping):
+        _range_of(cast("Mapping[str, Any]", scoring))
+    elif isinstance(scoring, str):
+        load_object(scoring)
+
+
+def scored(
+    world: World, trajectory: Trajectory, scoring: Scoring, truth: Mapping[str, Any]
+) -> Scores:
+    """Return the scores of an episode. A rule that raises is an error of the world."""
+    if isinstance(scoring, Mapping):
+        name, low, high = _range_of(cast("Mapping[str, Any]", scoring))
+        value, words = _MEASURES[name](trajectory), name.replace("_", " ")
+        if value is None:
+            return Scores(None, reason=f"no {words}: the episode has no steps")
+        share = min(1.0, max(0.0, (value - low) / (high - low)))
+        return Scores(share, reason=f"{words} {value:g} on a scale from {low:g} to {high:g}")
+    rule = load_object(scoring) if isinstance(scoring, str) else scoring
+    try:
+        if rule is None:
+            result = world.score(truth)
+        # Rules that do not need the truth may leave it out.
+        elif len(inspect.signature(rule).parameters) == 1:
+            result = rule(trajectory)
+        else:
+            result = rule(trajectory, truth)
+    except Exception as error:
+        raise WorldError(f"scoring failed: {type(error).__name__}: {error}") from error
+    return as_scores(result)
+
+
+def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
+    if len(scoring) != 1:
+        raise WorldError("scoring takes one rule", hint=f"one of {', '.join(_MEASURES)}")
+    ((name, bounds),) = scoring.items()
+    if name not in _MEASURES:
+        raise WorldError(f"unknown scoring rule {name!r}", hint=hint_among(name, _MEASURES))
+    # A list of another length or of other types is reported like two equal bounds.
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high)) or low == high:
+        raise WorldError(
+            f"{name} needs two different numbers, not {bounds!r}",
+            hint=f"{{{name}: [0, 100]}}: what scores 0, what scores 1",
+        )
+    return name, low, high
+
+
+def as_scores(result: Any) -> Scores:
+    """Parse the result of a rule: a number, or parts (`score` is the total, else their mean)."""
+    if isinstance(result, Scores):
+        return _bounded(result)
+    if result is None:
+        return Scores(None, reason="the world has no score of its own; give it a scoring rule")
+    if isinstance(result, Mapping):
+        entries = dict(cast("Mapping[str, Any]", result))
+        reason = str(entries.pop("reason", ""))
+        total = entries.pop("score", None)
+        parts = {name: float(value) for name, value in entries.items()}
+        if total is None and parts:
+            total = sum(parts.values()) / len(parts)
+        return _bounded(Scores(None if total is None else float(total), parts, reason))
+    return _bounded(Scores(float(result)))
+
+
+def _bounded(scores: Scores) -> Scores:
+    """Reject a total outside 0..1 instead of guessing a scale."""
+    total = scores.score
+    if total is None or 0.0 <= total <= 1.0:
+        return scores
+    return Scores(None, scores.parts, f"the score {total} lies outside 0..1")
+
+
+# -- the check -----------------------------------------------------------------------------------
+
+
+class WorldScore(Check):
+    """Check that the score of the episode reaches a threshold.
+
+    Example: `WorldScore(0.9)`.
+    """
+
+    name: ClassVar[str] = "world"
+    threshold: float = Field(default=1.0, kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Read the score that `play` left in the trace."""
+        world = ctx.trace.metadata.get("world")
+        if not isinstance(world, Mapping):
+            return unscored("no episode was played in this trial")
+        facts = cast("Mapping[str, Any]", world)
+        score, reason = facts.get("score"), str(facts.get("reason") or "")
+        if score is None:
+            return unscored(reason or "the world returned no score")
+        parts = cast("Mapping[str, float]", facts.get("scores") or {})
+        listed = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
+        steps = int(facts.get("steps") or 0)
+        summary = f"{score:.3g} after {plural(steps, 'step')} ({facts.get('ended')})"
+        return CheckResult(
+            score=float(score),
+            passed=score >= self.threshold,
+            reason="; ".join(part for part in (summary, reason, listed) if part),
+            expected=self.threshold,
+            actual=score,
+        )
+
+
+def world_check(
+    *, threshold: float = 1.0, weight: float = 1.0, blocking: bool = False
+) -> WorldScore:
+    """Return the check `world`, which by default does not block."""
+    return WorldScore(threshold, weight=weight, required=blocking)

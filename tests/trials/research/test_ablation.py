@@ -10,7 +10,7 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.stats.compare import paired_means
 from proctor.stats.ranking import holm
-from proctor.trials.rerun import arerun
+from proctor.trials.resume import arerun
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import proctor
 from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
-from proctor.spec.research import Adaptive, Research, Scale
+from proctor.spec.experiment import Adaptive, Research, Scale
 from proctor.trials._research import Outline, Setup, Stage
 from proctor.trials._research.adaptive import (
     BEYOND,

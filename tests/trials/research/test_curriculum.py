@@ -22,8 +22,7 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialStatus
-from proctor.trials.rerun import arerun
-from proctor.trials.resume import aresume, extend
+from proctor.trials.resume import arerun, aresume, extend
 from proctor.trials.session import FAILED
 
 CURRICULUM = {

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from proctor.runs.run import Run
-from proctor.spec.load import load_experiments
-from proctor.spec.research import (
+from proctor.spec.experiment import (
     Ablation,
     Adaptive,
     Curriculum,
@@ -17,6 +16,7 @@ from proctor.spec.research import (
     Scale,
     Sweep,
 )
+from proctor.spec.load import load_experiments
 from proctor.trials.resolve_experiment import prepare_experiment
 
 PAGE = "docs/how-to/research.md"

@@ -8,7 +8,7 @@ import yaml
 from research_parts import CHANCE, experiment
 
 import proctor
-from proctor.agents._human import SavedMoves
+from proctor.agents._builtin import SavedMoves
 from proctor.agents.actions import ActionTurn
 from proctor.agents.base import AgentRequest
 from proctor.runs.run import Run

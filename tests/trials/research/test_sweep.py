@@ -11,8 +11,7 @@ import proctor
 from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import params_key
-from proctor.trials.rerun import arerun
-from proctor.trials.resume import aresume
+from proctor.trials.resume import arerun, aresume
 
 MEDIUM = {"cases": ["mutualism.hidden_dependency@medium"], "agents": {"a": INVESTIGATOR}}
 SPACE = {"noise": {"low": 0.0, "high": 1.0}, "species": [4, 6, 8]}

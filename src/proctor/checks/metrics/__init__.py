@@ -12,10 +12,11 @@ from proctor.checks.metrics.alignment import (
     edit_distance,
     lcs_length,
 )
-from proctor.checks.metrics.matching import Match, match_calls
-from proctor.checks.metrics.tool_usage import (
+from proctor.checks.metrics.matching import (
+    Match,
     edit_similarity,
     loops,
+    match_calls,
     redundancy,
     sequence_similarity,
     tool_precision,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from proctor.diagnose._steps import plain
-from proctor.diagnose.finding import Category, Finding, Impact
-from proctor.diagnose.quotes import quote
+from proctor.diagnose.finding import Category, Finding, Impact, quote
 from proctor.diagnose.rules import heard
 from proctor.sanitize import line
 

@@ -19,10 +19,18 @@ import msgspec
 
 from proctor.diagnose import attribution
 from proctor.diagnose._steps import read_steps
-from proctor.diagnose.finding import Diagnosis, Finding, Impact, RootCause, Score
+from proctor.diagnose.finding import (
+    Diagnosis,
+    Finding,
+    Impact,
+    RootCause,
+    Score,
+    in_words,
+    quote,
+    scores_of,
+)
 from proctor.diagnose.llm import _prompt, parse
 from proctor.diagnose.llm._prompt import DEFAULT_LIMIT, digest, shorten
-from proctor.diagnose.quotes import in_words, quote, scores_of
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import dollars
 from proctor.llm.cache import DiskCache, request_key

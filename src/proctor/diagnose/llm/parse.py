@@ -16,9 +16,16 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from proctor.diagnose.finding import Finding, Impact, Score, parse_category
+from proctor.diagnose.finding import (
+    MAX_QUOTE,
+    Finding,
+    Impact,
+    Score,
+    contains_quote,
+    parse_category,
+    span_texts,
+)
 from proctor.diagnose.llm._prompt import SCORES
-from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, span_texts
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.finding import Finding, Impact
-from proctor.diagnose.quotes import quote
+from proctor.diagnose.finding import Finding, Impact, quote
 from proctor.diagnose.rules import _behaviour, _failures, claims
 from proctor.diagnose.rules._failures import Rule, RuleHit
 

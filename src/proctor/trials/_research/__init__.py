@@ -30,7 +30,7 @@ from proctor.runs.run import RESEARCH_FILE
 from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialStatus
 from proctor.seeds import derive_seed
 from proctor.spec import Case
-from proctor.spec.research import Research
+from proctor.spec.experiment import Research
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, Plan
 

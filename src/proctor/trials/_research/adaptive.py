@@ -32,7 +32,7 @@ import numpy as np
 
 from proctor.formatting import level_of, percent
 from proctor.runs.trial import Trial
-from proctor.spec.research import Adaptive
+from proctor.spec.experiment import Adaptive
 from proctor.trials._research import (
     Course,
     CourseResult,

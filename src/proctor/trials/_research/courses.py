@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from proctor.errors import ProctorError
 from proctor.formatting import level_of
 from proctor.runs.trial import PlannedTrial, Trial, params_key
-from proctor.spec.research import Curriculum, Sweep
+from proctor.spec.experiment import Curriculum, Sweep
 from proctor.stats.compare import paired_means
 from proctor.stats.intervals import bounded_mean
 from proctor.stats.ranking import holm

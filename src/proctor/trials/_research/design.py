@@ -13,8 +13,7 @@ from typing import Any, cast
 from proctor.agents.registry import agent_config
 from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, select_cases
-from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
-from proctor.spec.research import Ablation, Research
+from proctor.spec.experiment import Ablation, Axis, Experiment, NumberRange, Research, SampleSpec
 from proctor.spec.select import NothingSelectedError
 from proctor.trials._research import Outline, Stage, Variant
 from proctor.trials._scenario_cases import Scenario, check_parameter, error_at
