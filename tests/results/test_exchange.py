@@ -501,7 +501,7 @@ def test_a_damaged_log_is_refused(inspect_logs: list[Path], tmp_path: Path) -> N
     """R-D3: a log cut short, or with one byte wrong, is an error at its place."""
     content = bytearray(inspect_logs[0].read_bytes())
     (tmp_path / "short.eval").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ProctorError):
+    with pytest.raises(ProctorError, match=r"damaged .eval file: it is cut off"):
         import_results(tmp_path / "short.eval", root=tmp_path / "r")
     middle = content.find(b"samples/") + 200
     content[middle : middle + 64] = bytes(64)

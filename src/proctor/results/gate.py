@@ -461,7 +461,9 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
         if missing or why:
             yield f"the {name} was imported incomplete{why}"
     elif missing:
-        yield f"{missing} planned trials of the {name} are missing{why}: `proctor run --resume`"
+        are = "is" if missing == 1 else "are"
+        missed = f"{plural(missing, 'planned trial')} of the {name} {are} missing{why}"
+        yield f"{missed}: `proctor run --resume`"
 
 
 def _stored_looks(spec: Mapping[str, Any]) -> int:

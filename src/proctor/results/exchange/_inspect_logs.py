@@ -48,7 +48,10 @@ def read_inspect(path: Path, scale: float = 1.0) -> Imported:
                         f"it unpacks to more than {MAX_ARCHIVE:,} bytes", where=str(path)
                     )
                 return _imported(_header(archive, path), _parts(archive, path), path, scale)
-        header = _decode(read_bounded(path, MAX_DOCUMENT), str(path))
+        content = read_bounded(path, MAX_DOCUMENT)
+        if content.startswith(b"PK"):  # an archive whose end, and with it its directory, is lost
+            raise zipfile.BadZipFile("it is cut off")
+        header = _decode(content, str(path))
     except OSError as error:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
     except zipfile.BadZipFile as error:
