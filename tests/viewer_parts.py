@@ -98,6 +98,10 @@ def shop_suite(*names: str) -> Suite:
 def run_suite(suite: Suite, agents: dict, results: Path, **options) -> Path:
     """Run in a thread of its own: a browser's driver has an event loop in this one."""
     ready = prepare(suite, RunOptions(**{"trials": 2, **options}), agents=agents)
-    folder = new_folder(ready, results)
+    return finish(ready, new_folder(ready, results))
+
+
+def finish(ready, folder) -> Path:
+    """Run everything in a folder that is left to do."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: run_sync(run_session(ready, folder))).result().path

@@ -272,7 +272,8 @@ def test_a_run_shows_the_worst_first(browsing, tmp_path: Path) -> None:
     ):
         rows = page.locator(".heat tbody th").all_inner_texts()
         assert rows == ["c-breaks", "a-passes", "b-passes"]
-        assert page.locator("h2").all_inner_texts() == ["Agents", "Most failed checks", "Cases"]
+        heads = page.locator("h2").all_inner_texts()
+        assert heads == ["Agents", "Failure clusters", "Most failed checks", "Cases"]
 
 
 def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 import json
 import os
+import re
+import socket
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 from browser import page_at, violations
 from server_parts import serving
+from starlette.testclient import TestClient
 from viewer_parts import (
     HOSTILE,
+    finish,
     hostile_agent,
     offline_agent,
     run_suite,
@@ -18,27 +23,44 @@ from viewer_parts import (
     shop_suite,
 )
 
+from proctor.formatting import percent
+from proctor.report.figures import ends
+from proctor.results.leaderboard import entrants_of, leaderboard
+from proctor.runs.annotations import tag
+from proctor.runs.heartbeat import Beat, write_beat
 from proctor.runs.run import Run
-from proctor.server.app import Service, _bound
+from proctor.server.app import Service, _bound, make_app
 from proctor.server.pages._conversation import MAX_TEXT, rendered, turns_of
+from proctor.server.pages.run_lists import RunLists
 from proctor.server.pages.runs import address_name
 from proctor.spec import Case, Suite
 from proctor.spec.load import load_suite
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.model import Message, ToolCall
+from proctor.trials.options import RunOptions
+from proctor.trials.prepare import prepare
+from proctor.trials.session import new_folder
 
+HOSTILE_NAME = "<script>window.hacked=1</script>"
 AGENTS = {"careful": shop_agent(), "hasty/v2": shop_agent(False), "offline": offline_agent}
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """A server with a run of three agents, and one whose every text is hostile."""
+    """A server with a baseline, a run of three agents, and one whose every text is hostile."""
     results = tmp_path_factory.mktemp("shop")
+    before = {**AGENTS, "hasty/v2": shop_agent()}
+    tag(run_suite(shop_suite("where", "return"), before, results), "baseline")
     run = run_suite(shop_suite("where", "return"), AGENTS, results)
-    hostile = run_suite(shop_suite("nasty"), {"hostile": hostile_agent}, results)
+    agents = {HOSTILE_NAME: hostile_agent}
+    hostile = run_suite(shop_suite("nasty"), agents, results / "other")
     with serving(Service(results=results)) as running:
         running.results = results
-        running.run, running.hostile = (f"/runs/suite/{each.name}" for each in (run, hostile))
+        running.run, running.hostile = (
+            f"/runs/suite/{run.name}",
+            f"/runs/other/suite/{hostile.name}",
+        )
+        running.read = Run(run)
         running.trials = {trial.name: trial for trial in Run(run).trials()}
         yield running
 
@@ -165,6 +187,11 @@ def test_hostile_text_stays_text(browsing, shop) -> None:
         assert "\x1b" not in reply.text
         assert "\u202e" not in reply.text
         assert "onerror=window.hacked=1&gt;" in reply.text
+    others = ("/runs", "/history/other/suite", shop.hostile, f"{shop.hostile}/trials")
+    for path in others:  # the page of the run loads its clusters
+        with page_at(browsing, shop, path, width=390) as page:
+            assert page.evaluate("window.hacked") is None
+            assert page.evaluate("document.documentElement.scrollWidth") <= 391
     for theme, width in (("light", 1440), ("dark", 390)):
         with page_at(browsing, shop, trial, theme=theme, width=width) as page:
             assert page.evaluate("window.hacked") is None
@@ -177,10 +204,11 @@ def test_hostile_text_stays_text(browsing, shop) -> None:
 def test_new_screens_are_accessible(browsing, shop) -> None:
     """R-N12: axe-core finds nothing on the new screens, light and dark, wide and narrow."""
     trial = trial_at(shop, "where/hasty/v2/0/0")
-    for theme, width in (("light", 1440), ("dark", 1280), ("light", 390)):
-        with page_at(browsing, shop, trial, theme=theme, width=width) as page:
-            assert violations(page) == [], (theme, width)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width + 1
+    for path in (trial, shop.run, f"{shop.run}/trials", "/runs", "/history/suite"):
+        for theme, width in (("light", 1440), ("dark", 1280), ("light", 390)):
+            with page_at(browsing, shop, path, theme=theme, width=width) as page:
+                assert violations(page) == [], (path, theme, width)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width + 1
 
 
 def test_workspace_changes_are_a_diff(browsing, tmp_path: Path) -> None:
@@ -273,3 +301,186 @@ def test_the_server_answers_at_once() -> None:
     bound = _bound("127.0.0.1", 0)
     assert bound.proto == socket.IPPROTO_TCP
     bound.close()
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+def test_a_run_answers_whether_it_regressed(browsing, shop) -> None:
+    """R-N12: the verdict first, then the gate's words; the leaderboard's figures; causes."""
+    with page_at(browsing, shop, shop.run, width=1440) as page:
+        assert page.locator(".answer .verdict").inner_text() == "✕ FAIL"
+        assert "passed" in page.locator(".headline").inner_text()
+        answer = page.locator(".answer").inner_text()
+        assert "REGRESSION" in answer
+        assert "hasty/v2: a drop of" in answer
+        rows = page.get_by_role("region", name="Agents").locator("tbody tr")
+        board = leaderboard(entrants_of([shop.read], by_params=True))
+        for row, figures in zip(rows.all(), board.rows, strict=True):
+            shown = row.inner_text()
+            assert figures.name in shown
+            assert percent(figures.pass_rate.value) in shown
+            assert ends("pass_rate", figures.pass_rate) in shown
+        moved = page.get_by_role("region", name="Change against the baseline")
+        assert "2/2 → 0/2" in moved.inner_text()
+        cause = page.get_by_role("region", name="Failure clusters").locator("tbody tr")
+        assert "delete_account" in cause.first.inner_text()
+        cause.get_by_role("link").first.click()
+        page.locator("#cause", has_text="delete_account").wait_for()
+
+
+def test_no_failure_looks_like_a_pass(browsing, shop) -> None:
+    """R-N12: a hard failure and an infrastructure error have their own sign, word and colour."""
+    with page_at(browsing, shop, shop.run) as page:
+        cells = page.locator("#matrix tbody tr").first.locator("td")
+        words = [cell.locator(".sr").inner_text().strip() for cell in cells.all()]
+        assert words == ["PASS", "HARD FAIL", "INFRA_ERROR"]
+        signs = [cell.locator(".sign").inner_text() for cell in cells.all()]
+        assert signs == ["✓", "⊗", "!"]
+        grounds = {
+            cell.evaluate("it => getComputedStyle(it).backgroundColor") for cell in cells.all()
+        }
+        assert len(grounds) == 3
+        page.locator("#find-case").fill("ret")
+        assert page.locator("#matrix tbody tr:visible").count() == 1
+        assert page.locator("#case-count").inner_text() == "1 of 2 cases"
+        page.locator("#find-case").fill("")
+        page.locator(".matrix-tools summary").click()
+        page.locator("[data-column='2']").uncheck()
+        page.locator("[data-column='3']").uncheck()
+        assert page.locator("#matrix thead th:visible").count() == 2
+        page.locator("#only-failures").check()
+        assert page.locator("#matrix tbody tr:visible").count() == 0
+        page.locator("[data-column='2']").check()
+        assert page.locator("#matrix tbody tr:visible").count() == 2
+        page.locator("#sort-case").select_option("name")
+        assert page.locator("#matrix tbody th").first.inner_text() == "return"
+
+
+def test_all_trials_with_filters(browsing, shop) -> None:
+    """R-N12: by status, agent, check and text, sorted, with a link to each trial."""
+    with page_at(browsing, shop, f"{shop.run}/trials") as page:
+        rows = page.locator("table.list tbody tr")
+        assert rows.count() == 12
+        page.get_by_label("Status").select_option("hard_fail")
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_url("**status=hard_fail**")
+        assert rows.count() == 4
+        assert "forbidden_tools" in rows.first.inner_text()
+        page.get_by_role("link", name="score").click()
+        page.wait_for_url("**sort=score")
+        head = page.get_by_role("columnheader", name="score")
+        assert head.get_attribute("aria-sort") == "ascending"
+        rows.first.get_by_role("link").click()
+        assert "hasty/v2" in page.locator("h1").inner_text()
+    for query, count in (
+        ("check=forbidden_tools&agent=hasty/v2", 4),
+        ("text=closed", 4),
+        ("text=zz", 0),
+    ):
+        found = httpx.get(f"{shop.url}{shop.run}/trials?{query}&offset=7").text
+        assert found.count("/trial/") == count
+
+
+# -- many runs -------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_with_intervals_and_filters(browsing, shop) -> None:
+    """R-N12: rates as on the leaderboard, trend, gate and tags; search, order, selection."""
+    with page_at(browsing, shop, "/runs", width=1440) as page:
+        suite = page.get_by_role("region", name="Suites").locator("tbody tr", has_text="suite")
+        suite.get_by_text("REGRESSION").wait_for()
+        assert suite.locator("svg.spark").get_attribute("aria-label").startswith("Pass rates of")
+        row = page.locator("table.runs tbody tr", has_text=shop.run.removeprefix("/runs/"))
+        figures = leaderboard(entrants_of([shop.read], by_params=True)).rows[0].pass_rate
+        assert f"{percent(figures.value)} {ends('pass_rate', figures)}" in " ".join(
+            row.locator(".rates li").first.inner_text().split()
+        )
+        assert "hard fail" in row.inner_text()
+        assert page.locator("table.runs .chip", has_text="baseline").count() == 1
+        page.locator("input[name=text]").fill("baseline")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**text=baseline**")
+        assert page.locator("table.runs tbody tr").count() == 1
+        page.get_by_role("link", name="Clear").click()
+        page.get_by_role("link", name="pass rate").click()
+        page.wait_for_url("**sort=worst")
+        boxes = page.locator("table.runs input[type=checkbox]")
+        boxes.nth(0).check()
+        boxes.nth(1).check()
+        assert page.locator("form[action='/compare'] button").is_enabled()
+        names = page.evaluate(
+            "[...new FormData(document.querySelector(\"form[action='/compare']\")).getAll('run')]"
+        )
+        assert len(names) == 2
+
+
+def test_runs_appear_and_progress_without_reload(browsing, tmp_path: Path) -> None:
+    """R-N12: a run that starts is listed with its progress, and its verdict when it ends."""
+    suite = shop_suite("one")
+    with serving(Service(results=tmp_path)) as running, page_at(browsing, running, "/runs") as page:
+        assert "No runs yet" in page.locator("main").inner_text()
+        page.evaluate("window.kept = 1")
+        ready = prepare(suite, RunOptions(trials=3), agents={"careful": shop_agent()})
+        folder = new_folder(ready, tmp_path)
+        beat = Beat(
+            run_id="x",
+            state="running",
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            began=datetime.now(UTC),
+            at=datetime.now(UTC) + timedelta(days=1),
+            every_s=60,
+            planned=3,
+            done=1,
+            passed=1,
+        )
+        write_beat(folder.path, beat)
+        page.locator("table.runs .live-progress", has_text="1 of 3 trials").wait_for()
+        assert page.locator("table.runs progress").get_attribute("value") == "1"
+        finish(ready, folder)
+        page.locator("table.runs tbody tr", has_text="passed").wait_for()
+        assert "100 %" in page.locator("table.runs .rates").inner_text()
+        assert page.evaluate("window.kept") == 1
+
+
+def test_the_history_of_a_suite(browsing, shop) -> None:
+    """R-N12: figures over runs with intervals, the change point, strips, where a case broke."""
+    with page_at(browsing, shop, "/history/suite", width=1440) as page:
+        page.locator(".change-point").wait_for()
+        change = page.locator(".change-point").inner_text()
+        assert "hasty/v2: 100 % → 0 %" in change
+        assert shop.run.removeprefix("/runs/") in change
+        titles = page.locator("figcaption").all_inner_texts()
+        assert titles == ["Pass rate", "Score", "Cost per trial", "Latency"]
+        assert page.locator(".plot .change").count() == 1
+        assert page.locator(".plot").first.locator(".reach").count() >= 4
+        row = page.locator(".strips tbody tr").first
+        assert "hasty/v2" in row.inner_text()
+        outcomes = row.locator(".strip .sr").all_inner_texts()
+        assert outcomes[:2] == ["passed", "hard fail"]
+        row.get_by_role("link", name=shop.run.removeprefix("/runs/")).last.click()
+        page.wait_for_url("**" + shop.run)
+    assert httpx.get(f"{shop.url}/history/none").status_code == 404
+    assert httpx.get(f"{shop.url}/history/..%2f..").status_code == 404
+
+
+def test_many_runs_are_read_a_few_at_a_time(shop) -> None:
+    """R-N12: a page does not wait for all journals: what is not read is said, and read by polls."""
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.15  # each look at the clock costs: one run is read by a page
+        return now[0]
+
+    lists = RunLists(shop.results, clock=clock)
+    app = make_app(Service())
+    app._app.router.routes += lists.routes()
+    with TestClient(app, base_url="http://localhost") as client:
+        first = client.get("/runs").text
+        assert first.count("reading …") >= 1
+        before = re.search(r'data-state="(\w+)"', first)[1]
+        assert client.get("/state/runs").json()["state"] != before
+        for _ in range(4):
+            client.get("/state/runs")
+        assert "reading …" not in client.get("/runs").text

@@ -229,7 +229,7 @@ def leaderboard(
     places = {} if ranking.reason else {place.agent: place for place in ranking.places}
     rows: list[LeaderboardRow] = []
     for entrant in entrants:
-        row = _row(entrant, metric, estimand, level, seed)
+        row = agent_row(entrant, metric, estimand, level=level, seed=seed)
         if place := places.get(entrant.name):
             mean_value = sign * (place.mean or 0.0)
             row = msgspec.structs.replace(
@@ -318,9 +318,29 @@ def score_over(
     return replace(score, cases=of, left_out=len(seen.cases) - of)
 
 
-def _row(
-    entrant: Entrant, metric: str, estimand: Estimand, level: float, seed: int
+def agent_rate(
+    seen: AgentOutcomes, estimand: Estimand = "suite", *, level: float = LEVEL
+) -> Interval:
+    """Return the pass rate of one agent, as every list, page and ranking shows it."""
+    return rate_over(
+        seen.counts,
+        seen.clustering,
+        level=level,
+        stopped=seen.stopped,
+        watched=seen.watched,
+        estimand=estimand,
+    )
+
+
+def agent_row(
+    entrant: Entrant,
+    metric: str,
+    estimand: Estimand = "suite",
+    *,
+    level: float = LEVEL,
+    seed: int = 0,
 ) -> LeaderboardRow:
+    """Return the figures of one agent, without a rank; `value` is that of `metric`."""
     seen = entrant.outcomes
     intervals: dict[str, Interval] = {}
     by_draw: dict[str, list[CaseOutcome]] = defaultdict(list)
@@ -339,14 +359,7 @@ def _row(
         # The mean of what is known is no bound: the trials without a price may cost less.
         intervals["cost_usd"] = replace(without_bounds(intervals["cost_usd"], why), value=None)
     intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
-    intervals["pass_rate"] = rate_over(
-        seen.counts,
-        seen.clustering,
-        level=level,
-        stopped=seen.stopped,
-        watched=seen.watched,
-        estimand=estimand,
-    )
+    intervals["pass_rate"] = agent_rate(seen, estimand, level=level)
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     # The largest k that every judged instance can estimate: mixed seeds would look like luck.
     k = min((row.trials for row in seen.counts if row.trials), default=1)

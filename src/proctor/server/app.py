@@ -32,6 +32,7 @@ from proctor.server import _json_api, _otlp_endpoint
 from proctor.server.auth import ACCEPTED, Guard
 from proctor.server.ingest import Ingest
 from proctor.server.pages.review import ReviewPages
+from proctor.server.pages.run_lists import RunLists
 from proctor.server.pages.templating import page, static_file
 from proctor.server.pages.traces import Traces
 from proctor.server.store.store import SqlStore
@@ -137,6 +138,7 @@ def _routes(service: Service) -> Iterator[Route]:
         yield from _json_api.routes(service.store)
         yield from Traces(service.store).routes()
     if service.results is not None:
+        yield from RunLists(service.results).routes()
         yield from ReviewPages(service.results).routes()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -103,6 +103,62 @@ def stratified(
     less, greater = float(chances[:observed].sum()), float(chances[observed + 1 :].sum())
     p_value = _by_side(less + half, greater + half, alternative)
     return DifferenceTest(arms.difference, p_value, *facts)
+
+
+class ChangePoint(NamedTuple):
+    """Where a pass rate changed: the first run after (from 0), and the rates around it.
+
+    `p_value` is corrected for the places that were tried.
+    """
+
+    at: int
+    p_value: float
+    before: float
+    after: float
+
+
+def change_points(
+    runs: Sequence[Mapping[str, CaseCounts]], *, alpha: float = 0.05
+) -> list[ChangePoint]:
+    """Return where the pass rate over runs changed, in order: binary segmentation.
+
+    Each place in a segment splits it in two, which the exact stratified test compares over the
+    cases of both; the smallest p-value times the number of places (Bonferroni) has to be at most
+    `alpha`, then both parts are searched. Without any change, the probability of finding one is at
+    most `alpha`.
+    """
+    found: list[ChangePoint] = []
+    segments = [(0, len(runs))]
+    while segments:
+        start, end = segments.pop()
+        best: ChangePoint | None = None
+        for place in range(start + 1, end):
+            first, second = _pooled(runs[start:place]), _pooled(runs[place:end])
+            shared = [case for case in first if case in second]
+            before, after = [first[case] for case in shared], [second[case] for case in shared]
+            p_value = stratified(before, after).p_value if shared else None
+            if p_value is not None and (best is None or p_value < best.p_value):
+                best = ChangePoint(place, p_value, _mean_rate(before), _mean_rate(after))
+        if best is None:
+            continue
+        corrected = min(1.0, best.p_value * (end - start - 1))
+        if corrected <= alpha:
+            found.append(best._replace(p_value=corrected))
+            segments += [(start, best.at), (best.at, end)]
+    return sorted(found)
+
+
+def _pooled(runs: Sequence[Mapping[str, CaseCounts]]) -> dict[str, CaseCounts]:
+    found: dict[str, CaseCounts] = {}
+    for counts in runs:
+        for case, each in counts.items():
+            known = found.get(case, CaseCounts(0, 0))
+            found[case] = CaseCounts(known.passes + each.passes, known.trials + each.trials)
+    return {case: each for case, each in found.items() if each.trials}
+
+
+def _mean_rate(counts: Sequence[CaseCounts]) -> float:
+    return sum(each.rate for each in counts) / len(counts)
 
 
 def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Pages of run folders: the list, one run, a cell, a trial with its trace.
+"""Pages of one run: its summary, a cell, all trials, a trial with its trace.
 
 A run is addressed by its path below the results folder; a path outside it, or to something that is
 not a run, is not found. Folders are read again when they have changed.
@@ -7,7 +7,7 @@ not a run, is not found. Folders are read again when they have changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,51 +18,43 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
-from proctor.report.figures import counting_notes, damage_note
+from proctor.report.facts import ReportFacts, tagged_baseline
+from proctor.report.html.trial_data import harm_first
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs import segments
-from proctor.runs.folder import all_runs
 from proctor.runs.heartbeat import Life, look_at
 from proctor.runs.parquet import row_order
 from proctor.runs.run import Run
-from proctor.runs.summary import CellSummary
-from proctor.runs.trial import CellKey, TraceRef, Trial
+from proctor.runs.summary import CellSummary, Verdict
+from proctor.runs.trial import CellKey, TraceRef, Trial, TrialStatus
 from proctor.sanitize import json_bytes, json_value, valid_unicode
 from proctor.server.pages._conversation import ShownTurn, as_curl, as_yaml, diff_lines, turns_of
 from proctor.server.pages._span_view import detail, outline, shown_texts
-from proctor.server.pages.templating import page
+from proctor.server.pages.run_lists import FolderState, cell_query, state_of
+from proctor.server.pages.templating import Query, page
 from proctor.server.pages.traces import span_of
 from proctor.trace import SpanKind
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from proctor.diagnose.clusters import SharedCause
     from proctor.trace import Trace
 
 CACHED_RUNS = 4
 # Traces kept in memory, so that viewing one span after another does not read the trace again.
 CACHED_TRACES = 8
+# Failing trials that are diagnosed for the clusters of a run: each takes milliseconds.
+MAX_DIAGNOSED = 150
+# Cases in the table of a run.
+MAX_CASES = 400
+# Trials on one page of the list of all.
+TRIALS_SHOWN = 100
 # Trials listed of one cell.
 MAX_TRIALS = 500
 # Turns of a conversation on one page: more take longer to open than to read.
 TURNS_SHOWN = 50
-
-
-class Listed(NamedTuple):
-    """A row of the list of runs."""
-
-    name: str
-    link: str
-    created: str
-    agents: Sequence[str]
-    done: int
-    planned: int
-    passed: int | None
-    judged: int
-    problem: str | None
-    life: str | None = None
-    """The state of an unfinished run: alive, stalled, dead, …"""
 
 
 class Runs:
@@ -81,14 +73,16 @@ class Runs:
 
         self._read = read
         self._read_trace = read_trace
-        self._rows: dict[Path, tuple[FolderState, Listed]] = {}
+        self._facts: dict[tuple[Any, ...], ReportFacts] = {}
+        self._clusters: dict[Run, tuple[list[SharedCause], int, int]] = {}
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
         return [
-            Route("/runs", self.listed),
             Route("/runs/{name:path}/progress", self.progress),
             Route("/runs/{name:path}/cell", self.cell),
+            Route("/runs/{name:path}/trials", self.trials),
+            Route("/runs/{name:path}/clusters", self.clusters),
             Route("/runs/{name:path}/trial/{trial:str}", self.trial),
             Route("/runs/{name:path}/trial/{trial:str}/outline", self.outlined),
             Route("/runs/{name:path}/trial/{trial:str}/copy/{form:str}", self.copied),
@@ -98,42 +92,112 @@ class Runs:
 
     # -- pages ----------------------------------------------------------------------------------
 
-    def listed(self, request: Request) -> Response:
-        """Render the list of runs, the latest first."""
-        rows: list[Listed] = []
-        seen: dict[Path, tuple[FolderState, Listed]] = {}
-        for path in reversed(all_runs(self._root)):
-            state, known = _state_of(path), self._rows.get(path)
-            # A run is read once: reading thousands of journals for each load takes seconds.
-            seen[path] = known if known and known[0] == state else (state, self._line(path))
-            row = seen[path][1]
-            # A process may end without writing to its run.
-            rows.append(row if row.life is None else row._replace(life=str(look_at(path).life)))
-        self._rows = seen
-        return page("runs.html", request, rows=rows, root=str(self._root))
-
     def one(self, request: Request) -> Response:
-        """Render one run: verdicts, a heatmap of agents and cases, failures, progress."""
+        """Render one run: verdict, change, agents, failures, a table of cases and agents."""
         run = self._run(request)
         if run is None:
             return _missing(request)
+        facts, baseline = self._facts_of(run)
         # The trials that the page links to.
-        examples = {sample.trial for failure in run.failures for sample in failure.samples[:1]}
-        examples |= {error.trial for error in run.errors}
+        examples = {sample.trial for failure in facts.failures for sample in failure.samples[:1]}
+        examples |= {error.trial for error in facts.errors}
+        links: dict[tuple[str, str], str] = {}
+        for cell in facts.cells:
+            # The gate takes the parameters of a scenario together, so an arm may be an agent.
+            for name in (cell.cell.arm, cell.agent):
+                links.setdefault((name, cell.case), cell_query(cell.cell))
+        suite = self._name(run.path).rpartition("/")[0]
         return page(
             "run.html",
             request,
-            run=run,
+            facts=facts,
             base=self._link(run.path),
             name=self._name(run.path),
-            board=_board(run),
-            heat=_heat(run),
-            failures=run.failures[:20],
-            errors=run.errors[:20],
+            suite=suite,
+            history=f"/history/{quote(suite)}",
+            since=facts.since,
+            baseline_name=None if baseline is None else self._name(baseline.path),
+            baseline_link=None if baseline is None else self._link(baseline.path),
+            board=facts.board,
+            matrix=_matrix(facts),
+            cell_links=links,
+            failing=facts.totals.failed + facts.totals.hard_fail,
+            failures=facts.failures[:20],
+            errors=facts.errors[:20],
             addresses={t.name: address_name(t) for t in run.trials() if t.name in examples},
-            totals=run.totals,
-            planned=_planned(run),
-            notes=list(counting_notes(run)),
+            totals=facts.totals,
+        )
+
+    def _facts_of(self, run: Run) -> tuple[ReportFacts, Run | None]:
+        """Return the facts of a run, and the baseline they compare it with."""
+        baseline = tagged_baseline(run)
+        key = (run, None if baseline is None else (baseline.path, state_of(baseline.path)))
+        if key not in self._facts:
+            if len(self._facts) >= CACHED_RUNS:
+                self._facts.pop(next(iter(self._facts)), None)
+            self._facts[key] = ReportFacts(run, baseline=baseline)
+        return self._facts[key], baseline
+
+    def clusters(self, request: Request) -> Response:
+        """Render the causes that failing trials share, as a part of the run's page."""
+        run = self._run(request)
+        if run is None:
+            return _missing(request)
+        if run not in self._clusters:
+            self._clusters = {run: shared_causes(run)}
+        causes, looked, failing = self._clusters[run]
+        named = {name for each in causes for name in each.where[:3]}
+        return page(
+            "clusters_part.html",
+            request,
+            causes=causes,
+            looked=looked,
+            failing=failing,
+            base=self._link(run.path),
+            addresses={t.name: address_name(t) for t in run.trials() if t.name in named},
+        )
+
+    def trials(self, request: Request) -> Response:
+        """Render all trials of a run, with filters."""
+        run = self._run(request)
+        if run is None:
+            return _missing(request)
+        query = Query(request.query_params)
+        every = sorted(run.trials(), key=row_order)
+        found = [trial for trial in every if _wanted(trial, query)]
+        by: dict[str, Callable[[Trial], Any]] = {
+            "status": lambda trial: (trial.passed, trial.status),
+            "score": lambda trial: (trial.score is None, trial.score or 0.0),
+            "slowest": lambda trial: -(trial.latency_ms or trial.duration_ms),
+            "costliest": lambda trial: -(trial.cost_usd or 0.0),
+        }
+        sort = query["sort"] if query["sort"] in by else "case"
+        if sort in by:
+            found.sort(key=by[sort])
+        base = f"{self._link(run.path)}/trials"
+        keys = ("text", "status", "agent", "check", "sort")
+        asked = {key: query[key] for key in keys if query[key]}
+        first = _number(query["offset"], 0, max(0, len(found) - 1)) // TRIALS_SHOWN * TRIALS_SHOWN
+
+        def link(**changed: object) -> str:
+            return f"{base}?" + urlencode({**asked, **changed})
+
+        return page(
+            "trials.html",
+            request,
+            name=self._name(run.path),
+            base=self._link(run.path),
+            query=Query({**asked, "sort": sort}),
+            orders={each: link(sort=each) for each in ("case", *by)},
+            statuses=[status.value for status in TrialStatus],
+            agents=sorted({trial.cell.arm for trial in every}),
+            checks=sorted({c.id for trial in every for c in trial.checks if c.failed}),
+            rows=[(address_name(t), t) for t in found[first : first + TRIALS_SHOWN]],
+            first=first + 1,
+            count=len(found),
+            total=len(every),
+            earlier=link(offset=first - TRIALS_SHOWN) if first else None,
+            later=link(offset=first + TRIALS_SHOWN) if first + TRIALS_SHOWN < len(found) else None,
         )
 
     def progress(self, request: Request) -> Response:
@@ -219,7 +283,7 @@ class Runs:
             base=f"{base}/trial/{address_name(trial)}",
             trial=trial,
             input=None if trace is None else trace.query,
-            cell_link=f"{base}/cell?{_cell_query(trial.cell)}",
+            cell_link=f"{base}/cell?{cell_query(trial.cell)}",
             same=same,
             this=address_name(trial),
             earlier=None if place == 0 else address_name(trials[place - 1]),
@@ -341,47 +405,15 @@ class Runs:
         if path is None:
             return None
         try:
-            return self._read(path, _state_of(path))
+            return self._read(path, state_of(path))
         except ProctorError:
             return None
-
-    def _line(self, path: Path) -> Listed:
-        link, name = self._link(path), self._name(path)
-        try:
-            run = Run(path)
-            totals, damage = run.totals, damage_note(run) if run.problems else None
-        except ProctorError as error:
-            return Listed(name, link, "", (), 0, 0, None, 0, error.message)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return Listed(name, link, "", (), 0, 0, None, 0, f"not a run spec: {error!r}")
-        agents = list(run.spec.get("agents") or {})
-        created = str(run.spec.get("created", ""))[:19].replace("T", " ")
-        done, planned = totals.trials, _planned(run)
-        life = str(look_at(path).life) if done < planned else None
-        passed, judged = totals.passed, totals.judged
-        return Listed(name, link, created, agents, done, planned, passed, judged, damage, life)
 
     def _name(self, path: Path) -> str:
         return path.resolve().relative_to(self._root).as_posix()
 
     def _link(self, path: Path) -> str:
         return "/runs/" + quote(self._name(path))
-
-
-FolderState = tuple[tuple[int, int, int] | None, ...]
-"""Inode, size and time of the files that a run is read from; None for one that is missing."""
-
-
-def _state_of(path: Path) -> FolderState:
-    found: list[tuple[int, int, int] | None] = []
-    for name in ("_spec_.yaml", "trials.jsonl"):
-        try:
-            stat = (path / name).stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
 
 
 def address_name(trial: Trial) -> str:
@@ -415,67 +447,76 @@ def _planned(run: Run) -> int:
     return sum(cell.planned for cell in run.cells)
 
 
-class BoardRow(NamedTuple):
-    """An agent on the board of a run, over its cells."""
-
-    agent: str
-    cells: int
-    passed_cells: int
-    judged: int
-    passed: int
-    score: float | None
-    cost_usd: float | None
-    unpriced: int
-
-
-def _board(run: Run) -> list[BoardRow]:
-    """Return agents by mean score of their cells; those without a score last."""
-    by_agent: dict[str, list[CellSummary]] = {}
-    for cell in run.cells:
-        by_agent.setdefault(f"{cell.agent} {cell.params}".strip(), []).append(cell)
-    rows: list[BoardRow] = []
-    for agent, cells in by_agent.items():
-        scores = [cell.score_mean for cell in cells if cell.score_mean is not None]
-        costs = [cell.cost_usd for cell in cells if cell.cost_usd is not None]
-        rows.append(
-            BoardRow(
-                agent,
-                len(cells),
-                sum(cell.verdict == "PASS" for cell in cells),
-                sum(cell.judged for cell in cells),
-                sum(cell.passed for cell in cells),
-                sum(scores) / len(scores) if scores else None,
-                sum(costs) if costs else None,
-                sum(cell.unpriced_calls for cell in cells),
-            )
-        )
-    return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.agent))
+def _wanted(trial: Trial, query: Query) -> bool:
+    """Return whether a filter shows a trial."""
+    failed = [check for check in trial.checks if check.failed]
+    error = "" if trial.error is None else f"{trial.error.type} {trial.error.message}"
+    text = " ".join((trial.case, trial.answer or "", error, *(check.reason for check in failed)))
+    return (
+        query["status"] in ("", trial.status.value)
+        and query["agent"] in ("", trial.cell.arm)
+        and (not query["check"] or any(check.id == query["check"] for check in failed))
+        and query["text"].casefold() in text.casefold()
+    )
 
 
-class Heat(NamedTuple):
-    """Pass rates of agents (columns) on cases (rows), the worst cases first."""
+def shared_causes(run: Run) -> tuple[list[SharedCause], int, int]:
+    """Return the causes of failing trials, how many were diagnosed, and how many there are."""
+    from proctor.diagnose.clusters import SharedCauses
+    from proctor.diagnose.methods import diagnose_offline
+    from proctor.report.diagnosis import evidence_of, trajectories_of
+
+    failing = [t for t in run.trials() if t.status.judged and not t.passed]
+    order = harm_first((trial.status, trial.cell) for trial in failing)[:MAX_DIAGNOSED]
+    chosen = [failing[at] for at in sorted(order)]
+    trajectories = trajectories_of(run, {trial.case for trial in chosen})
+    causes = SharedCauses()
+    looked = 0
+    for trial in chosen:
+        if (trace := run.readable_trace(trial, [])) is not None:
+            found = diagnose_offline(trace, evidence=evidence_of(trial, trajectories))
+            causes.add(trial.name, trace, found, [c.id for c in trial.checks if c.status == "fail"])
+            looked += 1
+    return causes.all(), looked, len(failing)
+
+
+class Matrix(NamedTuple):
+    """Cases (rows, the worst first) and agents (columns)."""
 
     agents: list[str]
-    rows: list[tuple[str, list[Any]]]
+    rows: list[tuple[str, list[MatrixCell | None]]]
+    more: int
+    """Cases that are not shown."""
 
 
-def _heat(run: Run) -> Heat:
-    agents = sorted({(cell.agent, cell.params) for cell in run.cells})
-    squares: dict[tuple[str, str, str], dict[str, Any]] = {}
-    worst: dict[str, float] = {}
-    for cell in run.cells:
-        rate = cell.pass_rate
-        # 2: cases without judged trials come last.
-        worst[cell.case] = min(worst.get(cell.case, 2.0), 2.0 if rate is None else rate)
-        shade = "rx" if rate is None else f"r{min(4, int(rate * 4.999))}"
-        square = {"cell": cell, "shade": shade, "query": _cell_query(cell.cell)}
-        squares[cell.case, cell.agent, cell.params] = square
+class MatrixCell(NamedTuple):
+    """One cell: its verdict decides the colour, so that no failure looks like a pass."""
+
+    verdict: Verdict
+    rate: float | None
+    passed: int
+    judged: int
+    shade: str
+    query: str
+
+
+def _matrix(facts: ReportFacts) -> Matrix:
+    cells = {(cell.case, cell.cell.arm): cell for cell in facts.cells}
+    cases = facts.worst_cases()
     rows = [
-        (case, [squares.get((case, *agent)) for agent in agents])
-        for case in sorted(worst, key=lambda case: (worst[case], case))
+        (case, [_matrix_cell(cells.get((case, agent))) for agent in facts.names])
+        for case in cases[:MAX_CASES]
     ]
-    return Heat([f"{agent} {params}".strip() for agent, params in agents], rows)
+    return Matrix(facts.names, rows, len(cases) - len(rows))
 
 
-def _cell_query(cell: CellKey) -> str:
-    return urlencode({"case": cell.case, "agent": cell.agent, "params": cell.params})
+def _matrix_cell(cell: CellSummary | None) -> MatrixCell | None:
+    if cell is None:
+        return None
+    rate, shade = cell.pass_rate, "v-odd"
+    if cell.verdict == Verdict.HARD_FAIL:
+        shade = "v-bad"
+    elif rate is not None and cell.verdict in (Verdict.PASS, Verdict.FAIL, Verdict.PARTIAL):
+        # Only a cell that passed has the colour of passing.
+        shade = "r4" if cell.verdict == Verdict.PASS else f"r{min(3, int(rate * 4))}"
+    return MatrixCell(cell.verdict, rate, cell.passed, cell.judged, shade, cell_query(cell.cell))

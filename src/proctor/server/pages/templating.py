@@ -27,6 +27,7 @@ STATIC = {
     "trace.js": ("proctor.server.pages", "static/trace.js", "text/javascript"),
     "figures.js": ("proctor.server.pages", "static/figures.js", "text/javascript"),
     "arrivals.js": ("proctor.server.pages", "static/arrivals.js", "text/javascript"),
+    "matrix.js": ("proctor.server.pages", "static/matrix.js", "text/javascript"),
     "trial.js": ("proctor.server.pages", "static/trial.js", "text/javascript"),
     "review.js": ("proctor.server.pages", "static/review.js", "text/javascript"),
     "review.css": ("proctor.server.pages", "static/review.css", "text/css"),

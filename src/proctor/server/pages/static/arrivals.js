@@ -10,7 +10,7 @@
 
   const offer = () => {
     if (waiting) return;
-    const words = place.id === "found" ? "New traces have arrived. " : "This trace has new spans. ";
+    const words = place.dataset.words || (place.id === "found" ? "New traces have arrived. " : "This trace has new spans. ");
     const show = el("button", { type: "button", on: { click: () => (place.id === "found" ? exchange() : location.reload()) } }, "Show");
     waiting = el("p", { class: "arrived", role: "status" }, words, show);
     place.before(waiting);

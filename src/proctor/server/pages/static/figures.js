@@ -1,8 +1,7 @@
-// Loads the statistics of a long list after the list itself. Without this script there is a link.
+// Loads the parts of a page that take longer after the page itself. Without this script each is a
+// link.
 
-(() => {
-  const place = document.getElementById("figures");
-  if (!place) return;
+for (const place of document.querySelectorAll("[data-part]")) {
   place.setAttribute("aria-busy", "true");
   fetch(place.dataset.part)
     .then(async (reply) => {
@@ -12,4 +11,4 @@
     })
     .catch(() => null)
     .finally(() => place.removeAttribute("aria-busy"));
-})();
+}
