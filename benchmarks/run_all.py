@@ -54,6 +54,7 @@ ALL = {
     "diagnosis": Benchmark(7, "diagnosing a trace", ("--rounds", "1")),
     "growth": Benchmark(3, "CPU time at ten times the size", ("--quick",)),
     "serve": Benchmark(8, "live traces", ("--quick",)),
+    "viewer": Benchmark(9, "pages of a large run", ("--rounds", "3")),
     "gateway": Benchmark(7, "the model gateway", ("--rounds", "50")),
     "executors": Benchmark(
         9, "workers of Ray", ("--trials", "500", "--busy", "50", "--rounds", "1")

@@ -122,29 +122,33 @@ def change_points(
 ) -> list[ChangePoint]:
     """Return where the pass rate over runs changed, in order: binary segmentation.
 
-    Each place in a segment splits it in two, which the exact stratified test compares over the
-    cases of both; the smallest p-value times the number of places (Bonferroni) has to be at most
-    `alpha`, then both parts are searched. Without any change, the probability of finding one is at
-    most `alpha`.
+    Each place in a segment splits it in two, which are compared over the cases of both. The p-value
+    of the exact stratified test at the largest difference, times the number of places (Bonferroni),
+    has to be at most `alpha`; then both parts are searched. Without any change, the probability of
+    finding one is at most `alpha`.
     """
     found: list[ChangePoint] = []
     segments = [(0, len(runs))]
     while segments:
         start, end = segments.pop()
-        best: ChangePoint | None = None
+        best: tuple[float, int, list[CaseCounts], list[CaseCounts]] | None = None
         for place in range(start + 1, end):
             first, second = _pooled(runs[start:place]), _pooled(runs[place:end])
             shared = [case for case in first if case in second]
             before, after = [first[case] for case in shared], [second[case] for case in shared]
-            p_value = stratified(before, after).p_value if shared else None
-            if p_value is not None and (best is None or p_value < best.p_value):
-                best = ChangePoint(place, p_value, _mean_rate(before), _mean_rate(after))
+            # Chosen by the normal statistic, which is quick; only the chosen place is tested.
+            gap, variance = _gap(list(zip(before, after, strict=True)))
+            size = abs(gap) / math.sqrt(variance) if variance else 0.0
+            if size and (best is None or size > best[0]):
+                best = (size, place, before, after)
         if best is None:
             continue
-        corrected = min(1.0, best.p_value * (end - start - 1))
+        _, place, before, after = best
+        p_value = stratified(before, after).p_value
+        corrected = 1.0 if p_value is None else min(1.0, p_value * (end - start - 1))
         if corrected <= alpha:
-            found.append(best._replace(p_value=corrected))
-            segments += [(start, best.at), (best.at, end)]
+            found.append(ChangePoint(place, corrected, _mean_rate(before), _mean_rate(after)))
+            segments += [(start, place), (place, end)]
     return sorted(found)
 
 
@@ -177,12 +181,18 @@ def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, NDArray[np.float
 
 def _normal_share(rows: Sequence[tuple[CaseCounts, CaseCounts]]) -> float:
     """Return the share of the null distribution below the observed sum, from its moments."""
+    gap, variance = _gap(rows)
+    return normal_cdf(gap / math.sqrt(variance))
+
+
+def _gap(rows: Sequence[tuple[CaseCounts, CaseCounts]]) -> tuple[float, float]:
+    """Return how far the passes of the second arm are from their mean, and their variance."""
     gap = variance = 0.0
     for a, b in rows:
         n, total = a.trials + b.trials, a.passes + b.passes
         gap += b.passes - total * b.trials / n
         variance += total * (n - total) * a.trials * b.trials / (n * n * (n - 1))
-    return normal_cdf(gap / math.sqrt(variance))
+    return gap, variance
 
 
 def _by_side(less: float, greater: float, alternative: Alternative) -> float:

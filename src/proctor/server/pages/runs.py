@@ -71,8 +71,13 @@ class Runs:
         def read_trace(run: Run, place: TraceRef) -> Trace:
             return segments.read_trace(run.folder.traces_path, place)
 
+        @lru_cache(maxsize=CACHED_TRACES)
+        def read_turns(run: Run, place: TraceRef, answer: str | None) -> list[ShownTurn]:
+            return turns_of(read_trace(run, place), answer)
+
         self._read = read
         self._read_trace = read_trace
+        self._read_turns = read_turns
         self._facts: dict[tuple[Any, ...], ReportFacts] = {}
         self._clusters: dict[Run, tuple[list[SharedCause], int, int]] = {}
 
@@ -264,7 +269,9 @@ class Runs:
             return _missing(request, "trial")
         unreadable: list[str] = []
         trace = self._trace(run, trial, unreadable)
-        turns = [] if trace is None else turns_of(trace, trial.answer)
+        turns: list[ShownTurn] = []
+        if trace is not None and trial.trace is not None:
+            turns = self._read_turns(run, trial.trace, trial.answer)
         first = _number(request.query_params.get("from"), 1, max(1, len(turns)))
         first -= (first - 1) % TURNS_SHOWN
         trials = sorted(run.trials(), key=row_order)
@@ -353,7 +360,8 @@ class Runs:
             if c.failed
             for span_id in c.span_ids
         ]
-        links = _turn_links(turns_of(trace, trial.answer), trace)
+        assert trial.trace is not None
+        links = _turn_links(self._read_turns(run, trial.trace, trial.answer), trace)
         decisive = None if cause is None or trial.passed else shown_texts(cause.to_dict())
         return JSONResponse({**outline(trace, found, failed), "decisive": decisive, "turns": links})
 
