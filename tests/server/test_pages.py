@@ -244,7 +244,8 @@ def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
         serving(Service(results=tmp_path)) as running,
         page_at(browsing, running, f"/runs/suite/{run.name}") as page,
     ):
-        page.get_by_role("link", name="first/careless/0/0").click()
+        failed = page.get_by_role("region", name="Most failed checks")
+        failed.get_by_role("link", name="first/careless/0/0").click()
         page.locator("#detail h2", has_text="delete_account").wait_for()
         assert "forbidden_tools" in page.locator("#detail .finding").inner_text()
         chosen = page.locator(".span[aria-selected=true]")
