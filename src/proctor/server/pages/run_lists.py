@@ -66,7 +66,7 @@ FolderState = tuple[tuple[int, int, int] | None, ...]
 def state_of(path: Path) -> FolderState:
     """Return what identifies the content of a run folder without reading it."""
     found: list[tuple[int, int, int] | None] = []
-    for name in ("_spec_.yaml", "trials.jsonl", "notes.jsonl"):
+    for name in ("_spec_.yaml", "trials.jsonl", "notes.jsonl", "labels.jsonl"):
         try:
             stat = (path / name).stat()
         except OSError:
