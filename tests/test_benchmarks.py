@@ -45,6 +45,7 @@ def test_every_benchmark_is_in_it(gather, root: Path) -> None:
         "run_all",
         "compare_trees",
         "faults",
+        "causes",
     }
     assert programs == set(gather.ALL)
 

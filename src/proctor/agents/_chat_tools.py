@@ -7,6 +7,7 @@ trial, so trials are independent.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -24,7 +25,7 @@ from proctor.llm.chat_model import ToolSpec
 from proctor.sanitize import json_bytes, json_value
 from proctor.seeds import derive_seed
 from proctor.strict import Strict
-from proctor.trace.capture import RECORDED
+from proctor.trace.capture import RECORDED, held_tool
 
 if TYPE_CHECKING:
     from proctor.agents.session import AgentSession
@@ -189,6 +190,11 @@ class LoadedTool:
         """Return whether the function has a parameter for the data of its trial."""
         return self.function is not None and STATE in inspect.signature(self.function).parameters
 
+    @property
+    def owns_data(self) -> bool:
+        """Return whether its calls change only what belongs to the trial: its data or instance."""
+        return self.takes_state or self.owner is not None or self.function is None
+
     def accept(self, arguments: Any) -> dict[str, Any]:
         """Return the validated arguments of a call; raise `ToolError` if they are invalid."""
         if arguments is None:
@@ -298,6 +304,17 @@ class ToolBox:
         # Counted before the arguments are validated: a rejected call is a call too.
         earlier = self._calls.get(name, 0)
         self._calls[name] = earlier + 1
+        if (held := held_tool.get()) is not None:
+            # A replayed trial: calls that change its own data are made again, to restore it.
+            real: Any = held.output
+            if tool.owns_data:
+                with contextlib.suppress(ToolError):
+                    real = await tool.call(tool.accept(arguments), earlier, self._session)
+            elif tool.config.approval and self._session is not None:
+                await self._session.approve(name, arguments)
+            if held.error is not None:
+                raise ToolError(held.error)
+            return held.result(real)
         if tool.config.faults:
             draw = Random(derive_seed(self._seed, "fault", name, earlier)).random()  # noqa: S311
             if draw < tool.config.faults:

@@ -1,4 +1,4 @@
-"""`proctor ab` and `proctor profile`: experiments with an agent."""
+"""`proctor ab`, `profile`, `fork` and `why`: experiments with an agent."""
 
 from __future__ import annotations
 
@@ -202,4 +202,137 @@ def profile(
     if signals[-1] is not None:
         code = 128 + signals[-1]
     echo_report(document("profile", found, exit_code=code) if as_json else render_profile(found))
+    ctx.exit(code)
+
+
+@click.command(cls=Command)
+@click.argument("trial", metavar="RUN:TRIAL")
+@option(
+    "--at STEP",
+    "First step that is not answered from the record; 1 is the first.",
+    type=click.IntRange(0),
+    required=True,
+)
+@option(
+    "--edit KEY=VALUE",
+    "The change: answer, call, result, hint, remove, system, model or temperature; @FILE reads the"
+    " value.",
+)
+@option("--trials N", "How often the agent continues.", type=click.IntRange(1), default=5)
+@option("--max-cost USD", "Cost limit of the run.", type=_options.POSITIVE)
+@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
+@option("--results DIR", "Folder of runs.", type=click.Path(path_type=Path))
+@_options.quiet_option
+@_options.json_option
+@click.pass_context
+def fork(
+    ctx: click.Context,
+    *,
+    trial: str,
+    at: int,
+    edit: str | None,
+    trials: int,
+    max_cost: float | None,
+    concurrency: int | None,
+    results: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Continue a recorded trial from one of its steps, with a change.
+
+    Model answers and tool results before the step come from the record; then one thing changes and
+    the real agent continues. Steps are numbered as `proctor diagnose` numbers them. The result is
+    an ordinary run. A trial that does not repeat the recorded steps is not judged, and says where
+    it left them.
+
+    Exits with 0 if a trial was judged, else with 2.
+
+    Examples:
+      # continue from step 3, ten times, without a change
+      proctor fork latest:refund/hasty/0/1 --at 3 --trials 10
+      # another call at step 1
+      proctor fork latest:refund/hasty/0/1 --at 1 --edit 'call=read_policy {"name": "returns"}'
+      # a hint, from step 2 on
+      proctor fork latest:refund/careful/0/0 --at 2 --edit 'hint=Look the order up first.'
+    """
+    from proctor import api
+    from proctor.causes.fork import edit_from, find_trial, fork_result, prepare_fork
+    from proctor.cli.run import allow_local_imports, execute_run
+    from proctor.gateway.options import ForkArm
+    from proctor.report.console_results import render_fork
+    from proctor.report.figures import document
+
+    allow_local_imports()
+    parent, recorded = find_trial(trial, results or api.results_root())
+    arm = ForkArm(step=at, edit=None if edit is None else edit_from(edit))
+    context, folder = prepare_fork(
+        parent,
+        recorded,
+        {recorded.agent: arm},
+        trials=trials,
+        results=results,
+        concurrency=concurrency,
+        max_cost_usd=max_cost,
+    )
+    ended = execute_run(context, folder, quiet=quiet, events=False)
+    result = fork_result(ended.run, parent, recorded, arm)
+    code = EXIT_PASS if result.judged else EXIT_CANNOT_JUDGE
+    if ended.signal is not None:
+        code = 128 + ended.signal
+    echo_report(document("fork", result, exit_code=code) if as_json else render_fork(result))
+    ctx.exit(code)
+
+
+@click.command(cls=Command)
+@click.argument("trial", metavar="RUN:TRIAL")
+@option("--at STEP", "Test only this step.", type=click.IntRange(0))
+@option("--suspects N", "Steps to test.", type=click.IntRange(1, 20), default=3)
+@option("--trials N", "Most trials of each change.", type=click.IntRange(4), default=24)
+@option("--looks N", "Looks at the results of a step.", type=click.IntRange(1, 20), default=3)
+@option(
+    "--alpha X",
+    "Error rate of the whole experiment.",
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.05,
+)
+@option("--hint TEXT", "The hint to try, instead of one from passing trials.")
+@option("--max-trials N", "Most trials in all.", type=click.IntRange(1), default=400)
+@option("--max-cost USD", "Cost limit of the experiment.", type=_options.POSITIVE)
+@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
+@_options.quiet_option
+@_options.json_option
+@click.pass_context
+def why(ctx: click.Context, *, trial: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Test what a failing trial broke on.
+
+    For the most suspicious steps of the diagnosis, the agent continues from the step as it was, and
+    with changes: the step again, the call of passing trials, the right tool result, without the
+    last message, with a hint. A step is decisive if a change removes half of the failures or more,
+    contributing if fewer, at the stated error rate.
+
+    Exits with 0 if a step could be tested, else with 2.
+
+    Examples:
+      # test the three most suspicious steps
+      proctor why latest:refund/hasty/0/1
+      # one step, at most 50 cents
+      proctor why latest:refund/careful/0/0 --at 4 --max-cost 0.5
+    """
+    from proctor import api
+    from proctor.causes.fork import find_trial
+    from proctor.causes.why import run_why
+    from proctor.cli.run import allow_local_imports
+    from proctor.report.console_results import render_why
+    from proctor.report.figures import document
+
+    allow_local_imports()
+    parent, recorded = find_trial(trial, api.results_root())
+    carry, signals = _carried(quiet)
+    options["max_cost_usd"] = options.pop("max_cost")
+    result = run_why(parent, recorded, carry, **options)
+    tested = any(cause.outcome != "not testable" for cause in result.causes)
+    code = EXIT_PASS if tested else EXIT_CANNOT_JUDGE
+    if signals and signals[-1] is not None:
+        code = 128 + signals[-1]
+    echo_report(document("why", result, exit_code=code) if as_json else render_why(result))
     ctx.exit(code)

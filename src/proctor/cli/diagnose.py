@@ -242,9 +242,11 @@ def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, A
     from proctor.diagnose.finding import SHOWN_FROM
     from proctor.formatting import and_more, plural
     from proctor.report.diagnosis import evidence_of, trajectories_of
+    from proctor.runs.annotations import experiments_of
     from proctor.runs.run import Run
 
     run, (causes, clusters) = checked_run(Run(path)), _groups()
+    tested = experiments_of(path)
     diagnoses = list[dict[str, Any]]()
     shown: list[tuple[str, Diagnosis]] = []
     unreadable: list[str] = []
@@ -258,6 +260,8 @@ def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, A
             continue
         evidence = evidence_of(trial, trajectories)
         found = _diagnose(trace, options["method"], detector, evidence)
+        about = {step: one.text for (name, step), one in tested.items() if name == trial.name}
+        found = methods.with_tests(found, about)
         clusters.add(trial.name, trace, found)
         failed = [c.id for c in trial.checks if c.status == "fail"]
         causes.add(trial.name, trace, found, failed)

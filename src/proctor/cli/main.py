@@ -84,6 +84,8 @@ SECTIONS = {
         "gate": Entry(".gate", "gate", "Test whether a run is worse than another."),
         "ab": Entry(".causes", "ab", "Test whether a change of the agent helps."),
         "profile": Entry(".causes", "profile", "Measure how reliable an agent is."),
+        "fork": Entry(".causes", "fork", "Continue a recorded trial from a step, with a change."),
+        "why": Entry(".causes", "why", "Test what a failing trial broke on."),
         "power": Entry(".gate", "power", "Compute how many cases and trials are needed."),
         "runs": Entry(".runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
     },
@@ -156,16 +158,13 @@ MOVED = {
 def cli(debug: bool) -> None:
     """Test LLM agents with repeated, traced trials.
 
-    `validate` reads files, `test` runs each case once, `run` stores every trial, `scenario check`
-    builds and solves scenarios.
+    `validate` only reads files, `test` stores nothing, `run` stores every trial.
 
     Examples:
       # see everything work, offline
       proctor demo
       # how often is the agent right?
       proctor run suite.yaml --trials 10
-      # what did it do?
-      proctor trace show latest
     """
 
 

@@ -27,15 +27,13 @@ from proctor.conversations.user import (
     said_yes,
 )
 from proctor.errors import ProctorError
+from proctor.gateway.prefix import TURN, current_prefix
 from proctor.llm.rate_limits import queue_waits
 from proctor.trace import otel
 from proctor.trace.capture import current_trace, span
 
 if TYPE_CHECKING:
     from proctor.spec import Case, Turn
-
-TURN = "proctor.turn"
-"""Attribute of the span of a turn: its number, from 1."""
 
 CONVERSATION, STATE = "conversation", "state"
 """Metadata of a trace: how the conversation went, and the final data of the tools."""
@@ -112,6 +110,12 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
 
 async def _next_message(user: _User, history: list[dict[str, str]]) -> UserMessage:
     """Return the user's next message."""
+    prefix = current_prefix()
+    if prefix is not None and isinstance(user, _Watched):
+        # A fork: up to its step the user says what the record has, however it was made.
+        said = prefix.user_message(len(history) // 2)
+        if said is not None:
+            return UserMessage(said)
     with _not_the_agent():
         return await user.next(history)
 

@@ -186,10 +186,12 @@ class Finding:
     """Earlier spans from which it follows."""
     also: tuple[Category, ...] = ()
     """Other kinds of error that the same act is."""
+    tested: str = ""
+    """What an experiment showed about its step (`proctor why`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding under the keys of TRAIL's annotation files, plus our own keys."""
-        return {**msgspec.to_builtins(self), "confidence": round(self.confidence, 4)}
+        return _as_dict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +211,19 @@ class RootCause:
     """Spans of later findings that follow from it."""
     instead: str = ""
     """What passing trials do at this point."""
+    tested: str = ""
+    """What an experiment showed about it (`proctor why`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as JSON data."""
-        return {**msgspec.to_builtins(self), "confidence": round(self.confidence, 4)}
+        return _as_dict(self)
+
+
+def _as_dict(found: Finding | RootCause) -> dict[str, Any]:
+    fields = {**msgspec.to_builtins(found), "confidence": round(found.confidence, 4)}
+    if not found.tested:
+        del fields["tested"]
+    return fields
 
 
 @dataclass(frozen=True, slots=True)

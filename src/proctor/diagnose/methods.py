@@ -16,10 +16,10 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from proctor.checks.base import CheckResult
-    from proctor.diagnose._steps import Steps
+    from proctor.diagnose._steps import Act, Steps
     from proctor.diagnose.finding import Diagnosis, Finding, RootCause
     from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.chat_model import ChatModel
@@ -224,6 +224,24 @@ def diagnose_offline(
         looked=tuple(looked),
         candidates=causes,
     )
+
+
+def with_tests(found: Diagnosis, tested: Mapping[int, str]) -> Diagnosis:
+    """Return a diagnosis whose findings say what experiments showed about their steps."""
+    if not tested:
+        return found
+    return replace(
+        found,
+        findings=tuple(replace(f, tested=tested.get(f.step or -1, "")) for f in found.findings),
+        candidates=tuple(replace(c, tested=tested.get(c.step, "")) for c in found.candidates),
+    )
+
+
+def acts_of(trace: Trace) -> list[Act]:
+    """Return the numbered steps of a trace, as every diagnosis counts them."""
+    from proctor.diagnose._steps import read_steps
+
+    return read_steps(trace).acts
 
 
 def may_know(steps: Steps) -> bool:

@@ -30,6 +30,7 @@ from typing import Any, cast
 from proctor.gateway._budget import BudgetReservation, TrialBudget
 from proctor.gateway.observe import SCOPE
 from proctor.gateway.options import GatewayOptions
+from proctor.gateway.prefix import current_prefix
 from proctor.gateway.protocols import Protocol, model_protocol, provider_of, read_model_call
 from proctor.llm.cassette import RecordedRequest, RecordedResponse, active_cassette
 from proctor.llm.cassette import recorded_request as stored_request
@@ -110,6 +111,7 @@ class GatewaySession:
     def __post_init__(self) -> None:
         self._context = copy_context()
         self._cassette = active_cassette()
+        self._prefix = current_prefix()
         self._limiters = {name: limiter_in_force(name) for name in limited_providers()}
         self._waits = queue_waits.get() or nullcontext()
         self.budget = TrialBudget(self.options)
@@ -133,7 +135,14 @@ class GatewaySession:
             return ModelCall(self, None, method, url, body, provider, path)
         self.calls += 1
         call = ModelCall(self, protocol, method, url, body, provider, path)
-        if self.options.faults is not None:
+        if self._prefix is not None:
+            # A trial that continues a recorded one.
+            held = self._prefix.call(protocol, url, body, self._plain)
+            if isinstance(held, bytes):
+                call.body = held
+            else:
+                call.held = held
+        elif self.options.faults is not None:
             random = Random(derive_seed(self.seed, "fault", self.calls))  # noqa: S311
             drawn = random.random()
             for name, share in self.options.faults.shares():
@@ -151,11 +160,14 @@ class GatewaySession:
         assert self._cassette is not None
         request = stored_request(call.method, call.url, call.body, self._cassette.redactor)
         content = json.dumps(request.body, sort_keys=True) if request.body is not None else ""
-        plain = self._names.sub("", content.replace(self.token, ""))
         # The provider's name instead of its address, which may be another one at a replay.
         place = f"{request.method} {call.provider}/{call.path}"
-        parts = (place, _VOLATILE.sub("0", plain), request.body_sha256 or "")
+        parts = (place, self._plain(content), request.body_sha256 or "")
         return request, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+    def _plain(self, text: str) -> str:
+        """Return a text without what differs from run to run."""
+        return _VOLATILE.sub("0", self._names.sub("", text.replace(self.token, "")))
 
     def replay(self, call: ModelCall) -> RecordedResponse | None:
         """Return the recorded response to a call; None if it has to be sent."""
@@ -203,6 +215,8 @@ class ModelCall:
         self.method, self.url, self.body = method, url, body
         self.provider, self.path = provider, path
         self.fault: str | None = None
+        self.held: RecordedResponse | None = None
+        """The answer of the record that a fork continues."""
         self.retries = 0
         self._reservation: BudgetReservation | None = None
         self._permit: Permit | None = None

@@ -1,4 +1,4 @@
-"""What users write about the model gateway: upstream servers, limits of a trial, faults.
+"""What users write about model calls: upstream servers, limits of a trial, faults, forks.
 
 gateway:
   upstream: {openai: http://127.0.0.1:8000/v1}
@@ -8,11 +8,13 @@ gateway:
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from proctor.llm.retry import MAX_RETRIES
+from proctor.sanitize import json_value
 from proctor.strict import Strict
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -57,3 +59,70 @@ class GatewayOptions(Strict):
     retries: Annotated[int, Field(ge=0, le=10)] = MAX_RETRIES
     """How often a call is sent again after a rate limit, a server error or a lost connection."""
     faults: Faults | None = None
+
+
+# -- forks: continue a recorded trial from a step -------------------------------------------------
+
+
+class ForkCall(Strict):
+    """A tool call that takes the place of the recorded one."""
+
+    tool: str = Field(min_length=1)
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class ForkEdit(Strict):
+    """What is different in a fork: one of these."""
+
+    answer: str | None = None
+    """Text that the model answers at the step."""
+    call: ForkCall | None = None
+    """Tool call that is made at the step."""
+    result: Any = None
+    """Result of the step's tool call."""
+    hint: str | None = Field(default=None, min_length=1)
+    """Message of the user that is added at the step."""
+    remove: str | None = Field(default=None, min_length=1)
+    """Text of a message that the model no longer sees from the step on."""
+    system: str | None = None
+    """System prompt from the step on."""
+    model: str | None = Field(default=None, min_length=1)
+    """Model from the step on."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Temperature from the step on."""
+
+    @model_validator(mode="after")
+    def _one_change(self) -> Self:
+        if len([name for name in type(self).model_fields if getattr(self, name) is not None]) != 1:
+            raise ValueError("a fork changes one thing, to a value that is not null")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The name of what changes."""
+        return next(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    def __str__(self) -> str:
+        value = getattr(self, self.kind)
+        if isinstance(value, ForkCall):
+            return f"call {value.tool}({json.dumps(value.arguments, ensure_ascii=False)})"
+        return f"{self.kind}: {value if isinstance(value, str) else json.dumps(json_value(value))}"
+
+
+class ForkArm(Strict):
+    """Where a fork begins, and what it changes."""
+
+    step: int
+    """The number of the first step that is not answered from the record, as diagnosis counts."""
+    edit: ForkEdit | None = None
+
+
+class ForkPoint(Strict):
+    """The trial that a run continues, and the change of each of its agents."""
+
+    run: str
+    """Folder of the parent run."""
+    trial: str
+    """Name of the parent trial."""
+    arms: dict[str, ForkArm]
+    """By the name of the agent: the arms of a run are one agent under several names."""

@@ -306,6 +306,9 @@ class Gateway:
                 content = error_document(injected, call.fault or "", "injected by the gateway")
                 call.ended(injected, "application/json", content)
                 return Response(content, injected, media_type="application/json")
+            if (held := call.held) is not None:
+                call.ended(held.status, held.content_type, held.content)
+                return Response(held.content, held.status, {"content-type": held.content_type})
             try:
                 sent = await call.admit()
             except BudgetExceeded as error:

@@ -63,6 +63,12 @@ _patched: set[str] = set()
 _inside: ContextVar[bool] = ContextVar("proctor_http_hook", default=False)
 
 
+Redirect = Callable[[str, str, bytes], "RecordedResponse | bytes | None"]
+
+redirect: ContextVar[Redirect | None] = ContextVar("proctor_redirect", default=None)
+"""Takes method, URL and body of a request: its response, another body to send, or neither."""
+
+
 def bypass() -> None:
     """Leave the requests of the current context alone: those of the gateway, which records them."""
     _inside.set(True)
@@ -194,6 +200,20 @@ def _wanted(method: str, url: str) -> list[Callable[[bytes], InterceptedRequest]
     return [taker for taker in takers if taker is not None]
 
 
+def _begin(
+    takers: list[Callable[[bytes], InterceptedRequest]], method: str, url: str, body: bytes
+) -> tuple[_Exchanges, RecordedResponse | None, bytes]:
+    """Return the exchanges of a request, its response if it is not sent, and the body to send."""
+    changed = None if (hook := redirect.get()) is None else hook(method, url, body)
+    if isinstance(changed, bytes):
+        body = changed
+    exchanges = _Exchanges([take(body) for take in takers])
+    if changed is None or isinstance(changed, bytes):
+        return exchanges, exchanges.replay(), body
+    exchanges.ended(changed.status, changed.content_type, changed.content)
+    return exchanges, changed, body
+
+
 def _bytes(body: Any) -> bytes | None:
     """Return the body of a request; None for one that can be read only once (a file)."""
     if body is None:
@@ -215,9 +235,12 @@ def _patch_httpx(library: Any) -> None:
             if not takers:
                 return original(self, request, stream=stream, **options)
             body = request.read()
-            exchanges = _Exchanges([take(body) for take in takers])
-            if (recorded := exchanges.replay()) is not None:
+            exchanges, recorded, sent = _begin(takers, request.method, str(request.url), body)
+            if recorded is not None:
                 return _httpx_response(library, request, recorded, stream)
+            if sent is not body:
+                request.stream = library.ByteStream(sent)
+                request.headers["content-length"] = str(len(sent))
             with exchanges.sending():
                 response = original(self, request, stream=stream, **options)
             _httpx_listen(library, exchanges, response, stream)
@@ -231,9 +254,12 @@ def _patch_httpx(library: Any) -> None:
             if not takers:
                 return await original(self, request, stream=stream, **options)
             body = await request.aread()
-            exchanges = _Exchanges([take(body) for take in takers])
-            if (recorded := exchanges.replay()) is not None:
+            exchanges, recorded, sent = _begin(takers, request.method, str(request.url), body)
+            if recorded is not None:
                 return _httpx_response(library, request, recorded, stream)
+            if sent is not body:
+                request.stream = library.ByteStream(sent)
+                request.headers["content-length"] = str(len(sent))
             with exchanges.sending():
                 response = await original(self, request, stream=stream, **options)
             _httpx_listen(library, exchanges, response, stream)
@@ -332,8 +358,13 @@ def _patch_requests(library: Any) -> None:
             body = _bytes(request.body)
             if not takers or body is None:
                 return original(self, request, **options)
-            exchanges = _Exchanges([take(body) for take in takers])
-            if (recorded := exchanges.replay()) is not None:
+            exchanges, recorded, sent = _begin(
+                takers, request.method or "", request.url or "", body
+            )
+            if sent is not body:
+                request.body = sent
+                request.headers["Content-Length"] = str(len(sent))
+            if recorded is not None:
                 response = library.Response()
                 response.status_code, response.url = recorded.status, request.url
                 response.headers.update(_headers_of(recorded))
@@ -360,8 +391,9 @@ def _patch_botocore(library: Any) -> None:
             body = _bytes(request.body)
             if not takers or body is None:
                 return original(self, request)
-            exchanges = _Exchanges([take(body) for take in takers])
-            if (recorded := exchanges.replay()) is not None:
+            # What is sent is signed, so it cannot be changed here; a response can be given.
+            exchanges, recorded, _ = _begin(takers, request.method, request.url, body)
+            if recorded is not None:
                 import urllib3
                 from botocore.awsrequest import (  # pyright: ignore[reportMissingTypeStubs]
                     AWSResponse,
@@ -435,9 +467,14 @@ def _patch_aiohttp(library: Any) -> None:
             body = _bytes(given)
             if not takers or body is None:
                 return await original(self, method, url, **options)
-            exchanges = _Exchanges([take(body) for take in takers])
-            if (recorded := exchanges.replay()) is not None:
+            exchanges, recorded, sent = _begin(takers, method, address, body)
+            if recorded is not None:
                 return _aiohttp_response(library, self, method, address, recorded)
+            if sent is not body:
+                if options.pop("json", None) is not None:
+                    headers: dict[str, Any] = {**(options.get("headers") or {})}
+                    options["headers"] = {"Content-Type": "application/json", **headers}
+                options["data"] = sent
             with exchanges.sending():
                 response = await original(self, method, url, **options)
             kind = response.headers.get("content-type", "")

@@ -20,6 +20,7 @@ import click
 
 from proctor.formatting import (
     DASH,
+    dollars,
     duration_ms,
     in_points,
     level_of,
@@ -36,7 +37,9 @@ from proctor.tables import table
 
 if TYPE_CHECKING:
     from proctor.causes.ab import ABResult
+    from proctor.causes.fork import ForkResult
     from proctor.causes.profile import ReliabilityProfile
+    from proctor.causes.why import WhyResult
     from proctor.results.aggregate import GroupRow
     from proctor.results.compare import ArmComparison, Comparison
     from proctor.results.gate import ArmGate, GateResult
@@ -305,6 +308,56 @@ def render_profile(found: ReliabilityProfile) -> str:
     if "baseline" in found.runs:
         place = shlex.quote(line(found.runs["baseline"], 300))
         out.append(f"view it with: proctor report {place} --open")
+    return "\n".join(out)
+
+
+def render_fork(result: ForkResult) -> str:
+    """Return a fork: the change, the prefix, how many trials passed, who left the record."""
+    change = line(result.change or "no change", 200)
+    out = [f"fork of {line(result.trial, 120)} at step {result.step}, {change}"]
+    if result.replayed_model_calls is not None:
+        out.append(
+            f"  prefix: {plural(result.replayed_model_calls, 'model call')} and"
+            f" {plural(result.replayed_tool_calls or 0, 'tool call')} answered from the record"
+        )
+    out.append(f"  passed {result.passed} of {plural(result.judged, 'judged trial')}")
+    if result.diverged:
+        which = f"{result.diverged} of {plural(result.trials, 'trial')}"
+        out.append(f"  {which} not judged: {line(result.where, 500)}")
+    out += [f"  note: {line(note, 400)}" for note in result.notes]
+    out.append(f"stored in {line(result.run, 200)}")
+    return "\n".join(out)
+
+
+def render_why(result: WhyResult) -> str:
+    """Return the tested causes of a trial, the decisive ones first."""
+    cost = "" if result.cost_usd is None else f", {dollars(result.cost_usd)}"
+    suspects, trials = plural(len(result.causes), "suspect"), plural(result.trials, "trial")
+    out = [f"why {line(result.trial, 120)}: {suspects}, {trials}{cost}"]
+    colours = {"decisive": "red", "contributing": "yellow"}
+    for cause in result.causes:
+        title = click.style(cause.outcome.upper(), fg=colours.get(cause.outcome), bold=True)
+        place = f"step {cause.step}, {line(cause.agent or 'agent', 64)}"
+        out += ["", f"{title}  {place}: {line(cause.what, 200)}"]
+        if cause.reason:
+            out.append(f"  {line(cause.reason, 400)}")
+        if cause.counterfactuals:
+            rows = [("as recorded", f"{cause.passed} of {cause.judged}", "", "", "")]
+            for one in cause.counterfactuals:
+                interval = "–" if one.low is None else f"{one.low:+.2f} to {one.high:+.2f}"
+                effect = "–" if one.difference is None else f"{one.difference:+.2f}"
+                passed = f"{one.passed} of {one.judged}"
+                rows.append((one.name, passed, effect, interval, p_text(one.p)))
+            out += table(("step", "passed", "effect", "interval", "p, corrected"), rows)
+            out += [f"  {one.name}: {line(one.change, 160)}" for one in cause.counterfactuals]
+        if cause.diverged:
+            left = plural(cause.diverged, "trial")
+            out.append(f"  {left} left the recorded prefix and did not count")
+        if cause.run:
+            out.append(f"  stored in {line(cause.run, 200)}")
+    out += ["", f"error rate {result.alpha:g} over all suspects, changes and looks"]
+    if result.stopped:
+        out.append(f"stopped: {line(result.stopped, 200)}")
     return "\n".join(out)
 
 

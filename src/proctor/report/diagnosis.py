@@ -74,6 +74,8 @@ def console_lines(
         place = f"{finding.category.value} at {line(finding.location, NAME)}"
         yield f"  {step}{place} {sure(finding)}{also}"
         yield f"    {line(finding.description, QUOTE)}"
+        if finding.tested:
+            yield f"    tested  {line(finding.tested, QUOTE)}"
         yield f"    > {line(finding.evidence, QUOTE)}"
     for name, score in found.scores.items():
         yield f"  {in_words(name)} {score.value:.1f} of 5: {line(score.reason, QUOTE)}"
@@ -98,6 +100,8 @@ def cause_lines(found: Diagnosis) -> Iterator[str]:
         yield f"  why  {line(cause.why, QUOTE)} ({percent(round(cause.confidence, 2))} sure)"
         for because in cause.because:
             yield f"  caused by  {line(because, QUOTE)}"
+        if cause.tested:
+            yield f"  tested  {line(cause.tested, QUOTE)}"
         if cause.instead:
             yield f"  passing trials: {line(cause.instead, QUOTE)}"
         if cause.follows:
@@ -161,6 +165,8 @@ def shared_cause_lines(
             place = f"step {cause.step}, agent {line(cause.agent, NAME) or 'unknown'}"
             yield f"{indent}START HERE  {place}: {line(cause.what, 2 * QUOTE)}"
             yield from (f"{indent}caused by  {line(text, QUOTE)}" for text in cause.because)
+            if cause.tested:
+                yield f"{indent}tested  {line(cause.tested, QUOTE)}"
             if cause.instead:
                 yield f"{indent}passing trials: {line(cause.instead, QUOTE)}"
         yield f"{indent}> {and_more(row.where, 4, lambda where: line(where, 80))}"

@@ -3,6 +3,7 @@
 Guarantees: results are never changed. A note is a line of `notes.jsonl` in the run folder and stays
 there; removing a tag appends a line too, so the history of who wrote what and when is complete. A
 label, what a person says of a trial, is a line of `labels.jsonl`; the last one of a rater counts.
+What experiments showed about the steps of a trial is in `tested.jsonl`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from proctor.trace.redact import default_redactor
 
 FILE = "notes.jsonl"
 LABELS = "labels.jsonl"
+TESTED = "tested.jsonl"
 
 MAX_TEXT = 10_000
 """Maximum characters of a note: a page or two; longer texts belong in a linked document."""
@@ -204,6 +206,26 @@ def labels_of(run: Path | str, problems: list[str] | None = None) -> list[HumanL
         current.pop((each.trial, each.rater), None)
         current[each.trial, each.rater] = each
     return list(current.values())
+
+
+class Tested(msgspec.Struct, frozen=True):
+    """What an experiment showed about a step of a trial; see `causes.why`."""
+
+    trial: str
+    step: int
+    outcome: str
+    text: str
+
+
+def add_tested(run: Path | str, tested: Tested) -> None:
+    """Store the result of an experiment; a later one about the same step replaces it."""
+    append_line(RunFolder.open(run).path / TESTED, tested)
+
+
+def experiments_of(run: Path | str) -> dict[tuple[str, int], Tested]:
+    """Return what was tested in a run, by trial and step."""
+    lines = read_lines(Path(run) / TESTED, Tested, [], checked=True)
+    return {(each.trial, each.step): each for each in lines}
 
 
 Reviewed = TypeVar("Reviewed", bound=Trial)

@@ -61,6 +61,18 @@ def wilson(rate: float, n: float, level: float = LEVEL) -> Bounds:
     return Bounds(low, high)
 
 
+def newcombe(first: int, n: int, second: int, m: int, level: float = LEVEL) -> Bounds:
+    """Return Newcombe's hybrid score interval for the difference of rates, second/m − first/n.
+
+    Of independent trials; it covers well also for few of them and for rates of 0 and 1.
+    """
+    a, b = first / n, second / m
+    one, other = wilson(a, n, level), wilson(b, m, level)
+    low = (b - a) - math.hypot(b - other.low, one.high - a)
+    high = (b - a) + math.hypot(other.high - b, a - one.low)
+    return Bounds(max(-1.0, low), min(1.0, high))
+
+
 def clopper_pearson(passes: int, n: int, level: float = LEVEL) -> Bounds:
     """Return the exact interval: it never covers less than its level, and is wider for it."""
     tail = (1 - level) / 2

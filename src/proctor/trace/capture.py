@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from random import Random
 from types import ModuleType, TracebackType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -224,6 +224,33 @@ def _record_error(recorder: Recorder, parent: Span, error: BaseException) -> Non
     recorder.add(step)
 
 
+# -- tool calls that a record answers -------------------------------------------------------------
+
+
+class HeldTool(NamedTuple):
+    """What takes the place of a tool call, or of its result, when a trial is replayed."""
+
+    arguments: Mapping[str, Any] | None = None
+    """Other arguments to call it with."""
+    output: Any = None
+    error: str | None = None
+    settle: Callable[[Any], Any] | None = None
+    """Returns the result to use, given the real one."""
+
+    def result(self, live: Any) -> Any:
+        """Return the result of a call that was made to restore what it changes."""
+        return live if self.settle is None else self.settle(live)
+
+
+ToolReplay = Callable[[str, Any], HeldTool | None]
+
+tool_replay: ContextVar[ToolReplay | None] = ContextVar("proctor_tool_replay", default=None)
+"""Takes the name and arguments of each tool call of a trial that is replayed."""
+
+held_tool: ContextVar[HeldTool | None] = ContextVar("proctor_held_tool", default=None)
+"""What the last tool call of this context is replaced by."""
+
+
 # -- captures and their steps ------------------------------------------------------------------
 
 
@@ -271,6 +298,10 @@ class Capture:
         self, name: str, arguments: Any = None, *, call_id: str | None = None
     ) -> AbstractContextManager[Span]:
         """Record a tool call; set `tool_output` on the span it yields."""
+        if (replay := tool_replay.get()) is not None:
+            held_tool.set(held := replay(name, arguments))
+            if held is not None and held.arguments is not None:
+                arguments = {**held.arguments}
         return span(
             name, kind=SpanKind.TOOL, tool_name=name, tool_input=arguments, tool_call_id=call_id
         )
@@ -409,7 +440,11 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
             if otel.here.get() is None:
                 return await function(*args, **kwargs)
             with capture.tool_call(called, _arguments(signature, args, kwargs)) as step:
-                step.tool_output = result = await function(*args, **kwargs)
+                if (held := held_tool.get()) is None:
+                    step.tool_output = result = await function(*args, **kwargs)
+                else:
+                    args, kwargs = _replaced(held, signature, args, kwargs)
+                    step.tool_output = result = held.result(await function(*args, **kwargs))
             return result
 
         setattr(call_async, RECORDED, function)
@@ -420,11 +455,26 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
         if otel.here.get() is None:
             return function(*args, **kwargs)
         with capture.tool_call(called, _arguments(signature, args, kwargs)) as step:
-            step.tool_output = result = function(*args, **kwargs)
+            if (held := held_tool.get()) is None:
+                step.tool_output = result = function(*args, **kwargs)
+            else:
+                args, kwargs = _replaced(held, signature, args, kwargs)
+                step.tool_output = result = held.result(function(*args, **kwargs))
         return result
 
     setattr(call, RECORDED, function)
     return call
+
+
+def _replaced(
+    held: HeldTool, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, with those of the replay."""
+    if held.arguments is None:
+        return args, kwargs
+    bound = signature.bind(*args, **kwargs)
+    bound.arguments.update(held.arguments)
+    return bound.args, bound.kwargs
 
 
 def _arguments(

@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from proctor.errors import ProctorError
 from proctor.files import open_files_limit
 from proctor.formatting import dollars, plural
+from proctor.gateway.options import ForkPoint
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
@@ -138,6 +139,8 @@ class RunOptions(Strict):
     """Let retries and --retry-infra continue from the agent's last checkpoint."""
     keep_workdirs: bool = False
     """Keep the working directories of trials that did not pass."""
+    fork: Annotated[ForkPoint | None, Field(json_schema_extra={"hidden": True})] = None
+    """The recorded trial that every trial of this run continues; see `causes.fork`."""
     sync: Sync = Sync.INTERVAL
     """When to fsync the journal."""
 

@@ -28,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from msgspec.structs import replace as replace_fields
+
 from proctor import imports
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
@@ -65,9 +67,13 @@ from proctor.trials.select_agents import ChosenAgent, choose_agents
 
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
+    from proctor.gateway.options import ForkPoint
+    from proctor.gateway.prefix import Prefix
     from proctor.llm.retry import Transient
+    from proctor.runs.trial import PlannedTrial, Trial
     from proctor.sandbox.options import SandboxOptions
     from proctor.sandbox.place import Workspaces
+    from proctor.trace import Trace
     from proctor.trials.pool import LocalWorkers
 
 
@@ -199,6 +205,8 @@ class RunContext:
     """Where agents save the state of trials that can be resumed."""
     workspaces: Workspaces | None = None
     """The files that trials copy, where cases have workspaces."""
+    fork: ForkedTrial | None = None
+    """The recorded trial that every trial of the run continues."""
     on_transient: Callable[[str, Transient], None] | None = None
     """Called with the agent and the reason at every transient failure."""
     clock: Callable[[], int] = time.time_ns
@@ -444,7 +452,60 @@ def context_for(
         redactor=redactor,
         design=design,
         workspaces=workspaces,
+        fork=None if options.fork is None else forked_trial(options.fork, redactor),
     )
+
+
+class ForkedTrial(NamedTuple):
+    """A recorded trial that the trials of a run continue."""
+
+    point: ForkPoint
+    trial: Trial
+    trace: Trace
+    numbers: Mapping[str, int]
+    """The step of each span."""
+    last: int
+    """The number of the last step."""
+    redactor: Redactor
+
+    def prefix(self, agent: str) -> Prefix:
+        """Return the recorded calls for one attempt of an agent."""
+        from proctor.gateway.prefix import Prefix
+
+        arm, redact = self.point.arms[agent], self.redactor.text
+        return Prefix(self.trace, self.numbers, arm, redact, self.trial.seed, self.last)
+
+    @property
+    def parent(self) -> dict[str, str]:
+        """What a forked trial's trace records of its parent."""
+        return {"run": self.point.run, "trial": self.point.trial}
+
+    def planned(self, planned: PlannedTrial) -> PlannedTrial:
+        """Return a trial with the parent's seeds, from which its scenario is built."""
+        mine = self.trial
+        return replace_fields(
+            planned, seed=mine.seed, axis_seed=mine.axis_seed, params=mine.params, index=mine.index
+        )
+
+
+def forked_trial(point: ForkPoint, redactor: Redactor) -> ForkedTrial:
+    """Load the trial that a run continues."""
+    from proctor.diagnose.methods import acts_of
+    from proctor.runs.run import Run
+
+    run = Run(point.run)
+    trial = next((one for one in run.trials() if one.name == point.trial), None)
+    trace = None if trial is None else run.trace(trial)
+    if trial is None or trace is None:
+        raise ProctorError(f"the trial {point.trial} has no trace to continue", where=point.run)
+    numbers: dict[str, int] = {}
+    acts = acts_of(trace)
+    for act in acts:
+        # The answer of plain code has no span of its own: it is found at the root.
+        own = () if act.answers and act.span is trace.index.spans[0] else (act.span,)
+        numbers.update((span.span_id, act.number) for span in (*own, *act.tools))
+    last = acts[-1].number if acts else 0
+    return ForkedTrial(point, trial, trace, numbers, last, redactor)
 
 
 @asynccontextmanager

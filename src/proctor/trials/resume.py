@@ -359,13 +359,7 @@ def prepare_rerun(
     # These limits applied to one invocation of the first run, which may have been resumed.
     limits = {n: None for n in ("max_trials", "max_seconds") if recorded.get(n) is not None}
     context, _ = restore(path, agent=agent, **{**limits, **options})
-    if results is None:
-        # The results folder is as many levels up as the output path of the run has parts.
-        experiment: Mapping[str, Any] = first.spec.get("experiment") or {}
-        depth = str(experiment.get("output", OUTPUT)).count("/")
-        root = first.path.resolve().parents[depth]
-    else:
-        root = Path(results)
+    root = results_folder(first) if results is None else Path(results)
     # A spec has neither the name of its file nor `--name`; the folder of the first run has.
     beside = context.output == OUTPUT and first.path.resolve().parent.name
     try:
@@ -384,6 +378,14 @@ def prepare_rerun(
         context.cases.cases.data.rows.write_to(folder.path / ROWS_FILE)
     folder.write_spec({**spec_record(context), "name": name, "rerun_of": first.run_id})
     return first, context, folder
+
+
+def results_folder(run: Run) -> Path:
+    """Return the results folder that a run is in."""
+    # As many levels up as the output path of the run has parts.
+    experiment: Mapping[str, Any] = run.spec.get("experiment") or {}
+    depth = str(experiment.get("output", OUTPUT)).count("/")
+    return run.path.resolve().parents[depth]
 
 
 async def arerun(

@@ -52,6 +52,7 @@ from proctor.runs.trial import (
     TrialStatus,
 )
 from proctor.sanitize import json_bytes, valid_unicode
+from proctor.seeds import derive_seed
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
 from proctor.trace.model import CUT, WAITED
@@ -69,6 +70,9 @@ with an agent that never ends still ends overnight."""
 
 GRACE = 1.0
 """Seconds a cancelled agent gets to clean up before it is left running on its own."""
+
+FORK_ATTEMPTS = 50
+"""Seeds that a fork of an agent without a model tries until one repeats the recorded steps."""
 
 SMALL_TRACE = 2
 """Spans up to which looking at each text of a trace is cheaper than searching its JSON."""
@@ -121,7 +125,8 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     try:
         case = context.cases[planned.case]  # of a large data set, it is validated now
         if case.build is not None:
-            case = case.build(planned)
+            fork = context.fork
+            case = case.build(planned if fork is None else fork.planned(planned))
         reply = await _call_agent(planned, key, case, context, trial, traces, workspaces)
         trace = traces[-1]
         if workspaces:  # before the checks, which may write there
@@ -218,6 +223,8 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
         limit = DEFAULT_TIMEOUT
     deadline = None if limit is None else time.monotonic() + limit
     random: Random | None = None
+    seed, prefix = planned.seed, None
+    left_record = 0  # attempts of a fork that left the recorded prefix
     while True:
         request = AgentRequest(
             # An agent may change its input; the next trial must not see that.
@@ -225,7 +232,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
             case=planned.case,
             trial=planned.short_name,
             index=planned.index,
-            seed=planned.seed,
+            seed=seed,
             params=planned.params,
             trace_id=new_trace_id(),
             timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
@@ -261,6 +268,10 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 cassette_trial(key),
             ):
                 work = agent.run(request) if case.play is None else case.play(agent, request)
+                if context.fork is not None:
+                    prefix = context.fork.prefix(planned.agent)
+                    parent = {**context.fork.parent, "attempt": left_record + 1}
+                    work = prefix.run(work, trace, parent)
                 if request.timeout is not None:
                     # An attempt after a transient failure has less than the agent's whole time.
                     late = TrialTimeout(
@@ -274,6 +285,8 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 # What is judged is what can be stored.
                 reply.answer = valid_unicode(reply.answer)
                 trace.response = reply.answer
+            if prefix is not None:
+                prefix.mark(trace)
             if observed := config.observes:
                 trace.observe(*observed)
         except BaseException as raised:
@@ -288,6 +301,16 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 if patient and trial.retries < options.max_retries:
                     random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)
                     wait = retry_delay(trial.retries, reason.retry_after, random)
+            if prefix is not None and prefix.diverged is not None and prefix.plain_code:
+                # Chance is in the agent's own code: another seed may repeat the record. Those that
+                # do are a sample of what follows it.
+                left_record += 1
+                if left_record < FORK_ATTEMPTS:
+                    seed = derive_seed(planned.seed, "fork", left_record)
+                    traces.pop()
+                    if workspaces:
+                        await workspaces.pop().close()
+                    continue
             if wait is None or (deadline is not None and time.monotonic() + wait >= deadline):
                 trial.category = category_of(error)
                 if error is raised:

@@ -29,10 +29,11 @@ from proctor.background import threads
 from proctor.checks.base import Check, CheckContext, CheckResult, unscored
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
+from proctor.gateway.prefix import current_prefix
 from proctor.imports import load_object
 from proctor.sanitize import json_value
 from proctor.trace import Span, SpanStatus
-from proctor.trace.capture import capture, current_trace, span
+from proctor.trace.capture import capture, current_trace, held_tool, span
 from proctor.worlds._base import (
     EpisodeOutcome,
     InvalidAction,
@@ -214,6 +215,10 @@ class _Game:
                     self._refuse(step, answer, str(problem))
                 continue
             call = call_of(action)
+            prefix = current_prefix()
+            if prefix is not None and (other := prefix.action(understand, seen.actions)):
+                action = other
+                call = call_of(action)
             with capture.tool_call(call.name, call.arguments) as step:
                 try:
                     after = await _call_world(_perform, self._world, action, quick=self._quick)
@@ -221,6 +226,8 @@ class _Game:
                     self._refuse(step, answer, str(problem))
                     continue
                 step.tool_output = _result(after)
+                if prefix is not None:
+                    prefix.observed(held_tool.get(), step.tool_output)
             return action, after
         return None
 
@@ -241,6 +248,8 @@ class _Game:
         # The timeout is of the whole episode: each turn gets what is left of it.
         if self._deadline is not None:
             turn.timeout = max(0.0, self._deadline - time.monotonic())
+        if (prefix := current_prefix()) is not None and prefix.replaying:
+            turn.seed = prefix.seed  # up to the step, chance is that of the recorded trial
         reply = await self._agent.run(turn)
         if reply.trace is not None:
             raise AgentError(

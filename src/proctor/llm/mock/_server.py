@@ -24,7 +24,14 @@ from proctor.llm.mock import _shared
 from proctor.llm.mock._anthropic import Messages
 from proctor.llm.mock._gemini import GenerateContent
 from proctor.llm.mock._openai import ChatCompletions, Responses, openai_error
-from proctor.llm.mock._script import Failure, Reply, ScriptRequest, load_script
+from proctor.llm.mock._script import (
+    Failure,
+    Reply,
+    ScriptedCall,
+    ScriptedUsage,
+    ScriptRequest,
+    load_script,
+)
 
 if TYPE_CHECKING:
     from proctor.llm.mock._shared import Wire
@@ -185,6 +192,36 @@ class MockLLM:
             said = tuple(m for m in request.messages if m.role != "system")
             self._conversations[exchange.id("resp")] = (*said, exchange.message)
         return exchange
+
+
+def rendered_reply(
+    protocol: str, url: str, body: bytes, message: Message, serial: int, model: str | None = None
+) -> tuple[str, str] | None:
+    """Return the content type and text of a model's message, as the server of a protocol writes it.
+
+    As a stream if the request asks for one; without usage, since no model was called. None for a
+    protocol that cannot be written.
+    """
+    paths = {"openai": "/chat/completions", "responses": "/responses", "anthropic": "/messages"}
+    wire = _GEMINI if protocol == "gemini" else WIRES.get(paths.get(protocol, ""))
+    if wire is None:
+        return None
+    document = json.loads(body)
+    if (gemini := _GEMINI_PATH.search(url)) is not None:
+        stream = gemini[2] == "streamGenerateContent"
+        document = {**document, "model": unquote(gemini[1]), "stream": stream}
+    calls = [
+        ScriptedCall(name=call.name, arguments=call.arguments, id=call.id)
+        for call in message.tool_calls
+    ]
+    reply = Reply(
+        text=message.content or "", tool_calls=calls, usage=ScriptedUsage(), model=model or None
+    )
+    exchange = _shared.Exchange(_shared.read(wire, url, document, {}), reply, serial)
+    if not exchange.request.stream:
+        return "application/json", json.dumps(wire.whole(exchange))
+    events = b"".join(event.encoded() for event in wire.events(exchange))
+    return "text/event-stream", events.decode()
 
 
 def _unscripted(message: str) -> Reply:
