@@ -21,8 +21,7 @@ from proctor.agents.replay import ReplayAgentConfig
 from proctor.diagnose.methods import acts_of
 from proctor.errors import ProctorError
 from proctor.gateway.options import ForkArm, ForkCall, ForkEdit, ForkPoint
-from proctor.runs.find import LATEST, all_runs, find_run
-from proctor.runs.folder import RunFolder
+from proctor.runs.folder import LATEST, RunFolder, all_runs, find_run
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.seeds import derive_seed

@@ -37,8 +37,8 @@ from proctor.sanitize import json_value
 from proctor.stats.intervals import newcombe
 from proctor.stats.ranking import fisher_exact, holm
 from proctor.trace import SpanKind, Trace
-from proctor.trials.extend import extend
 from proctor.trials.prepare import RunContext
+from proctor.trials.resume import extend
 
 Outcome = Literal["decisive", "contributing", "no effect shown", "not testable"]
 ORDER: tuple[Outcome, ...] = ("decisive", "contributing", "no effect shown", "not testable")

@@ -158,7 +158,7 @@ MOVED = {
 def cli(debug: bool) -> None:
     """Test LLM agents with repeated, traced trials.
 
-    `validate` only reads files, `test` stores nothing, `run` stores every trial.
+    `validate` reads files, `test` stores nothing, `run` stores every trial.
 
     Examples:
       # see everything work, offline
