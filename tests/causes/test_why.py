@@ -8,7 +8,7 @@ import pytest
 from commands import proctor as command
 
 from proctor.causes.ab import look_shares
-from proctor.causes.why import UNCHANGED, Count, outcome_of, sequential
+from proctor.causes.why import UNCHANGED, ArmCount, outcome_of, sequential
 from proctor.runs.annotations import experiments_of
 from proctor.runs.run import Run
 from proctor.stats.intervals import newcombe
@@ -22,11 +22,11 @@ def experiment(
     """Simulate one suspect: its outcome, and whether the intervals cover (all, the first)."""
     totals = {name: [0, 0] for name in rates}
 
-    def observe() -> dict[str, Count]:
+    def observe() -> dict[str, ArmCount]:
         for name, rate in rates.items():
             totals[name][0] += int(rng.binomial(per_look, rate))
             totals[name][1] += per_look
-        return {name: Count(*each) for name, each in totals.items()}
+        return {name: ArmCount(*each) for name, each in totals.items()}
 
     figures, _ = sequential(observe, {}, look_shares(0.05 / suspects, 3))
     covers = [

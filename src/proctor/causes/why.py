@@ -271,7 +271,7 @@ def _passing_result(tool: Any, passing: Sequence[Trace]) -> Any:
 # -- the experiment -------------------------------------------------------------------------------
 
 
-class Count(NamedTuple):
+class ArmCount(NamedTuple):
     """Passed and judged trials of an arm."""
 
     passed: int
@@ -279,7 +279,7 @@ class Count(NamedTuple):
 
 
 def figures_of(
-    counts: Mapping[str, Count], changes: Mapping[str, str], share: float
+    counts: Mapping[str, ArmCount], changes: Mapping[str, str], share: float
 ) -> list[Counterfactual]:
     """Return the effect of every change at a look with its share of the error rate."""
     base = counts[UNCHANGED]
@@ -322,7 +322,9 @@ def figures_of(
 
 
 def sequential(
-    observe: Callable[[], Mapping[str, Count]], changes: Mapping[str, str], shares: Iterable[float]
+    observe: Callable[[], Mapping[str, ArmCount]],
+    changes: Mapping[str, str],
+    shares: Iterable[float],
 ) -> tuple[list[Counterfactual], float]:
     """Look at the counts until a change is decisive or the looks are used up.
 
@@ -462,14 +464,14 @@ def _tested(
     rounds = _rounds(context, folder, carry, per_look, len(shares))
     seen: list[Run] = []
 
-    def observe() -> dict[str, Count]:
+    def observe() -> dict[str, ArmCount]:
         if not seen or not seen[-1].stopped:
             seen.append(next(rounds))
         counts = {name: [0, 0] for name in arms}
         for one in seen[-1].trials():
             counts[one.agent][0] += one.passed
             counts[one.agent][1] += one.status.judged
-        return {name: Count(*each) for name, each in counts.items()}
+        return {name: ArmCount(*each) for name, each in counts.items()}
 
     changes = {
         name: "the step again" if arm.edit is None else str(arm.edit) for name, arm in arms.items()
