@@ -53,7 +53,7 @@ solution: {agent: {kind: scripted, answers: [!ev "str(size + 2)"]}, min_score: 1
 
 NOT_HERE = {
     "a model": r"--model |openai:|agent test shop|--change ",
-    "a failed trial": r"^proctor case from",
+    "a failed trial": r"^proctor (?:case from|fork|why) ",
     "a pull request": r"^proctor ci ",
     "another machine": r"s3://|ray://|postgresql://|http://|slack://|\$\{SLACK\}",
     "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm|gateway|mcp)"

@@ -149,7 +149,7 @@ TREE = """
 demo init import-suite doctor config{show schema completion}
 validate test ci baseline{save list diff}
 run rerun list{cases experiments} data{show diff} agent{add list test remove} schedule{add list
-remove run serve} scenario{build check store fetch}
+remove run serve} warm scenario{build check store fetch}
 results sql report view compare leaderboard gate ab profile fork why power runs{status tag note
 label verify validity audit share sync export import}
 trace{list show query convert score} serve store{stats add prune export} diagnose case{from}

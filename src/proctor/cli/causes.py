@@ -238,7 +238,7 @@ def fork(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Continue a recorded trial from one of its steps, with a change.
+    """Continue a recorded trial from a step, with a change.
 
     Model answers and tool results before the step come from the record; then one thing changes and
     the real agent continues. Steps are numbered as `proctor diagnose` numbers them. The result is

@@ -158,11 +158,9 @@ MOVED = {
 def cli(debug: bool) -> None:
     """Test LLM agents with repeated, traced trials.
 
-    `validate` reads files, `test` stores nothing, `run` stores every trial.
+    `validate` reads files, `test` and `scenario check` run each case once.
 
     Examples:
-      # see everything work, offline
-      proctor demo
       # how often is the agent right?
       proctor run suite.yaml --trials 10
     """
