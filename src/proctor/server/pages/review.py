@@ -108,7 +108,8 @@ class ReviewPages(Runs):
         rater, blind = asked.get("rater", "").strip()[:200] or who(), "blind" in asked
         agent = asked.get("agent", "")
         labels = labels_of(run.path)
-        judged = _judged(run, agent)
+        every = _judged(run)
+        judged = [trial for trial in every if agent in ("", trial.agent)]
         mine = {each.trial: each for each in labels if each.rater == rater}
         queue = [trial for trial in queue_of(rule, run, judged, labels) if trial.name not in mine]
         wanted = asked.get("trial")
@@ -137,7 +138,7 @@ class ReviewPages(Runs):
             here_query=urlencode(settings),
             rules=QUEUES,
             settings=settings,
-            agents=sorted({t.agent for t in _judged(run)}),
+            agents=sorted({t.agent for t in every}),
             trial=trial,
             trial_link=None if trial is None else f"{base}/trial/{address_name(trial)}",
             address=None if trial is None else address_name(trial),
@@ -157,7 +158,7 @@ class ReviewPages(Runs):
             back=address_name(by_name[before]) if before in by_name else None,
             categories=sorted({each.category for each in labels if each.category}),
             cannot_write=self._cannot_write(request, run.path),
-            figures=review_figures(run, labels),
+            figures=review_figures(run, labels, every),
         )
 
     def review_figures(self, request: Request) -> Response:
@@ -165,7 +166,7 @@ class ReviewPages(Runs):
         run = self._run(request)
         if run is None:
             return JSONResponse({"error": "no such run"}, status_code=404)
-        return JSONResponse(review_figures(run, labels_of(run.path)))
+        return JSONResponse(review_figures(run, labels_of(run.path), _judged(run)))
 
     async def labelled(self, request: Request) -> Response:
         """Store a label and go on to the next trial."""
@@ -412,13 +413,10 @@ def _kept_rule(run: Run, trial: Trial, rater: str, rule: SamplingRule) -> Sampli
     return rule
 
 
-def _judged(run: Run, agent: str = "") -> list[Trial]:
-    """Return the trials that a rate counts, of one agent if it is named."""
-    return [
-        one.trial
-        for one in observe(run.trials(), run.spec)
-        if one.counted and one.trial.status.judged and agent in ("", one.trial.agent)
-    ]
+def _judged(run: Run) -> list[Trial]:
+    """Return the trials that a rate counts."""
+    seen = observe(run.trials(), run.spec)
+    return [one.trial for one in seen if one.counted and one.trial.status.judged]
 
 
 # -- the queue -------------------------------------------------------------------------------------
@@ -470,10 +468,11 @@ def _kind_of_failure(trial: Trial) -> str:
     return "; ".join(failed) or trial.category or trial.status.value
 
 
-def review_figures(run: Run, labels: Iterable[HumanLabel]) -> dict[str, list[str]]:
+def review_figures(
+    run: Run, labels: Iterable[HumanLabel], judged: Iterable[Trial]
+) -> dict[str, list[str]]:
     """Return the agreement of raters and judge, and the corrected rates, as lines."""
-    judged = {trial.name: trial.passed for trial in _judged(run)}
-    found = trial_agreement(labels, judged)
+    found = trial_agreement(labels, {trial.name: trial.passed for trial in judged})
     raters = [f"{rater}: {plural(count, 'label')}" for rater, count in found.raters.items()]
     return {
         "agreement": [*raters, *figures.agreement_lines(found)],
