@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from browser import page_at, violations
 from outcome_parts import made_run, suite
-from server_parts import serving
+from server_parts import TRACE, serving, write
 from viewer_parts import hostile_agent, run_suite, shop_agent, shop_suite
 
 from proctor.cli.main import run as command
@@ -22,6 +22,8 @@ from proctor.server.app import Service
 from proctor.server.auth import check_host
 from proctor.server.pages.review import queue_of
 from proctor.server.pages.runs import address_name
+from proctor.server.store import open_store
+from proctor.server.store.store import StoredEvaluation
 from proctor.stats.gate import GateRule
 
 
@@ -243,6 +245,48 @@ def test_two_runs_and_two_trials_compared(browsing, shop) -> None:
         reply = httpx.get(f"{shop.url}/compare?{wrong}")
         assert reply.status_code == 200
         assert "problem" in reply.text
+
+
+def test_a_live_trace_is_labelled(browsing, tmp_path) -> None:
+    """R-N11: a label is stored with the trace, survives its evaluation, and is shown."""
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    write(store, {"id": 1, "name": "answer"})
+    form = {"verdict": "pass", "rater": "ben", "comment": "fine"}
+    with serving(Service(store=store)) as site:
+        with page_at(browsing, site, f"/traces/{TRACE}") as page:
+            page.click("text=Label this trace")
+            page.fill("[name=rater]", "ana")
+            page.fill("[name=comment]", "<b>wrong</b>")
+            page.press("[name=comment]", "Enter")  # no verdict: nothing is sent
+            page.focus("button[value=fail]")
+            page.keyboard.press("Enter")
+            page.wait_for_url("**rater=ana")
+            page.click("text=Evaluation")
+            assert "label:ana" in page.inner_text("main")
+            assert "<b>wrong</b>" in page.inner_text("main")
+            assert violations(page) == []
+        address = f"{site.url}/traces/{TRACE}/label"
+        assert httpx.post(address, data=form).status_code == 403
+        ours = {"origin": site.url}
+        for wrong, code in (({"verdict": "x"}, 400), ({"rater": " "}, 400)):
+            assert httpx.post(address, data={**form, **wrong}, headers=ours).status_code == code
+        unknown = f"{site.url}/traces/{'0' * 32}/label"
+        assert httpx.post(unknown, data=form, headers=ours).status_code == 404
+        for verdict in ("fail", "pass"):
+            sent = httpx.post(address, data={**form, "verdict": verdict}, headers=ours)
+            assert sent.status_code == 303
+        store.put_evaluations(
+            TRACE, [StoredEvaluation(TRACE, "quality", 0.5, None, "{}", 1)], score=0.5, findings=0
+        )
+        found = [(each.name, each.label) for each in store.evaluations(TRACE)]
+        assert found == [("label:ana", "fail"), ("label:ben", "pass"), ("quality", None)]
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    with serving(Service(store=store, temporary=True)) as site:
+        assert "Read-only: These traces" in httpx.get(f"{site.url}/traces/{TRACE}").text
+        sent = httpx.post(
+            f"{site.url}/traces/{TRACE}/label", data=form, headers={"origin": site.url}
+        )
+        assert sent.status_code == 403
 
 
 @pytest.mark.slow

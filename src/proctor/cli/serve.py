@@ -220,7 +220,8 @@ def view(
                 raise ProctorError("no run and no readable trace is here", where=str(place))
             # A store of its own: the files stay as they are, and nothing is left behind.
             aside = stack.enter_context(tempfile.TemporaryDirectory(prefix="proctor-view-"))
-            service = Service(store=open_store(f"sqlite:///{aside}/traces.db", prices=prices))
+            store = open_store(f"sqlite:///{aside}/traces.db", prices=prices)
+            service = Service(store=store, temporary=True)
             assert service.store is not None
             added = add_traces(loaded, service.store, settings.redactor())
             click.echo(f"read {plural(added.traces, 'trace')} of {place}", err=True)

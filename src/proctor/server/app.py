@@ -60,6 +60,8 @@ class Service:
     watcher: Watcher | None = None
     retention_seconds: float | None = None
     results: Path | None = None
+    temporary: bool = False
+    """Whether the store is deleted at the end: nothing that people write is stored there."""
     _pruner: PeriodicWork | None = None
 
     @classmethod
@@ -136,7 +138,7 @@ def _routes(service: Service) -> Iterator[Route]:
     yield Route("/", home)
     if service.store is not None:
         yield from _json_api.routes(service.store)
-        yield from Traces(service.store).routes()
+        yield from Traces(service.store, temporary=service.temporary).routes()
     if service.results is not None:
         yield from RunLists(service.results).routes()
         yield from ReviewPages(service.results).routes()

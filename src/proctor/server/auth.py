@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
@@ -44,6 +44,9 @@ ACCEPTED = "proctor.accepted"
 
 # The key in the scope of a request whose token may only read.
 READS_ONLY = "proctor.reads_only"
+
+# Bytes of a form.
+MAX_FORM = 64 << 10
 
 # Answered without a token, for load balancers: whether the server runs, and nothing else.
 OPEN_PATHS = frozenset({"/healthz"})
@@ -135,6 +138,19 @@ def same_origin(request: Request) -> bool:
     if request.headers.get("sec-fetch-site") is not None:
         return request.headers["sec-fetch-site"] == "same-origin"
     return origin is None and request.headers.get("authorization", "").lower().startswith("bearer ")
+
+
+async def posted_form(request: Request) -> dict[str, str] | PlainTextResponse:
+    """Return the form of a request that may write; the answer to one that may not."""
+    if READS_ONLY in request.scope or not same_origin(request):
+        return PlainTextResponse("only a page of this server may write", 403)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_FORM:
+            return PlainTextResponse("the form is too large", 413)
+    fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=50)
+    return {name: values[-1] for name, values in fields.items()}
 
 
 def host_of(header: str) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
@@ -35,11 +35,11 @@ from proctor.runs.annotations import (
 )
 from proctor.runs.folder import address_of, all_runs, run_name
 from proctor.runs.provenance import who
-from proctor.server.auth import READS_ONLY, same_origin
+from proctor.server.auth import READS_ONLY, posted_form
 from proctor.server.pages._conversation import turns_of
 from proctor.server.pages._span_view import aligned
 from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name
-from proctor.server.pages.templating import page
+from proctor.server.pages.templating import page, sent_on
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -56,9 +56,6 @@ QUEUES: Mapping[str, str] = {
     "cluster": "new cluster: one trial of each kind of failure without a label",
 }
 """The sampling rules of the queue, and what each brings up first."""
-
-# Bytes of a form.
-MAX_FORM = 64 << 10
 
 # Runs offered for comparison, the latest first.
 MAX_RUNS = 200
@@ -202,7 +199,7 @@ class ReviewPages(Runs):
         )
         keys = ("rule", "rater", "agent", "blind")
         after = urlencode({key: form[key] for key in keys if form.get(key)})
-        return _go(request, f"{self._link(run.path)}/review?{after}")
+        return sent_on(request, f"{self._link(run.path)}/review?{after}")
 
     # -- promote -----------------------------------------------------------------------------------
 
@@ -367,29 +364,16 @@ class ReviewPages(Runs):
 
     async def _written(self, request: Request, write: Any) -> Response:
         """Call `write` with the form of a request that may write; answer the others."""
-        if READS_ONLY in request.scope or not same_origin(request):
-            return PlainTextResponse("only a page of this server may write", 403)
+        form = await posted_form(request)
+        if not isinstance(form, dict):
+            return form
         folder = self._path(request)
         if folder is not None and (why := self._cannot_write(request, folder)):
             return PlainTextResponse(why, 403)
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_FORM:
-                return PlainTextResponse("the form is too large", 413)
-        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=50)
-        form = {name: values[-1] for name, values in fields.items()}
         try:
             return await run_in_threadpool(write, request, form)
         except ProctorError as error:
             return PlainTextResponse(error.message, 400)
-
-
-def _go(request: Request, address: str) -> Response:
-    """Send a browser on; a script follows the address on its own."""
-    if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse({"next": address})
-    return RedirectResponse(address, 303)
 
 
 def _below_here(name: str) -> Path:

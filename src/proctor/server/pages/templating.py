@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from proctor.formatting import DASH, duration_ms, money, percent
 from proctor.report.html.page import FUNCTIONS
@@ -101,6 +101,13 @@ def page(template: str, request: Request, /, status: int = 200, **values: Any) -
     made = environment().get_template(template)
     text = made.render(here=here, has=has, reads_only=reads_only, **values)
     return HTMLResponse(valid_unicode(text), status_code=status)
+
+
+def sent_on(request: Request, address: str) -> Response:
+    """Send a browser on after a form; a script follows the address on its own."""
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse({"next": address})
+    return RedirectResponse(address, 303)
 
 
 class Query(dict[str, str]):

@@ -10,18 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from urllib.parse import urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
+from proctor.runs.annotations import MAX_TEXT, LabelVerdict
+from proctor.runs.provenance import who
 from proctor.sanitize import line
 from proctor.server._json_api import BadQuery, filter_of, page_of
+from proctor.server.auth import posted_form
 from proctor.server.pages._span_view import detail, outline
-from proctor.server.pages.templating import Query, page
+from proctor.server.pages.templating import Query, page, sent_on
 from proctor.server.store.store import SORTS, TraceFilter
+from proctor.trace.redact import default_redactor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -56,6 +61,9 @@ class TraceStatistics(NamedTuple):
     tools: list[Share]
     periods: list[Period]
     """By the hour, or by the day if there are traces of more than two days."""
+
+
+TEMPORARY = "These traces were read from files; labels need a store (proctor serve, view --store)."
 
 
 class FigureCache:
@@ -93,8 +101,9 @@ class FigureCache:
 class Traces:
     """The pages of one trace store."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, *, temporary: bool = False) -> None:
         self._store = store
+        self._temporary = temporary
         self._statistics = FigureCache(store)
 
         @lru_cache(maxsize=CACHED)
@@ -112,6 +121,7 @@ class Traces:
             Route("/traces/figures/part", self.figures_part),
             Route("/traces/{trace_id:str}", self.one),
             Route("/traces/{trace_id:str}/state", self.state_of_one),
+            Route("/traces/{trace_id:str}/label", self.labelled, methods=["POST"]),
             Route("/traces/{trace_id:str}/outline", self.outlined),
             Route("/traces/{trace_id:str}/spans/{span_id:str}", self.span),
         ]
@@ -204,7 +214,33 @@ class Traces:
             evaluations=[judged(each) for each in evaluations if each.name != "diagnosis"],
             state=_state(1, [row]),
             base=f"/traces/{row.trace_id}",
+            rater=request.query_params.get("rater") or who(),
+            cannot_write=TEMPORARY if self._temporary else None,
         )
+
+    async def labelled(self, request: Request) -> Response:
+        """Store a label of a trace."""
+        form = await posted_form(request)
+        if not isinstance(form, dict):
+            return form
+        trace_id, rater = request.path_params["trace_id"], form.get("rater", "").strip()
+        category, comment = (form.get(key, "").strip() for key in ("category", "comment"))
+        if self._temporary:
+            return PlainTextResponse(TEMPORARY, 403)
+        if form.get("verdict") not in get_args(LabelVerdict) or not rater or len(rater) > 200:
+            return PlainTextResponse("a label is pass, fail or skip, and has a rater", 400)
+        if await run_in_threadpool(self._store.row, trace_id) is None:
+            return PlainTextResponse("no such trace", 404)
+        redacted = default_redactor().text
+        await run_in_threadpool(
+            self._store.put_label,
+            trace_id,
+            rater,
+            cast("LabelVerdict", form["verdict"]),
+            category=redacted(category[:200]),
+            comment=redacted(comment[:MAX_TEXT]),
+        )
+        return sent_on(request, f"/traces/{trace_id}?{urlencode({'rater': rater})}")
 
     def outlined(self, request: Request) -> Response:
         """Return every span with the findings of the diagnosis."""

@@ -20,6 +20,7 @@ from proctor.server.store._schema import INDEXES, SPAN_COLUMNS, TABLES, VERSION
 from proctor.server.store._writer import MANY, Writing, distinct
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.trace import Trace
+from proctor.trace.conventions.values import encode_json
 
 SORTS = {
     "newest": "started_ns DESC, trace_id DESC",
@@ -165,6 +166,10 @@ class TraceRow(NamedTuple):
     evaluated_ns: int
     score: float | None
     findings: int | None
+
+
+LABEL = "label:"
+"""How the name of an evaluation by a person begins; the rater follows."""
 
 
 class StoredEvaluation(NamedTuple):
@@ -356,14 +361,17 @@ class SqlStore(ABC):
         findings: int | None,
         seen_ns: int | None = None,
     ) -> None:
-        """Replace the evaluations of a trace.
+        """Replace the evaluations of a trace; labels of people stay.
 
         `seen_ns` is the trace's `updated_ns` when it was read: a trace that grew since then stays
         due for evaluation. None means that it did not grow.
         """
         mark = self.mark
         with self.writing() as cursor:
-            cursor.execute(f"DELETE FROM evaluations WHERE trace_id = {mark}", (trace_id,))
+            cursor.execute(
+                f"DELETE FROM evaluations WHERE trace_id = {mark} AND substr(name, 1, 6) <> {mark}",
+                (trace_id, LABEL),
+            )
             marks = ", ".join([mark] * len(StoredEvaluation._fields))
             cursor.executemany(f"INSERT INTO evaluations VALUES ({marks})", rows)
             at = str(time.time_ns())
@@ -374,6 +382,22 @@ class SqlStore(ABC):
                 f"WHERE trace_id = {mark}",
                 (score, findings, trace_id),
             )
+
+    def put_label(
+        self, trace_id: str, rater: str, verdict: str, *, category: str, comment: str
+    ) -> None:
+        """Store what a rater says of a trace, instead of an earlier label of the same rater."""
+        detail = encode_json({"why": comment, "category": category, "rater": rater})
+        score = {"pass": 1.0, "fail": 0.0}.get(verdict)
+        row = StoredEvaluation(trace_id, f"{LABEL}{rater}", score, verdict, detail, time.time_ns())
+        mark = self.mark
+        with self.writing() as cursor:
+            cursor.execute(
+                f"DELETE FROM evaluations WHERE trace_id = {mark} AND name = {mark}",
+                (trace_id, row.name),
+            )
+            marks = ", ".join([mark] * len(row))
+            cursor.execute(f"INSERT INTO evaluations VALUES ({marks})", row)
 
     # -- querying -------------------------------------------------------------------------------
 

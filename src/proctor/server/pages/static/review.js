@@ -24,6 +24,7 @@
     });
     const keys = { p: "pass", f: "fail", s: "skip" };
     document.addEventListener("keydown", (event) => {
+      if (form.dataset.keys === undefined) return undefined;
       const field = event.target.closest("input, textarea, select");
       if (event.key === "Escape" && field) return field.blur();
       if (field || event.ctrlKey || event.metaKey || event.altKey) return undefined;
