@@ -16,6 +16,13 @@
     return null;
   };
 
+  // A rater types the name once.
+  const rater = form && form.elements.rater;
+  if (rater && !rater.value) rater.value = localStorage.getItem("proctor-rater") || "";
+  if (rater && rater.type === "text") {
+    rater.addEventListener("change", () => localStorage.setItem("proctor-rater", rater.value));
+  }
+
   if (form && !form.querySelector("fieldset").disabled) {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
