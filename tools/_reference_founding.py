@@ -133,8 +133,8 @@ D32 | compare runs | `proctor compare`; runs with different seeds are compared o
 D33 | mean ± SD | `proctor results` `proctor.results.ResultSet.std`
 D38 | percentiles | `proctor results` `proctor.results.ResultSet.percentiles`
 D40 | leaderboard | `proctor leaderboard --estimand`
-D45 | heat map agent × scenario | `proctor report`; of pass rates
-D46 | bar charts | `proctor report`
+D45 | heat map agent × scenario | `proctor report`; of pass rates and of scores
+D46 | bar charts | `proctor report`; over all cases, and for each case with intervals
 D52 | batch | `proctor run --agents` with several targets, a glob or a filter
 D54 | compare results | `proctor compare`; three or more, corrected by Holm
 D55 | leaderboard command | `proctor leaderboard`
