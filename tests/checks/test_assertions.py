@@ -176,10 +176,12 @@ def test_the_types_are_exactly_those_promised():
     promised = (
         "tool_called tool_not_called tool_call_count tool_sequence arg_equals arg_contains "
         "output_contains output_not_contains jmespath cost_under latency_under steps_under "
-        "handoff_target handoff_targets_available handoff_count judge span"
+        "handoff_target handoff_targets_available handoff_count judge span command files diff"
     ).split()
     assert types == set(promised)
-    assert {assertion["type"] for assertion, *_ in CASES} == types - {"judge"}
+    # Those of a workspace are tested where there is one (tests/sandbox/test_workspaces.py).
+    elsewhere = {"judge", "command", "files", "diff"}
+    assert {assertion["type"] for assertion, *_ in CASES} == types - elsewhere
     assert all({"weight", "required", "id"} <= set(kind.model_fields) for kind in union)
 
 

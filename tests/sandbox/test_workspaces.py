@@ -181,6 +181,34 @@ def test_checks_are_objects_in_python(tmp_path: Path) -> None:
     assert not Path(str(trial.answer)).exists()
 
 
+def test_workspace_checks_are_assertions_too(tmp_path: Path) -> None:
+    """R-N3, R-C10: the flat spelling of `command`, `files` and `diff`, with ids and weights."""
+    assertions: list[Any] = [
+        {"type": "command", "run": "test -f new.txt", "weight": 3},
+        {"type": "command", "run": ["test", "-f", "missing"]},
+        {"type": "files", "path": "new.txt", "contains": "task"},
+        {"type": "files", "path": "a", "unchanged": True, "id": "kept"},
+        {"type": "diff", "only": "new.*", "required": True},
+        {"type": "diff", "max_files": 0, "id": "nothing"},
+    ]
+    case = Case(
+        input="task",
+        trials=1,
+        workspace=Workspace(files={"a": "b"}),
+        assertions=assertions,
+    )
+    run = package.run(Suite(cases=[case]), agent=answer_in, results=tmp_path / "results")
+    (trial,) = run.trials
+    assert {c.id: (str(c.status), c.weight) for c in trial.checks} == {
+        "command:test -f new.txt": ("pass", 3.0),
+        "command:test -f missing": ("warn", 1.0),
+        "files:new.txt": ("pass", 1.0),
+        "kept": ("pass", 1.0),
+        "diff": ("pass", 1.0),
+        "nothing": ("warn", 1.0),
+    }
+
+
 @pytest.mark.parametrize(
     ("workspace", "status", "says"),
     [
@@ -208,6 +236,8 @@ def test_what_cannot_be_prepared_is_infrastructure(
     ("text", "says"),
     [
         ("correctness: {command: pytest}", "`command` needs a workspace"),
+        ("assertions: [{type: diff, only: a}]", "`diff` needs a workspace"),
+        ("workspace: .\n    assertions: [{type: diff}]", "write at least one of"),
         ("workspace: {files: {../x: y}}", "must be a path inside the workspace"),
         ("workspace: {}", "needs a `folder`, a `git` reference or `files`"),
         ("workspace: .\n    correctness: {diff: {}}", "write at least one of"),

@@ -83,6 +83,7 @@ from proctor.checks.path import (
     SpanCondition,
 )
 from proctor.checks.retrieval import ExpectRetrieval, RetrievalOptions
+from proctor.sandbox.options import command_text
 from proctor.strict import Strict
 
 
@@ -639,6 +640,33 @@ class SpanAssertion(AssertionBase):
     """Conditions that some span must meet, or any, all, none, count, before, after."""
 
 
+class CommandAssertion(CommandRule, AssertionBase):
+    """A command succeeds in the workspace, such as its tests."""
+
+    builds: ClassVar[type[Check]] = CommandPasses
+    type: Literal["command"]
+
+    @property
+    def argument(self) -> str:
+        """The command as people write it."""
+        return command_text(self.run)[:80]
+
+
+class FileAssertion(FileRule, AssertionBase):
+    """A file of the workspace exists, with the right content, or unchanged."""
+
+    builds: ClassVar[type[Check]] = FileMatches
+    id_fields: ClassVar[tuple[str, ...]] = ("path",)
+    type: Literal["files"]
+
+
+class DiffAssertion(DiffRule, AssertionBase):
+    """The agent changed only what it may change in the workspace."""
+
+    builds: ClassVar[type[Check]] = DiffWithin
+    type: Literal["diff"]
+
+
 Assertion = Annotated[
     ToolCalled
     | ToolNotCalled
@@ -656,7 +684,10 @@ Assertion = Annotated[
     | HandoffTargetsAvailable
     | HandoffCount
     | JudgeAssertion
-    | SpanAssertion,
+    | SpanAssertion
+    | CommandAssertion
+    | FileAssertion
+    | DiffAssertion,
     Field(discriminator="type"),
 ]
 """One assertion; `type` says which."""

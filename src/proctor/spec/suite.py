@@ -646,11 +646,20 @@ class Suite(Strict):
         known = ("default", *self.judges)
         for index, case in enumerate(self.cases):
             answer = case.correctness
-            needs = [name for name in ("files", "diff", "command") if getattr(answer, name)]
+            workspace = ("files", "diff", "command")
+            needs = [("correctness", name) for name in workspace if getattr(answer, name)]
+            needs += [
+                ("assertions", at)
+                for at, each in enumerate(case.assertions)
+                if each.type in workspace
+            ]
             if needs and case.workspace is None:
-                at = ("cases", index, "correctness", needs[0])
+                key, name = needs[0]
+                kind = case.assertions[name].type if isinstance(name, int) else name
                 hint = "write `workspace: FOLDER` in the case or the suite"
-                faults.append(Fault(at, f"`{needs[0]}` needs a workspace", hint))
+                faults.append(
+                    Fault(("cases", index, key, name), f"`{kind}` needs a workspace", hint)
+                )
             custom = cast("Sequence[CustomCheck]", case.checks)
             # Every place in a case that may name a judge.
             judged: list[tuple[tuple[str | int, ...], object]] = [
