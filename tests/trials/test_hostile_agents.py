@@ -345,6 +345,36 @@ def test_groups_of_killed_workers_are_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [alive.name]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_worker_that_dies_leaves_no_private_directories(tmp_path: Path, kept: bool) -> None:
+    """R-R6, R-N6: nothing is left in the temporary folder; with --keep-workdirs, nothing empty."""
+    (tmp_path / "bots.py").write_text(
+        "import os\n"
+        "def bot(input, workdir):\n"
+        "    if input == 'full': (workdir / 'a').write_text('b')\n"
+        "    os._exit(3)\n"
+    )
+    cases = [
+        {"input": name, "trials": 2, "correctness": {"expected_in_answer": ["x"]}}
+        for name in ("empty", "full")
+    ]
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": "bots:bot", "cases": cases}))
+    (tmp_path / "temporary").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "proctor", "run", "suite.yaml", "--quiet"]
+        + (["--keep-workdirs"] if kept else []),
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    left = list((tmp_path / "temporary").iterdir())
+    assert bool(left) == kept
+    assert all(list(folder.iterdir()) for folder in left)
+
+
 @pytest.mark.parametrize("name", NUISANCES)
 def test_a_nuisance_changes_nothing(tmp_path: Path, name: str) -> None:
     """R-R1, R-R6: the trial passes, and nothing it started outlives the command."""

@@ -93,6 +93,9 @@ def category_of(error: BaseException) -> str:
 class AgentRequest:
     """Input of an agent for one trial."""
 
+    workdir_prefix: ClassVar[str] = "proctor-"
+    """Start of the names of private directories; a worker has its own, to be cleaned up after."""
+
     __slots__ = (
         "_checkpoint",
         "_states",
@@ -194,7 +197,7 @@ class AgentRequest:
         if self._whole is not None:
             return self._whole.workdir
         if self.used_workdir is None:
-            self.used_workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
+            self.used_workdir = Path(tempfile.mkdtemp(prefix=self.workdir_prefix))
         return self.used_workdir
 
     def give_workdir(self, path: Path) -> None:

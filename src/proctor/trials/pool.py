@@ -492,7 +492,8 @@ class Keeper:
         if pid == 0:
             if reading is not None:
                 os.close(reading)
-            keep(theirs, lambda: context, writing, unwanted)
+            tidy = not context.options.keep_workdirs
+            keep(theirs, lambda: context, writing, unwanted, tidy=tidy)
         theirs.close()
         if writing is not None:
             os.close(writing)

@@ -22,7 +22,9 @@ import gc
 import io
 import json
 import os
+import secrets
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -39,7 +41,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from proctor import __version__, imports
-from proctor.agents.base import AGENT_ERROR
+from proctor.agents.base import AGENT_ERROR, AgentRequest
 from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limiters_in_force
@@ -494,11 +496,15 @@ def keep(
     source: Callable[[], RunContext],
     output: int | None = None,
     unwanted: Sequence[socket.socket] = (),
+    *,
+    tidy: bool = False,
 ) -> NoReturn:
     """Be a keeper: start a worker for each request, report how it ended, clean up after it.
 
     `source` gives a worker its context. `output` replaces standard output and error;
-    `unwanted` are the driver's own ends. It ends once the driver has closed its end of `control`.
+    `unwanted` are the driver's own ends. `tidy` removes private directories of trials that were
+    running in a worker that died; without it, only empty ones. It ends once the driver has closed
+    its end of `control`.
     """
     try:
         for each in unwanted:
@@ -518,13 +524,14 @@ def keep(
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         gc.freeze()  # pages that a worker never writes to stay shared
-        worker = 0
+        worker, prefix = 0, ""
         while True:
             select.select([control, wake], [], [])
             while select.select([wake], [], [], 0)[0]:
                 os.read(wake, 512)
             if (status := _reap(worker)) is not None:
                 _end_descendants(worker)
+                _remove_workdirs(prefix, tidy)
                 worker = 0
                 control.sendall(b"ended %d\n" % status)
             if not select.select([control], [], [], 0)[0]:
@@ -532,8 +539,10 @@ def keep(
             request, given, _, _ = socket.recv_fds(control, 1, 1)
             if request == START:
                 most = int.from_bytes(control.recv(4, socket.MSG_WAITALL))
+                prefix = f"proctor-{secrets.token_hex(6)}-"
                 parent, worker = os.getpid(), os.fork()
                 if worker == 0:
+                    AgentRequest.workdir_prefix = prefix
                     signal.set_wakeup_fd(-1)
                     for end in (wake, waking):
                         os.close(end)
@@ -545,6 +554,7 @@ def keep(
                 control.sendall(b"started %d\n" % worker)
             else:
                 _end_descendants(worker)
+                _remove_workdirs(prefix, tidy)
                 if not request:
                     os._exit(0)
                 if worker:
@@ -607,6 +617,18 @@ def _prctl(option: int, value: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(option, value)
+
+
+def _remove_workdirs(prefix: str, everything: bool) -> None:
+    """Remove what a worker that was killed could not: private directories of its trials."""
+    if not prefix:
+        return
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if everything:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # not empty: kept for people to look at
+                path.rmdir()
 
 
 def _end_descendants(worker: int) -> None:
