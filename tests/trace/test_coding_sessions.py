@@ -439,3 +439,15 @@ def test_telemetry_of_claude_code_is_one_trace_per_session():
     assert [(s.model, s.input_tokens, s.output_tokens) for s in calls] == [("sonnet", 95, 7)] * 2
     assert trace.spans[2].tool_name == "Bash"
     assert {span.trace_id for span in trace.spans} == {trace.trace_id}
+
+
+def test_lines_without_a_time_are_just_before_the_first_one():
+    """R-N4: Claude Code writes times with results of tools only; no span is from 1970."""
+    lines = [dict(line) for line in CLAUDE_STREAM]
+    del lines[1]["timestamp"]
+    lines[3]["timestamp"] = "2026-11-18T08:24:09Z"
+    (trace,) = proctor.load_traces("\n".join(map(json.dumps, lines)).encode())
+    year = 2026 - 1970
+    assert all(s.start_ns > year * 365 * 86400 * 10**9 for s in trace.spans)
+    assert 0 <= trace.duration < 1
+    assert [s.start_ns for s in trace.spans] == sorted(s.start_ns for s in trace.spans)

@@ -44,8 +44,11 @@ from proctor.gateway.observe import SCOPE
 from proctor.gateway.options import GatewayOptions
 from proctor.imports import absent_extra
 from proctor.trace.capture import current_trace, new_span_id
-from proctor.trace.formats.coding_sessions import session_trace
+from proctor.trace.formats.coding_sessions import COUNTED, session_trace
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
+
+COUNTED_LINES = 1_000_000
+"""Nanoseconds that lines without a time may be apart, one for each."""
 
 WORKSPACE, HOME = "workspace", "home"
 """Folders of a trial: where the agent works, and where it has its configuration and sessions."""
@@ -344,10 +347,18 @@ def adopt_session(session: Trace) -> None:
     if here is None:
         return
     seen = [span for span in here.spans if span.scope == SCOPE and span.kind is SpanKind.LLM]
-    requested = {c.id for span in seen for m in span.output_messages for c in m.tool_calls}
+    # Calls of tools, and when the model had asked for them.
+    requested = {
+        call.id: span.end_ns
+        for span in seen
+        for message in span.output_messages
+        for call in message.tool_calls
+    }
     root = here.spans[0].span_id
     fresh = {span.span_id: new_span_id() for span in session.spans}
     fresh[session.spans[0].span_id] = root
+    # A session without times is in the order of its lines, from the start of the trial.
+    moved = here.spans[0].start_ns if session.spans[0].start_ns < COUNTED else 0
     for span in session.spans[1:]:
         if seen and span.kind is SpanKind.LLM:
             continue
@@ -355,6 +366,12 @@ def adopt_session(session: Trace) -> None:
             # An id of the program's own; the name must do to recognise the call.
             span.tool_call_id = None
         span.trace_id = here.trace_id
+        span.start_ns += moved
+        span.end_ns = None if span.end_ns is None else span.end_ns + moved
+        asked = requested.get(span.tool_call_id) if span.kind is SpanKind.TOOL else None
+        if asked and span.end_ns is not None and span.end_ns - span.start_ns < COUNTED_LINES:
+            # Its start has no time of its own in the session, only its result has.
+            span.start_ns = min(span.start_ns, asked)
         span.span_id = fresh[span.span_id]
         span.parent_id = fresh.get(span.parent_id or "", root)
         here.spans.append(span)

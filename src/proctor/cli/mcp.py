@@ -74,18 +74,19 @@ def _server() -> Any:
         raise absent_extra("proctor mcp", "mcp") from None
     server = MCPServer("proctor", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
 
+    # Text alone: clients would show a model the same text again, as JSON.
     def reading(function: Callable[[], str]) -> str:
         try:
             return _bounded(function())
         except ProctorError as error:
             raise ToolError(f"{error}; {error.hint}" if error.hint else str(error)) from None
 
-    @server.tool()
+    @server.tool(structured_output=False)
     def list_suites() -> str:
         """List the suites of the project, with the number of cases and the agent of each."""
         return reading(_list_suites)
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def run_suite(
         target: Annotated[str, Field(description="A suite or experiment file; the run to resume.")],
         ctx: Context,  # pyright: ignore[reportMissingTypeArgument, reportUnknownParameterType]
@@ -119,17 +120,17 @@ def _server() -> Any:
         names = [str(each.get("path") or "") for each in runs]
         return reading(lambda: "\n\n".join(_report(name) for name in names))
 
-    @server.tool()
+    @server.tool(structured_output=False)
     def list_runs() -> str:
         """List the stored runs, the newest first, with their pass rates."""
         return reading(_list_runs)
 
-    @server.tool()
+    @server.tool(structured_output=False)
     def failures(run: RunName = "latest") -> str:
         """Show what failed in a run: checks by harm, then each failing trial with its reason."""
         return reading(lambda: _failures(run))
 
-    @server.tool()
+    @server.tool(structured_output=False)
     def trace(
         trial: Annotated[
             str, Field(description="A trial as failures names it: case/agent/seed/index.")
@@ -140,7 +141,7 @@ def _server() -> Any:
         """Show one trial: its checks, its answer and what the agent did, step by step."""
         return reading(lambda: _trace(run, trial, max_spans))
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def diagnose(
         run: RunName = "latest",
         details: Annotated[
@@ -154,7 +155,7 @@ def _server() -> Any:
             raise ToolError(line(problem, 2000))
         return _bounded(output)
 
-    @server.tool()
+    @server.tool(structured_output=False)
     async def compare(
         before: Annotated[str, Field(description="The run before the change.")],
         after: Annotated[str, Field(description="The run after the change, or `latest`.")],

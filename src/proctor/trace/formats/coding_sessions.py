@@ -98,6 +98,10 @@ def session_trace(lines: list[Any]) -> Trace | None:
     return session.finish()
 
 
+COUNTED = 10**15
+"""Times below it are numbers of lines: no program wrote sessions in the first days of 1970."""
+
+
 class _Session:
     """A session while it is read."""
 
@@ -117,8 +121,13 @@ class _Session:
         """The model call that is being read, where several lines make one."""
 
     def at(self, when: Any) -> None:
-        """Set the time of the next spans; a line without one is a nanosecond later."""
+        """Set the time of the next spans; a line without one is a nanosecond later.
+
+        Lines before the first time are moved to just before it: the streams of some programs
+        have times in the results of tools only.
+        """
         self.now += 1
+        before = self.now
         try:
             if isinstance(when, str):
                 self.now = max(self.now, iso_ns(when))
@@ -126,6 +135,12 @@ class _Session:
                 self.now = max(self.now, in_range(when * 1_000_000, "time"))
         except BadValue:
             pass
+        if before < COUNTED <= self.now:
+            moved = self.now - before
+            self.start += moved if self.start else 0
+            for span in self.spans:
+                span.start_ns += moved
+                span.end_ns = None if span.end_ns is None else span.end_ns + moved
         self.start = self.start or self.now
 
     def add(self, name: str, kind: SpanKind, parent: str | None = None) -> Span:
