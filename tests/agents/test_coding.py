@@ -89,6 +89,9 @@ def test_a_session_joins_what_the_gateway_saw(tmp_path, monkeypatch):
         "written",
         trace.spans[0].span_id,
     )
+    # The session has no times: the call begins when the reply that asked for it has ended.
+    assert calls[0].end_ns == tool.start_ns <= tool.end_ns
+    assert trace.duration < 3600
     assert set(trace.observed) >= {"model_calls", "tool_calls", "arguments"}
     assert trials["b"].status == "failed"
     assert "cannot" in trials["b"].error.message

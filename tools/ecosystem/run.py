@@ -2,6 +2,7 @@
 
     python3 dev.py ecosystem              every framework, then docs/reference/frameworks.md
     python3 dev.py ecosystem crewai agno  only these, printed
+    python3 dev.py ecosystem coding-agents --trials 20   coding agents (`tools/coding_agents.py`)
 
 Each framework is installed with Proctor into an environment of its own below .cache/ecosystem, in
 its newest version, and `check.py` runs there against the mock model. Needs the network and uv.
@@ -167,11 +168,26 @@ def page(rows: "list[tuple[Framework, str, dict[str, str]]]") -> str:
     return "\n".join([*lines, ""])
 
 
+def coding_agents(arguments: "list[str]") -> int:
+    """Install the coding agents in their pinned versions, and run them through the gateway."""
+    folder = ENVIRONMENTS / "coding-agents"
+    interpreter = folder / "proctor" / "bin" / "python"
+    if not interpreter.exists():
+        check_call("uv", "venv", "-q", "--python", "3.11", folder / "proctor")
+    check_call("uv", "pip", "install", "-q", "--python", interpreter, "-e", f"{ROOT}[gateway]")
+    tool = ROOT / "tools" / "coding_agents.py"
+    return subprocess.run(
+        [interpreter, tool, *arguments, "--install", folder], check=False
+    ).returncode
+
+
 def main(names: "list[str]") -> int:
     """Test the named frameworks, or all of them."""
     if shutil.which("uv") is None:
         print("error: uv is missing: pip install uv", file=sys.stderr)
         return 2
+    if names[:1] == ["coding-agents"]:
+        return coding_agents(names[1:])
     chosen = [f for f in FRAMEWORKS if not names or f.name in names]
     rows: list[tuple[Framework, str, dict[str, str]]] = []
     for framework in chosen:

@@ -371,7 +371,7 @@ def adopt_session(session: Trace) -> None:
         asked = requested.get(span.tool_call_id) if span.kind is SpanKind.TOOL else None
         if asked and span.end_ns is not None and span.end_ns - span.start_ns < COUNTED_LINES:
             # Its start has no time of its own in the session, only its result has.
-            span.start_ns = min(span.start_ns, asked)
+            span.start_ns, span.end_ns = asked, max(asked, span.end_ns)
         span.span_id = fresh[span.span_id]
         span.parent_id = fresh.get(span.parent_id or "", root)
         here.spans.append(span)
