@@ -13,6 +13,7 @@ import yaml
 from commands import proctor as command
 
 import proctor
+from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 from proctor.spec import SpecError, load_suite
 
@@ -186,7 +187,9 @@ def large(folder: Path, rows: int = 1_500) -> dict[str, Any]:
     return {"data": "large.csv", "columns": COLUMNS, "case": template}
 
 
-def test_a_large_data_set_is_read_when_needed(tmp_path: Path) -> None:
+def test_a_large_data_set_is_read_when_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R-N9: its cases are those of a small one; selection, resume and data diff work on them."""
     source = large(tmp_path)
     suite = load(tmp_path, source, agent="sums:answer", defaults={"tags": ["sums"]})
@@ -218,6 +221,11 @@ def test_a_large_data_set_is_read_when_needed(tmp_path: Path) -> None:
     }  # fmt: skip
     run = Run(folder)
     assert (len(run.cells), run.unstarted, run.verdict) == (20, 1_480, "NOT RUN")
+    # Trials of a very large run are not reported one by one.
+    monkeypatch.setattr("proctor.report.facts.MOST_DETAILED", 10)
+    facts = ReportFacts(run)
+    assert not facts.detailed
+    assert facts.headline.endswith("20 of 20 judged trials; 1480 trials not run")
     # The folder is enough to go on: the data may have changed since.
     (tmp_path / "large.csv").write_text("key,question,answer,topic,note,pattern\n")
     done = command("run", "--resume", str(folder), "--max-trials", "1200", "--quiet", cwd=tmp_path)

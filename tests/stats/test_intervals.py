@@ -250,3 +250,25 @@ def test_nominal_coverage_on_nested_data(cases, trials, a, b):
     assert covered / repeats > 0.933
     if a < 1:
         assert pooled / repeats < 0.80
+
+
+def test_the_mean_of_very_many_cases_needs_no_resampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-Q1: the normal interval of 5,000 skewed costs covers, and is close to the bootstrap's."""
+    rng = np.random.default_rng(5)
+    truth, replications = math.exp(0.5), 300
+    hits = 0
+    for _ in range(replications):
+        found = bootstrap_over_cases(rng.lognormal(size=5_000).tolist())
+        assert found.method == "normal"
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= truth <= found.high
+    assert hits / replications >= 0.95 - 3 * (0.95 * 0.05 / replications) ** 0.5
+    values, per = rng.lognormal(size=5_000).tolist(), rng.integers(1, 4, 5_000).tolist()
+    normal = bootstrap_over_cases(values, per=per)
+    monkeypatch.setattr("proctor.stats.intervals.MANY_CASES", 5_001)
+    resampled = bootstrap_over_cases(values, per=per, resamples=999)
+    assert normal.value == resampled.value
+    width = resampled.high - resampled.low
+    assert abs(normal.low - resampled.low) < 0.1 * width
+    assert abs(normal.high - resampled.high) < 0.1 * width

@@ -214,7 +214,9 @@ class ReportFacts:
         self.totals = first.totals if len(runs) == 1 else RunTotals.sum(run.totals for run in runs)
         """Counts of all trials together, and what all attempts used."""
         self.remarks = (*self.remarks, *(note for run in runs for note in counting_notes(run)))
-        self.detailed = not self.saved or all(cell.asked == 1 for cell in self.cells)
+        self.detailed = not self.saved or (
+            len(self.cells) <= MOST_DETAILED and all(cell.asked == 1 for cell in self.cells)
+        )
         """Whether trials are reported one by one: each cell has one, or the run is not saved."""
         self.planned = sum(cell.planned for cell in self.cells)
         self.planned += sum(run.unstarted for run in runs)
@@ -255,7 +257,9 @@ class ReportFacts:
         Where several agents ran a case, cells (case × agent) are counted.
         """
         if not self.detailed:
-            return sentence(self.cells, self.totals)
+            left = sum(run.unstarted for run in self.runs)
+            more = f"; {left} trials not run" if left else ""
+            return sentence(self.cells, self.totals) + more
         totals = self.totals
         # "Case" would count a case once for each agent.
         pairs = [(run.run_id, cell.case) for run in self.runs for cell in run.cells]
@@ -506,6 +510,9 @@ class ReportFacts:
         records = [run.research for run in self.runs] if self.saved else []
         return tuple(line for record in records if record for line in research_lines(record))
 
+
+MOST_DETAILED = 2_000
+"""Trials that are reported one by one: nobody reads more, and each is in memory with its checks."""
 
 MAX_PROFILE = 16 << 20
 """Maximum size of profile.json."""
