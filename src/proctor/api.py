@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from proctor.spec.experiment import Experiment
     from proctor.stats.gate import GateRule
     from proctor.trace import Trace
-    from proctor.trials.prepare import AgentLike
-    from proctor.trials.select_agents import ChosenAgent
+    from proctor.trials.prepare import AgentLike, ChosenAgent
     from proctor.trials.session import Observer
     from proctor.trials.target import Target
 
@@ -149,7 +148,7 @@ def open_run(
         return run
     path, root = find_run(run, results=results, warn=warn)
     if address_of(path) is not None:
-        from proctor.runs.remote.mirror import with_journal
+        from proctor.runs.remote.transfer import with_journal
 
         path = with_journal(path, root)
     return Run(path)
@@ -167,7 +166,7 @@ def _address(text: PathLike) -> str | None:
 def _local_copy(
     address: str, copy: Literal["queries", "runs"], warn: Callable[[str], None] | None
 ) -> Path:
-    from proctor.runs.remote.mirror import QUERIES, RUNS, mirrored
+    from proctor.runs.remote.transfer import QUERIES, RUNS, mirrored
 
     root, problems = mirrored(address, reading=QUERIES if copy == "queries" else RUNS)
     for problem in problems:
@@ -562,8 +561,7 @@ def ab(
     """
     from proctor.causes.ab import changed_agent, run_ab
     from proctor.errors import ProctorError
-    from proctor.trials.prepare import NamedAgents
-    from proctor.trials.select_agents import choose_agents
+    from proctor.trials.prepare import NamedAgents, choose_agents
     from proctor.trials.target import Kind, Target, folder_for, prepare_target
 
     if bool(b) == bool(changes):
@@ -671,7 +669,7 @@ def _suite_and_agent(
     """Return a suite and the one agent of it that an experiment is about."""
     from proctor.errors import ProctorError
     from proctor.spec import Suite, load_suite
-    from proctor.trials.select_agents import choose_agents
+    from proctor.trials.prepare import choose_agents
 
     loaded = suite if isinstance(suite, Suite) else load_suite(Path(suite), need_agent=False)
     found = choose_agents(loaded, [agent] if agent else [], settings(loaded.folder))

@@ -14,7 +14,7 @@ from spans import span, trace
 import proctor
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.cli.diagnose import diagnose as command
-from proctor.diagnose.contrast import Trajectories
+from proctor.diagnose.evidence import Trajectories
 from proctor.diagnose.finding import SHOWN_FROM, Category, Impact
 from proctor.diagnose.methods import TrialEvidence, diagnose_offline
 from proctor.llm import MockLLM

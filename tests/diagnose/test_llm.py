@@ -26,8 +26,7 @@ from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, veri
 from proctor.diagnose.methods import diagnose
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
-from proctor.llm.cache import DiskCache, request_key
-from proctor.llm.chat_model import ChatReply, ChatRequest
+from proctor.llm.chat_model import ChatReply, ChatRequest, DiskCache, request_key
 from proctor.llm.retry import RetryPolicy
 from proctor.trace import Message, SpanKind, SpanStatus, Trace
 from proctor.trace.assemble import Collector

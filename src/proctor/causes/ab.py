@@ -24,9 +24,8 @@ from proctor.runs.run import Run
 from proctor.sanitize import json_value
 from proctor.stats.types import Estimand
 from proctor.trace import Trace
-from proctor.trials.prepare import RunContext
+from proctor.trials.prepare import ChosenAgent, RunContext
 from proctor.trials.resume import extend
-from proctor.trials.select_agents import ChosenAgent
 
 DEFAULT_LOOKS, DEFAULT_TRIALS = 4, 20
 MAX_LOOKS = 20

@@ -35,7 +35,7 @@ from proctor.stats.describe import intraclass, trials_for_reliability
 from proctor.stats.intervals import bounded_mean, case_rate, suite_rate
 from proctor.stats.types import LEVEL, CaseCounts, Interval
 from proctor.trace import Message
-from proctor.trials.select_agents import ChosenAgent
+from proctor.trials.prepare import ChosenAgent
 
 FILE = "profile.json"
 """The file of the baseline's run folder that holds the profile; its report has a section."""

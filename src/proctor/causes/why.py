@@ -23,7 +23,7 @@ import msgspec
 
 from proctor.causes.ab import look_shares
 from proctor.causes.fork import DIVERGED, checked_arm, prepare_fork, recorded_trace
-from proctor.diagnose.contrast import Trajectories
+from proctor.diagnose.evidence import Trajectories
 from proctor.diagnose.finding import Diagnosis
 from proctor.diagnose.methods import TrialEvidence, acts_of, diagnose_offline
 from proctor.errors import ProctorError

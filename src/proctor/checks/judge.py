@@ -29,15 +29,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from proctor.checks.base import Texts
 from proctor.errors import ProctorError, hint_among
-from proctor.llm.cache import DiskCache, cache_folder, request_key
 from proctor.llm.chat_model import (
     NOTHING,
     ChatModel,
     ChatReply,
     ChatRequest,
+    DiskCache,
     ModelError,
     ModelErrorKind,
     ModelUse,
+    cache_folder,
+    request_key,
 )
 from proctor.llm.retry import RetryPolicy, complete_with_retries
 from proctor.sanitize import valid_unicode

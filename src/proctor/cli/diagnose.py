@@ -100,8 +100,7 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
     """
     detector = None
     if methods.calls_model(options["method"]):
-        from proctor.llm.cache import DiskCache, cache_folder
-        from proctor.llm.chat_model import ChatReply
+        from proctor.llm.chat_model import ChatReply, DiskCache, cache_folder
 
         name = options["model"]
         detector = methods.detector_options(

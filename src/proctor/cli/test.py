@@ -166,8 +166,7 @@ def prepare_suites(
     from proctor.spec import load_configuration, load_suite, select_cases
     from proctor.trials.options import RunOptions
     from proctor.trials.plan import plan_recorded, read_map, recorded
-    from proctor.trials.prepare import prepare
-    from proctor.trials.select_agents import choose_agents
+    from proctor.trials.prepare import choose_agents, prepare
 
     if map_file is not None and not traces:
         raise ProctorError("--map says which trace belongs to which case", hint="add --traces PATH")

@@ -92,8 +92,7 @@ def run(ctx: click.Context, **given: Any) -> None:
           openai:gpt-4o-mini --trail-data-dir trail/data --gold-dir trail
     """
     from proctor.cli.run import execute_run
-    from proctor.trail.experiment import ExperimentConfig, begin, write_results
-    from proctor.trail.report import score_lines
+    from proctor.trail.experiment import ExperimentConfig, begin, score_lines, write_results
     from proctor.trials.session import INFRA
 
     config = {name: given[name] for name in ExperimentConfig.model_fields if name in given}
@@ -144,8 +143,7 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
       proctor trail score --gold-dir trail/processed_annotations_gaia --generated-dir
           results/trail/first/2026-01-31_001/predictions
     """
-    from proctor.trail.experiment import card_record
-    from proctor.trail.report import score_lines
+    from proctor.trail.experiment import card_record, score_lines
     from proctor.trail.scorer import read_annotations
     from proctor.trail.scorer import score as scored
 
@@ -182,8 +180,7 @@ def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
       # two of them
       proctor trail compare rules-only small
     """
-    from proctor.trail.experiment import load_results
-    from proctor.trail.report import log_lines
+    from proctor.trail.experiment import load_results, log_lines
 
     found = load_results(output_dir, names)
     if as_json:

@@ -210,12 +210,12 @@ def _names(
     from proctor.trials.prepare import (
         NO_JUDGE,
         check_names,
+        choose_agents,
         named_models,
         needs_default_judge,
         prepare,
         store_of,
     )
-    from proctor.trials.select_agents import choose_agents
 
     here = SourceLocation("suite" if suite.path is None else str(suite.path))
     given = None if experiment is None else experiment.agents

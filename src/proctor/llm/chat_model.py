@@ -1,23 +1,32 @@
-"""The model protocol: one request in, one reply or one `ModelError` out.
+"""The model protocol (one request in, one reply or one `ModelError` out), and a disk cache.
 
 Every provider is reduced to these few fields, so no other package depends on a client library.
 Features outside of them (logprobs, provider options) are not supported.
+
+With the cache the same model call is paid for once. A file is complete or absent: it is written to
+a temporary name, fsynced and renamed. An unreadable file is a miss, and the next result replaces
+it. If the folder cannot be written, calls cost money again, but results stay correct.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import replacing
 from proctor.llm.retry import RATE_LIMITED, is_transient_status
 from proctor.trace import Message, ToolCall
+from proctor.user_dirs import user_folder
 
 # Some gateways reply with a whole HTML page; an error should fit on one screen.
 _MAX_ERROR_CHARS = 500
@@ -274,3 +283,65 @@ def _plus(a: Any, b: Any) -> Any:
     if a is None or b is None:
         return b if a is None else a
     return a + b
+
+
+Thing = TypeVar("Thing")
+
+# Prompts and answers are readable by this user only.
+_PRIVATE = 0o600
+
+
+class DiskCache(Generic[Thing]):
+    """Cache of one type of value by the hash of its inputs.
+
+    <folder>/
+      3f/
+        3f9a…64 hex digits….json
+    """
+
+    def __init__(self, folder: Path | str, kind: type[Thing]) -> None:
+        self.folder = Path(folder)
+        self._kind = kind
+
+    def get(self, key: str) -> Thing | None:
+        """Return the value of a key, or None if it is absent or unreadable."""
+        try:
+            return msgspec.json.decode(self._path(key).read_bytes(), type=self._kind)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def put(self, key: str, thing: Thing) -> None:
+        """Store a value if the folder is writable."""
+        path = self._path(key)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, mode=_PRIVATE) as aside:
+                aside.write_bytes(msgspec.json.encode(thing))
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
+
+
+def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
+    """Return the SHA-256 of everything an answer depends on; the timeout is left out.
+
+    `prompt` is the version of the prompt template.
+    """
+    # A field added here invalidates every cached answer.
+    inputs: dict[str, Any] = {
+        "prompt": prompt,
+        "model": identity,
+        "messages": request.messages,
+        "schema": request.schema,
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+    }
+    if request.reasoning_effort is not None:
+        inputs["reasoning_effort"] = request.reasoning_effort
+    return hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of one kind of values in the user's cache."""
+    return user_folder("cache", name)

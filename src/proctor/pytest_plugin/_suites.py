@@ -28,8 +28,7 @@ from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, SpecError, SpecProblem, load_suite
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import RunContext, prepare
-from proctor.trials.select_agents import choose_agents
+from proctor.trials.prepare import RunContext, choose_agents, prepare
 from proctor.trials.session import run_session
 
 _NO_MARKER = re.compile(r"[^\w.+-]")

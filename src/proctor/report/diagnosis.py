@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from proctor.diagnose.clusters import Cluster, SharedCause
-    from proctor.diagnose.contrast import Trajectories
+    from proctor.diagnose.evidence import Trajectories
     from proctor.diagnose.finding import Diagnosis, Finding
     from proctor.diagnose.methods import TrialEvidence
     from proctor.runs.run import Run
@@ -31,7 +31,7 @@ MAX_CLUSTERS = 20
 
 def trajectories_of(run: Run, cases: Container[str]) -> Trajectories:
     """Return how the judged trials of some cases went, to contrast failing with passing ones."""
-    from proctor.diagnose.contrast import Trajectories
+    from proctor.diagnose.evidence import Trajectories
 
     found = Trajectories()
     for trial in run.trials():

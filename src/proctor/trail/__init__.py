@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from proctor.trail.experiment import ExperimentConfig, run_experiment
-    from proctor.trail.report import TrailResult
+    from proctor.trail.experiment import ExperimentConfig, TrailResult, run_experiment
     from proctor.trail.scorer import (
         Annotation,
         Annotations,
@@ -44,7 +43,7 @@ _HOME_OF = {
     "ExperimentConfig": "proctor.trail.experiment",
     "Mark": "proctor.trail.scorer",
     "Scorecard": "proctor.trail.scorer",
-    "TrailResult": "proctor.trail.report",
+    "TrailResult": "proctor.trail.experiment",
     "read_annotations": "proctor.trail.scorer",
     "run_experiment": "proctor.trail.experiment",
     "score": "proctor.trail.scorer",

@@ -78,9 +78,14 @@ from proctor.trials.pool import (
     begin_run,
     blocked_after,
 )
-from proctor.trials.prepare import RunContext, context_for, written_settings, written_suite
+from proctor.trials.prepare import (
+    RunContext,
+    choose_agents,
+    context_for,
+    written_settings,
+    written_suite,
+)
 from proctor.trials.resume import parts_of
-from proctor.trials.select_agents import choose_agents
 from proctor.trials.worker import keep
 
 if TYPE_CHECKING:

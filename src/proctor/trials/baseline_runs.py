@@ -34,8 +34,7 @@ from proctor.spec import Case, Suite, load_configuration
 from proctor.trace import Trace
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Plan, recorded
-from proctor.trials.prepare import AgentLike, prepare, store_of
-from proctor.trials.select_agents import choose_agents
+from proctor.trials.prepare import AgentLike, choose_agents, prepare, store_of
 from proctor.trials.session import run_session
 
 RECORDED = "recorded"

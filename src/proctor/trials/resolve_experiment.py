@@ -47,15 +47,16 @@ from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, axes_of
 from proctor.trials.prepare import (
     AgentLike,
+    ChosenAgent,
     Design,
     Origin,
     RunContext,
+    choose_agents,
     chosen_agents,
     given_agents,
     prepare,
     store_of,
 )
-from proctor.trials.select_agents import ChosenAgent, choose_agents
 
 DEFAULT_TRIALS = 1
 """Trials per seed unless the experiment sets them: its seeds are the repeats."""

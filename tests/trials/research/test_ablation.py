@@ -92,7 +92,7 @@ def test_tools_and_members_are_left_out_by_name():
     """R-Q8: an item of a list goes by its own name, or by what follows the colon."""
     from proctor.agents.registry import agent_config
     from proctor.trials._research.design import without
-    from proctor.trials.select_agents import ChosenAgent
+    from proctor.trials.prepare import ChosenAgent
 
     chat = {
         "kind": "chat",

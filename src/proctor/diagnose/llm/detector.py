@@ -33,8 +33,15 @@ from proctor.diagnose.llm import _prompt, parse
 from proctor.diagnose.llm._prompt import DEFAULT_LIMIT, digest, shorten
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import dollars
-from proctor.llm.cache import DiskCache, request_key
-from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelError, ModelUse
+from proctor.llm.chat_model import (
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    DiskCache,
+    ModelError,
+    ModelUse,
+    request_key,
+)
 from proctor.llm.retry import RetryPolicy, complete_with_retries
 from proctor.sanitize import line
 from proctor.trace.conventions.values import encode_json

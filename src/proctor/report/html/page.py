@@ -23,7 +23,7 @@ import msgspec
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
 from proctor.formatting import plural
-from proctor.llm.cache import cache_folder
+from proctor.llm.chat_model import cache_folder
 from proctor.report import charts
 from proctor.report.charts import config
 from proctor.report.facts import ReportFacts, TrialRow

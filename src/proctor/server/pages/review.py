@@ -486,7 +486,7 @@ def compared_cases(pair: ArmComparison, links: Mapping[str, str]) -> list[Compar
 
 def contrast_lines(runs: Iterable[Run], *sides: Trial) -> list[str]:
     """Return what failing trials of these cells do and passing ones do not, the clearest first."""
-    from proctor.diagnose.contrast import Trajectories
+    from proctor.diagnose.evidence import Trajectories
 
     found, read, case = Trajectories(), 0, sides[0].case
     cells = {side.cell for side in sides}

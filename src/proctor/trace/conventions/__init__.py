@@ -22,7 +22,6 @@ from proctor.trace.conventions import (
     pydantic_ai,
     vercel,
 )
-from proctor.trace.conventions._unwrap import documents_from
 from proctor.trace.conventions._whole_trace import (
     finish,
     merge_models,
@@ -30,6 +29,7 @@ from proctor.trace.conventions._whole_trace import (
     recover_calls,
     summarise,
 )
+from proctor.trace.conventions.messages import documents_from
 from proctor.trace.conventions.proctor import from_attributes
 from proctor.trace.conventions.values import MAX_CACHED_KEYS, read_error
 from proctor.trace.model import Span, SpanKind

@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
-from proctor.trace.conventions._unwrap import answer, fill, last_text, question
+from proctor.trace.conventions.messages import answer, fill, last_text, question
 from proctor.trace.conventions.proctor import TRACE_KEYS, trace_from_attributes
 from proctor.trace.conventions.pydantic_ai import ALL_MESSAGES
 from proctor.trace.conventions.values import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions._unwrap import conversation, fill, fill_messages, fill_tool
+from proctor.trace.conventions.messages import conversation, fill, fill_messages, fill_tool
 from proctor.trace.conventions.values import mapping, text
 from proctor.trace.model import Span, SpanKind
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions._unwrap import conversation, fill_values, tool_result
+from proctor.trace.conventions.messages import conversation, fill_values, tool_result
 from proctor.trace.conventions.values import is_list, is_mapping, parsed
 from proctor.trace.model import Span, SpanKind
 

@@ -7,7 +7,7 @@ the session is what users know, so the traces of one session in a file are one t
 
 from __future__ import annotations
 
-from proctor.trace.conventions._unwrap import fill
+from proctor.trace.conventions.messages import fill
 from proctor.trace.conventions.values import count, first, parsed, text
 from proctor.trace.model import Span, SpanKind
 

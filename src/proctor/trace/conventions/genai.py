@@ -6,14 +6,15 @@ Embedding calls become `other`, because they are no model turns; their tokens ar
 
 from __future__ import annotations
 
-from proctor.trace.conventions._unwrap import (
+from proctor.trace.conventions.messages import (
     documents_from,
     fill,
     fill_messages,
     fill_tool,
     fill_values,
+    legacy_messages,
+    messages_from,
 )
-from proctor.trace.conventions.messages import legacy_messages, messages_from
 from proctor.trace.conventions.values import (
     Attributes,
     count,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions._unwrap import fill, fill_values, tool_result
+from proctor.trace.conventions.messages import fill, fill_values, tool_result
 from proctor.trace.conventions.values import count, mapping, text, total_or_sum
 from proctor.trace.model import Span, SpanKind, SpanStatus
 

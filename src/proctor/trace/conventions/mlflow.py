@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proctor.trace.conventions._unwrap import fill, fill_values
+from proctor.trace.conventions.messages import fill, fill_values
 from proctor.trace.conventions.values import count, mapping, parsed, text, total_or_sum
 from proctor.trace.model import Span, SpanKind
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from proctor.trace.conventions._unwrap import (
+from proctor.trace.conventions.messages import (
     document,
     documents_from,
     fill,
     fill_messages,
     fill_tool,
     fill_values,
+    flat_messages,
 )
-from proctor.trace.conventions.messages import flat_messages
 from proctor.trace.conventions.values import (
     Attributes,
     count,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions._unwrap import document, documents_from, fill, fill_values
+from proctor.trace.conventions.messages import document, documents_from, fill, fill_values
 from proctor.trace.conventions.values import count, first, is_mapping, parsed, text
 from proctor.trace.model import Document, Span, SpanKind, SpanStatus
 

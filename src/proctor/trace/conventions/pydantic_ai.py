@@ -5,8 +5,13 @@ Format 1 names no operation on agent and tool spans; they are recognised by uniq
 
 from __future__ import annotations
 
-from proctor.trace.conventions._unwrap import conversation, fill, fill_messages, fill_tool
-from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.messages import (
+    conversation,
+    fill,
+    fill_messages,
+    fill_tool,
+    messages_from,
+)
 from proctor.trace.conventions.values import count, first, is_list, is_mapping, number, parsed, text
 from proctor.trace.model import Message, Span, SpanKind
 

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions._unwrap import conversation, fill, fill_messages, fill_tool
-from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.messages import (
+    conversation,
+    fill,
+    fill_messages,
+    fill_tool,
+    messages_from,
+)
 from proctor.trace.conventions.values import count, first, identifier, is_list, parsed, text
 from proctor.trace.model import Message, Span, SpanKind
 

@@ -18,7 +18,7 @@ from proctor.spec.select import NothingSelectedError
 from proctor.trials._research import Outline, Stage, Variant
 from proctor.trials._scenario_cases import Scenario, check_parameter, error_at
 from proctor.trials.plan import Axes
-from proctor.trials.select_agents import ChosenAgent
+from proctor.trials.prepare import ChosenAgent
 
 
 def resolve_research(
