@@ -142,7 +142,11 @@ def test_labels_correct_report_compare_and_gate(tmp_path, capsys) -> None:
     assert "ben (chosen)" in text
     assert "ana and judge agree on" in text
     code, text = said("runs", "label", str(bad.path), "--json")
-    assert len(json.loads(text)["labels"]) in (80, 81)
+    listed = json.loads(text)
+    assert len(listed["labels"]) in (80, 81)
+    assert listed["corrected"]["fast"]["naive"] == pytest.approx(0.9)
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["corrected"]["fast"]["rate"]["value"] < 0.6
     # Without labels in the reference there is no corrected drop, and that is not a pass.
     (good.path / LABELS).unlink()
     code, text = said("gate", str(bad.path), "--against", str(good.path), "--corrected")

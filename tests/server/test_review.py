@@ -48,6 +48,7 @@ def shop(tmp_path_factory):
         os.chdir(here)
 
 
+@pytest.mark.slow
 def test_review_by_keyboard_corrects_the_rate_and_the_gate(browsing, tmp_path) -> None:
     """R-N11: keys label the random queue; the page shows the rate, and the gate fails by it."""
     results = tmp_path / "results"
@@ -91,6 +92,7 @@ def test_review_by_keyboard_corrects_the_rate_and_the_gate(browsing, tmp_path) -
     assert command([*arguments, "--results", str(results)]) == 1
 
 
+@pytest.mark.slow
 def test_two_raters_and_live_agreement(browsing, shop) -> None:
     """R-N11: a second rater has a queue of its own; kappa and alpha change without reload."""
     path = f"/runs/{shop.good}/review?agent=fast"
@@ -188,6 +190,7 @@ def test_only_our_pages_with_a_writing_token_write(tmp_path) -> None:
             check_host("127.0.0.1", token, "same")
 
 
+@pytest.mark.slow
 def test_promote_previews_and_writes_a_case(browsing, shop) -> None:
     """R-N12: one click writes the verified case of the preview; other files are left alone."""
     run = Run(shop.results / shop.bad)
@@ -220,6 +223,7 @@ def test_promote_previews_and_writes_a_case(browsing, shop) -> None:
     assert "no check tells the failing trace from the good one" in shown.text
 
 
+@pytest.mark.slow
 def test_two_runs_and_two_trials_compared(browsing, shop) -> None:
     """R-N12: cases by what happened to them; steps of two models aligned, words marked."""
     address = f"/compare?run={shop.good}&run={shop.bad}"
@@ -247,6 +251,7 @@ def test_two_runs_and_two_trials_compared(browsing, shop) -> None:
         assert "problem" in reply.text
 
 
+@pytest.mark.slow
 def test_a_live_trace_is_labelled(browsing, tmp_path) -> None:
     """R-N11: a label is stored with the trace, survives its evaluation, and is shown."""
     store = open_store(f"sqlite:///{tmp_path}/t.db")

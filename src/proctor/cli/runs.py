@@ -349,7 +349,7 @@ def label(
       proctor runs label latest
     """
     from proctor.report.figures import agreement_lines, corrected_notes
-    from proctor.results.outcomes import trial_agreement
+    from proctor.results.outcomes import corrected_rates, trial_agreement
     from proctor.runs import annotations as notes
 
     if trial is not None and verdict is None:
@@ -368,15 +368,15 @@ def label(
         _options.warn(f"{problem}; skipped")
     read = _options.read_run(run, root)
     agreed = trial_agreement(every, {one.name: one.passed for one in read.trials()})
-    corrected = list(corrected_notes(read))
     if as_json:
+        corrected = corrected_rates(read)
         echo_json({"run": found.path, "labels": every, "agreement": agreed, "corrected": corrected})
         return
     for each in every:
         about = " ".join(part for part in (each.category, each.comment) if part)
         more = f": {about}" if about else ""
         click.echo(printable(f"{each.trial}  {each.verdict}  {each.rater} ({each.rule}){more}"))
-    for text in (*agreement_lines(agreed), *corrected):
+    for text in (*agreement_lines(agreed), *corrected_notes(read)):
         click.echo(printable(text))
     if not every:
         click.echo("no labels")

@@ -329,13 +329,10 @@ def corrected_text(found: CorrectedRate) -> str:
 
 def corrected_notes(run: Run) -> Iterator[str]:
     """Yield the pass rate of each agent as people would judge it; nothing without labels."""
-    from proctor.results.outcomes import corrected, outcomes_of, ratings_of
+    from proctor.results.outcomes import corrected_rates
 
-    if rated := ratings_of(run):
-        for arm in outcomes_of(run):
-            found = corrected(arm.instances, rated.get((arm.agent, arm.params), {}))
-            if found is not None:
-                yield f"{arm.name}: pass rate corrected by labels {corrected_text(found)}"
+    for name, found in corrected_rates(run).items():
+        yield f"{name}: pass rate corrected by labels {corrected_text(found)}"
 
 
 def counting_notes(run: Run) -> Iterator[str]:

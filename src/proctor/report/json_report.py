@@ -15,6 +15,7 @@ import msgspec
 from proctor import __version__
 from proctor.checks.base import CheckStatus
 from proctor.report.facts import ReportFacts, TrialFacts
+from proctor.results.outcomes import corrected_rates
 from proctor.sanitize import json_value
 
 SCHEMA_VERSION = 1
@@ -35,6 +36,8 @@ def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
     """Return the report as plain values; without `trials` only totals and cells."""
     # Only a run with research has the key: null would look like research without a result.
     research = {run.run_id: run.research for run in facts.runs if run.research is not None}
+    # Only with labels, for the same reason.
+    corrected = [rates for run in facts.runs if run.saved and (rates := corrected_rates(run))]
     return {
         "schema_version": SCHEMA_VERSION,
         "proctor_version": __version__,
@@ -57,6 +60,7 @@ def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
         "notes": facts.remarks,
         "cells": msgspec.to_builtins(facts.cells),
         "failures": msgspec.to_builtins(facts.failures),
+        **({"corrected": msgspec.to_builtins(corrected[0])} if corrected else {}),
         **({"research": research[facts.run_id]} if facts.run_id in research else {}),
         **(_trials(facts) if trials else {}),
     }

@@ -471,6 +471,16 @@ def corrected(
     return replace(found, rate=unless_stopped(found.rate, instances))
 
 
+def corrected_rates(run: Run) -> dict[str, CorrectedRate]:
+    """Return the pass rate of each agent as people would judge it; nothing without labels."""
+    rated = ratings_of(run)
+    arms = outcomes_of(run) if rated else ()
+    found = {
+        arm.name: corrected(arm.instances, rated.get((arm.agent, arm.params), {})) for arm in arms
+    }
+    return {name: rate for name, rate in found.items() if rate is not None}
+
+
 class TrialAgreement(NamedTuple):
     """How raters agree with each other and with the judge, over the trials they labelled.
 
