@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -33,7 +34,7 @@ from proctor.server.auth import ACCEPTED, Guard
 from proctor.server.ingest import Ingest
 from proctor.server.pages.review import ReviewPages
 from proctor.server.pages.run_lists import RunLists
-from proctor.server.pages.templating import page, static_file
+from proctor.server.pages.templating import page, static_file, warm_up
 from proctor.server.pages.traces import Traces
 from proctor.server.store.store import SqlStore
 from proctor.trace.redact import Redactor
@@ -84,6 +85,8 @@ class Service:
 
     def start(self) -> None:
         """Start the background work."""
+        if self.results is not None:
+            Thread(target=warm_up, name="proctor-warm-up", daemon=True).start()
         if self.ingest is not None:
             self.ingest.start()
         if self.watcher is not None:

@@ -58,6 +58,16 @@ def environment() -> Environment:
     return made
 
 
+def warm_up() -> None:
+    """Compile the largest template and import what estimators need, before the first request.
+
+    Both take as long as a page of a large run.
+    """
+    import numpy  # noqa: F401, ICN001  # pyright: ignore[reportUnusedImport]
+
+    environment().get_template("run.html")
+
+
 def _shown(value: Any) -> Any:
     # What is markup already came from a template and was escaped there.
     return visible(value) if type(value) is str else value

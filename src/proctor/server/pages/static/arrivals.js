@@ -22,9 +22,11 @@
     const made = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById("found");
     if (!made) return;
     const open = place.querySelector("details")?.open;
+    const chosen = [...place.querySelectorAll("input:checked")].map((box) => box.value);
     place.dataset.state = made.dataset.state;
     place.replaceChildren(...made.childNodes);
     if (open && place.querySelector("details")) place.querySelector("details").open = true;
+    for (const box of place.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
     waiting?.remove();
     waiting = null;
   };
