@@ -1,6 +1,10 @@
 """Objects in notebooks: small HTML in which nothing of an agent is markup."""
 
+import csv
 import html
+import importlib
+import io
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,8 @@ import pytest
 import proctor
 from proctor.diagnose import Category, Diagnosis, Finding
 from proctor.diagnose.finding import Impact, Score
+from proctor.report import charts
+from proctor.report.facts import ReportFacts
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e\x1b[31m\ud800&"
 
@@ -31,7 +37,7 @@ class Seen(HTMLParser):
         self.text += data
 
 
-def shown(thing: proctor.Run | proctor.Trace | Diagnosis | proctor.results.Comparison) -> Seen:
+def shown(thing: Any) -> Seen:
     text = thing._repr_html_()
     text.encode()  # a lone surrogate would keep the notebook from being saved
     seen = Seen()
@@ -119,3 +125,115 @@ def test_long_tables_are_cut(tmp_path: Path) -> None:
 def test_public_classes_show_themselves(name: str) -> None:
     """R-Q5: what a notebook looks for is there."""
     assert callable(getattr(proctor, name)._repr_html_)
+
+
+@pytest.fixture(scope="module")
+def results_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every kind of result that users get."""
+    folder = tmp_path_factory.mktemp("tables")
+    agents: Any = {"good": lambda _q: "yes", "bad": lambda q: HOSTILE if q == "b" else "yes"}
+    run, other = (
+        proctor.run(suite("a", "b", "c"), agents=agents, trials=4, results=folder)
+        for _ in range(2)
+    )
+    found = proctor.results.query(results=folder)
+    return {
+        "run": run,
+        "trials": run.trials,
+        "trial": run.trials[0],
+        "set": found,
+        "groups": found.group_by("agent"),
+        "stats": found.stats(by="agent"),
+        "sql": found.sql("SELECT agent, count(*) AS n FROM trials GROUP BY agent"),
+        "board": proctor.api.leaderboard(run),
+        "comparison": proctor.compare(run, other),
+        "gate": proctor.gate(other, run),
+        "plan": proctor.api.power(0.3, run=run),
+        "difference": found.compare("good", "bad"),
+        "rate": found.pass_rate(),
+        "percentiles": found.percentiles("score"),
+        "mean": found.mean("score"),
+        "pass_at_k": found.pass_at_k(2),
+    }
+
+
+def test_every_result_shows_itself(results_of_a_run: dict[str, Any]) -> None:
+    """R-Q5: small HTML, in which nothing of an agent is markup."""
+    for name, found in results_of_a_run.items():
+        assert shown(found).text, name
+
+
+def test_every_table_is_a_data_frame_csv_and_latex(results_of_a_run: dict[str, Any]) -> None:
+    """R-Q1 R-Q5: the same rows in pandas, polars, CSV and LaTeX."""
+    pytest.importorskip("pandas", reason="the extra frames is not installed")
+    pytest.importorskip("polars", reason="the extra frames is not installed")
+    for name, found in results_of_a_run.items():
+        if name == "trial":  # a record, not a table
+            continue
+        frame, rows = found.to_pandas(), found.records()
+        assert len(frame) == found.to_polars().height == len(rows) > 0, name
+        if name == "set":  # its columns are typed by the store
+            continue
+        assert list(frame.columns) == found.to_polars().columns == list(rows[0]), name
+        read = list(csv.DictReader(io.StringIO(found.to_csv())))
+        assert [list(row) for row in read] == [list(row) for row in rows], name
+        tex = found.to_latex()
+        ends = [line for line in tex.splitlines() if line.endswith(r"\\")]
+        assert len(ends) == len(rows) + 1, name
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in ends} == {len(rows[0]) - 1}, name
+    board = results_of_a_run["board"].to_pandas()
+    assert board["pass_rate"].tolist() == pytest.approx([1, 2 / 3])
+
+
+def test_charts_are_those_of_altair(results_of_a_run: dict[str, Any]) -> None:
+    """R-Q4: results with an obvious chart return it, valid by Altair's schema."""
+    altair = pytest.importorskip("altair", reason="the extra charts is not installed")
+    for name in ("run", "trials", "set", "groups", "board", "comparison", "gate"):
+        chart = results_of_a_run[name].plot()
+        assert isinstance(chart, altair.TopLevelMixin), name
+        assert chart.to_dict()["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+    with pytest.raises(proctor.ProctorError, match="has no chart"):
+        results_of_a_run["sql"].plot()
+    facts = ReportFacts(results_of_a_run["run"])
+    for name in charts.specs(facts):
+        assert isinstance(charts.plot(facts, name), altair.TopLevelMixin), name
+
+
+NOTEBOOK = (
+    (
+        "import proctor\n"
+        "def answer(question): return 'yes' if question != 'c' else 'no'\n"
+        "checks = {'expected_in_answer': ['yes']}\n"
+        "cases = [proctor.Case(id=name, input=name, correctness=checks) for name in 'abc']\n"
+        "suite = proctor.Suite(cases=tuple(cases))"
+    ),
+    "run = proctor.run(suite, agent=answer, trials=4)\nrun",
+    "again = await proctor.arun(suite, agent=answer, trials=2)\nagain.trials.to_pandas()",
+    "run.plot()",
+    "proctor.results.query('results').group_by('agent')",
+)
+
+
+@pytest.mark.slow
+def test_a_real_notebook(tmp_path: Path) -> None:
+    """R-R2 R-Q5: runs with and without `await`, a bar that ends full, tables and a chart."""
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    pytest.importorskip("altair", reason="the extra charts is not installed")
+    nbformat = importlib.import_module("nbformat")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in NOTEBOOK])
+    # Without a time limit: a busy machine is slow, and a kernel that died is an error anyway.
+    client = nbclient.NotebookClient(
+        book, timeout=None, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    outputs = [[out.get("data", {}) for out in cell.outputs] for cell in book.cells]
+    bars = [data["text/html"] for data in outputs[1] if "<progress" in data.get("text/html", "")]
+    assert len(bars) == 1  # one display, updated in place
+    assert '<progress max="12" value="12">' in bars[0]
+    assert "12/12 done" in bars[0]
+    assert "HARD FAIL: 8 of 12 judged trials passed" in outputs[1][-1]["text/html"]
+    assert '<progress max="6" value="6">' in outputs[2][0]["text/html"]
+    assert "hard_fail" in outputs[2][-1]["text/html"]
+    assert "vega-lite" in outputs[3][-1]["text/html"]
+    assert "Trials by agent" in outputs[4][-1]["text/html"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -273,8 +274,9 @@ def run(  # noqa: PLR0913 (each is an option of a run)
     `agent` is a function, a class, a configuration or a name; `agents` are several, or a mapping
     of name → agent. `seeds` is a count (0 to n - 1), a range (`"1..10"`) or a list. `set` holds
     parameters of scenarios, or `case.FIELD` of every case. `results` is the folder of runs, or an
-    address (`s3://…`) that the run is uploaded to as well. Inside an event loop, as in notebooks,
-    use `await arun(…)`.
+    address (`s3://…`) that the run is uploaded to as well. In a notebook it shows its progress.
+    Where an event loop is running, trials run in a thread with a loop of their own, and this call
+    blocks; `await arun(…)` runs them on the running loop, which clients bound to it need.
 
         run = proctor.run("suite.yaml", agent=answer, trials=10)
         run = proctor.run(cases="mutualism/*", agents=["random", "scripted"], seeds=3)
@@ -283,7 +285,7 @@ def run(  # noqa: PLR0913 (each is an option of a run)
     del given["options"]
     from proctor.background import run_sync
 
-    return run_sync(arun(**given, **options))
+    return run_sync(arun(**given, **options), nested=True)
 
 
 def _same_parameters(
@@ -369,7 +371,7 @@ def run_all(target: PathLike, **keywords: Unpack[RunKeywords]) -> dict[str, Run]
     """
     from proctor.background import run_sync
 
-    return run_sync(_run_all(_find_target(target, None, None), keywords))
+    return run_sync(_run_all(_find_target(target, None, None), keywords), nested=True)
 
 
 def _find_target(
@@ -427,9 +429,18 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
             folder = folder_for(each, root, name)
         else:  # in a thread: this event loop must not wait for an object store
             folder = await asyncio.to_thread(folder_for, each, root, name)
+        bar = None
+        if observer is None and "ipykernel" in sys.modules:
+            from proctor.report.progress import NotebookBar
+
+            bar = NotebookBar.in_notebook()
         async with uploading_async(folder):
             with refuse_exit():
-                runs[each.name] = await run_session(each, folder, observer=observer)
+                try:
+                    runs[each.name] = await run_session(each, folder, observer=observer or bar)
+                finally:
+                    if bar is not None:
+                        bar.close()
     return runs
 
 

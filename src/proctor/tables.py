@@ -1,4 +1,6 @@
-"""Tables for the terminal and for notebooks.
+"""Tables for the terminal, for notebooks, as data frames, CSV, LaTeX and charts.
+
+Results that are tables derive from `Tabular`.
 
 On a terminal a table fits the window, laid out by rich: names are cut in the middle, which keeps
 the ends that distinguish similar names, and figures wrap after commas but are never cut. Where
@@ -11,10 +13,16 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from proctor.errors import ProctorError
+from proctor.sanitize import escape_formula
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.console import RenderableType
 
 NAME_HEADS = frozenset({"case", "agent", "run"})
@@ -31,6 +39,148 @@ MAX_HTML_CHARS = 20_000
 
 MIN_NAME = 12
 """Columns that a name keeps however narrow the terminal is: less is unreadable."""
+
+
+class Tabular:
+    """A result that is a table; `records` are its rows, by default one with all fields.
+
+    run.to_pandas(), comparison.to_latex(), results.group_by("agent").plot()
+    """
+
+    __slots__ = ()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as mappings with the same keys."""
+        names: Iterable[str] = getattr(self, "__struct_fields__", None) or getattr(
+            self, "__dataclass_fields__", ()
+        )
+        return [{name: getattr(self, name) for name in names}]
+
+    def to_pandas(self) -> Any:
+        """Return the table as a `pandas.DataFrame`."""
+        need("pandas")
+        return import_module("pandas").DataFrame(self._cells())
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the table as a `polars.DataFrame`."""
+        need("polars")
+        import polars as pl
+
+        return pl.DataFrame(self._cells(), infer_schema_length=None)
+
+    def to_csv(self) -> str:
+        """Return the table as CSV; a spreadsheet takes no text in it for a formula."""
+        import csv
+        from io import StringIO
+
+        rows, out = self._cells(), StringIO()
+        writer = csv.writer(out)
+        writer.writerow(rows[0] if rows else ())
+        for row in rows:
+            writer.writerow([escape_formula(v) if isinstance(v, str) else v for v in row.values()])
+        return out.getvalue()
+
+    def to_latex(self) -> str:
+        """Return the table as a `tabular` of LaTeX; floats have four digits."""
+        rows = self._cells()
+        head = list(rows[0]) if rows else []
+        right = [all(isinstance(row[name], int | float | None) for row in rows) for name in head]
+        lines = [
+            " & ".join(latex_text(_short(value)) for value in values) + r" \\"
+            for values in [head, *(row.values() for row in rows)]
+        ]
+        columns = "".join("r" if each else "l" for each in right)
+        body = [lines[0], r"\hline", *lines[1:]]
+        return "\n".join(
+            [rf"\begin{{tabular}}{{{columns}}}", r"\hline", *body, r"\hline", r"\end{tabular}", ""]
+        )
+
+    def plot(self) -> Any:
+        """Return the table as an Altair chart."""
+        need("altair", "charts")
+        return import_module("altair").Chart.from_dict(self._chart())
+
+    def _chart(self) -> dict[str, Any]:
+        """Return the Vega-Lite spec of the chart, with its data."""
+        raise ProctorError(f"a {type(self).__name__} has no chart", hint="use to_pandas()")
+
+    def _cells(self) -> list[dict[str, Any]]:
+        """Return the records with numbers and text only, which every program can hold."""
+        return [
+            {
+                name: value if isinstance(value, int | float | None) else str(value)
+                for name, value in row.items()
+            }
+            for row in self.records()
+        ]
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        rows = self._cells()
+        shown = [[_short(value) for value in row.values()] for row in rows]
+        return html_table(self._heading(), list(rows[0]) if rows else (), shown)
+
+    def _heading(self) -> str:
+        return type(self).__name__
+
+
+def need(package: str, extra: str = "frames") -> None:
+    """Raise with the command that installs a missing package."""
+    if find_spec(package) is None:
+        raise ProctorError(f"{package} is not installed", hint=f"pip install 'proctor[{extra}]'")
+
+
+def _short(value: object) -> str:
+    """Return a cell for people: floats with four digits, nothing for None."""
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_TEX = str.maketrans(
+    {
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "–": "--",
+        "−": "$-$",
+        "±": r"$\pm$",
+        "≥": r"$\geq$",
+        "×": r"$\times$",
+        "·": r"$\cdot$",
+        "…": r"\ldots{}",
+        "µ": r"\textmu{}",
+    }
+)
+
+
+def latex_text(text: str) -> str:
+    """Return text for LaTeX, on one line; `inTex` of the report (core.js) writes the same."""
+    from proctor.sanitize import visible
+
+    return " ".join(visible(text).split()).translate(_TEX)
+
+
+def interval_chart(rows: Iterable[Mapping[str, Any]], title: str, *, zero: bool = True) -> Any:
+    """Return the Vega-Lite spec of values with their intervals.
+
+    `rows` have a `name`, a `value` and, where known, `low` and `high`.
+    """
+    x = {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": zero}}
+    return {
+        "data": {"values": [row for row in rows if row["value"] is not None]},
+        "encoding": {"y": {"field": "name", "type": "nominal", "sort": None, "title": None}},
+        "layer": [
+            {"mark": {"type": "bar", "opacity": 0.35}, "encoding": {"x": x}},
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {
+                    "x": {"field": "low", "type": "quantitative", "title": ""},
+                    "x2": {"field": "high"},
+                },
+            },
+            {"mark": {"type": "point", "filled": True}, "encoding": {"x": {**x, "title": ""}}},
+        ],
+    }
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

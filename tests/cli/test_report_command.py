@@ -91,6 +91,24 @@ def test_charts_are_written_in_both_formats(results: Path) -> None:
     assert len(list(folder.iterdir())) == 16
 
 
+def test_tables_are_written_in_both_formats(results: Path) -> None:
+    """R-Q4: the figures behind the charts, whole, for a spreadsheet and for a paper."""
+    folder = results.parent / "tables"
+    run = results / "made" / "2026-05-28_001"
+    forms = ("--table-format", "csv", "--table-format", "latex")
+    result = proctor("report", run, "--tables", folder, *forms)
+    assert result.returncode == 0, result.stderr
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        f"{n}.{s}" for n in ("arms", "cells", "levels", "trials") for s in ("csv", "tex")
+    }
+    head, *rows = (folder / "cells.csv").read_text(encoding="utf-8").splitlines()
+    assert head.startswith("case,arm,passed,judged,rate,low,high,score,verdict")
+    assert len(rows) == 8
+    assert (folder / "cells.tex").read_text(encoding="utf-8").count("\\\\") == 9
+    assert proctor("report", run, "--table-format", "csv").returncode == 2
+
+
 def test_the_run_tagged_baseline_is_compared_with(results: Path) -> None:
     """R-Q3 R-D5: a tag is enough; a name may also be given, and another run."""
     old, new = results / "made" / "2026-05-28_001", results / "made" / "2026-05-29_001"

@@ -121,15 +121,29 @@ def test_seeds_of_many_repeats_are_those_of_each():
     assert derive_seed(0, "c", 0) != derive_seed(0, "c", 1)
 
 
-def test_inside_an_event_loop_it_is_said_what_to_await(tmp_path: Path):
-    """R-R2: in a notebook `proctor.run` cannot wait; it says so in one line and leaves nothing."""
+def test_inside_an_event_loop_a_run_has_a_loop_of_its_own(tmp_path: Path):
+    """R-R2: in a notebook `proctor.run` blocks and works; an error reaches the caller."""
+    loops: list[asyncio.AbstractEventLoop] = []
 
-    async def notebook() -> None:
-        proctor.run("suite.yaml", results=tmp_path)
+    async def agent(question: str) -> str:
+        loops.append(asyncio.get_running_loop())
+        return question
 
-    with pytest.raises(ProctorError, match="inside an event loop") as told:
-        run_sync(notebook())
-    assert "await proctor.arun" in (told.value.hint or "")
+    suite = proctor.Suite(
+        cases=(proctor.Case(id="c", input="q", correctness={"exact_match": "q"}),)
+    )
+
+    async def notebook() -> proctor.Run:
+        loops.append(asyncio.get_running_loop())
+        with pytest.raises(ProctorError, match=r"missing\.yaml"):
+            proctor.run("missing.yaml", results=tmp_path)
+        return proctor.run(suite, agent=agent, trials=3, results=tmp_path)
+
+    run = run_sync(notebook())
+    assert (run.verdict, run.totals.passed) == ("PASS", 3)
+    outer, *inner = loops
+    assert len(inner) == 3
+    assert outer not in inner
 
 
 def test_rules_are_named_in_python_as_on_the_command_line():

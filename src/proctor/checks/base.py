@@ -31,6 +31,7 @@ from proctor.checks.metrics.alignment import decoded
 from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.strict import Strict
+from proctor.tables import Tabular
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
 from proctor.trace.model import EVALUATION, Event, Observable
@@ -257,10 +258,15 @@ def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
     return next((status for status in _WORST_FIRST if status in seen), CheckStatus.SKIP)
 
 
-class CheckResults(tuple[CheckResult, ...]):
+class CheckResults(Tabular, tuple[CheckResult, ...]):
     """The results of one trial's checks, in the order they were judged."""
 
     __slots__ = ()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per check."""
+        names = ("id", "layer", "status", "score", "weight", "reason")
+        return [{name: getattr(result, name) for name in names} for result in self]
 
     @property
     def score(self) -> float | None:

@@ -48,6 +48,14 @@ IN_RUN = "report.html in the run folder"
     choices=["png", "svg"],
     multiple=True,
 )
+@option("--tables", "Write the tables behind the charts to this folder.", type=FOLDER)
+@option(
+    "--table-format",
+    "table_forms",
+    "The format of tables; repeatable.  [default: csv]",
+    choices=["csv", "latex"],
+    multiple=True,
+)
 @option(
     "--against RUN|TAG",
     "Compare with this run.  [default: the run of the same experiment tagged `baseline`]",
@@ -62,6 +70,8 @@ def report(
     as_markdown: bool,
     charts: Path | None,
     forms: tuple[str, ...],
+    tables: Path | None,
+    table_forms: tuple[str, ...],
     formats: tuple[str, ...],
     outputs: tuple[str, ...],
     against: str | None,
@@ -80,14 +90,17 @@ def report(
       proctor report RUN --against main
       # for a pull request
       proctor report RUN --markdown > report.md
-      # figures for a paper
+      # figures and tables for a paper
       proctor report RUN --charts charts --chart-format svg
+      proctor report RUN --tables tables --table-format latex
     """
     from proctor.report.facts import ReportFacts, tagged_baseline
     from proctor.report.outputs import plan_outputs, write_outputs
 
     if forms and charts is None:
         raise click.UsageError("--chart-format needs --charts DIR")
+    if table_forms and tables is None:
+        raise click.UsageError("--table-format needs --tables DIR")
     if as_markdown:
         formats = ("markdown", *formats)
     # Without GitHub's variables: a report of an old run is not a result of this job.
@@ -105,9 +118,15 @@ def report(
         for form in dict.fromkeys(forms or ("png",)):
             for path in write_charts(facts, charts, cast("Format", form)):
                 click.echo(str(path), err=True)
+    if tables is not None:
+        from proctor.report.charts import TableFormat, write_tables
+
+        for form in dict.fromkeys(table_forms or ("csv",)):
+            for path in write_tables(facts, tables, cast("TableFormat", form)):
+                click.echo(str(path), err=True)
     if planned:
         write_outputs(facts, planned, {})
-    elif page is None and not show and charts is None:
+    elif page is None and not show and charts is None and tables is None:
         from proctor.report.console import render
 
         echo_report(render(facts).rstrip("\n"))

@@ -14,17 +14,22 @@ from importlib.resources import files
 from importlib.util import find_spec
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
-from proctor.errors import ProctorError
+import msgspec
+
+from proctor.errors import ProctorError, hint_among
 from proctor.files import write_atomic
 from proctor.formatting import at_least
 from proctor.report.facts import ReportFacts, TrialRow
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import visible
+from proctor.tables import Tabular, need
 from proctor.user_dirs import with_folder
 
 Format = Literal["png", "svg"]
+
+TableFormat = Literal["csv", "latex"]
 
 INSTALL = 'pip install "proctor[charts]"'
 
@@ -82,7 +87,7 @@ def config(theme: Theme) -> dict[str, Any]:
 # -- the data ------------------------------------------------------------------------------------
 
 
-class Dataset(NamedTuple):
+class Dataset(Tabular, msgspec.Struct, frozen=True):
     """A table that charts draw from."""
 
     names: tuple[str, ...]
@@ -98,7 +103,7 @@ def available() -> bool:
     return find_spec("vl_convert") is not None
 
 
-def need() -> None:
+def need_charts() -> None:
     """Raise an error with the command to install the extra, if it is missing."""
     if not available():
         raise ProctorError("charts need the extra `charts`, which is not installed", hint=INSTALL)
@@ -218,7 +223,7 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
 def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
     """Return Vega-Lite specs by name, without their data and without empty charts."""
-    need()
+    need_charts()
     rates = [row.pass_rate.value for row in facts.board.rows]
     costs = [row.cost_usd for row in facts.board.rows]
     drawable = {
@@ -304,9 +309,35 @@ def _status_colour(facts: ReportFacts, *, judged: bool = False) -> dict[str, Any
     }
 
 
+def plot(facts: ReportFacts, name: str) -> Any:
+    """Return a chart of the report as an Altair chart: one of `CHARTS`."""
+    need("altair", "charts")
+    import altair as alt
+
+    found = specs(facts)
+    if name not in found:
+        raise ProctorError(f"the report has no chart {name!r}", hint=hint_among(name, found))
+    spec, table = found[name], found[name]["data"]["name"]
+    values = {table: datasets(facts)[table].records()}
+    width = {"width": 560} if spec.get("width") == "container" else {}
+    whole = {key: value for key, value in spec.items() if key != "usermeta"}
+    return alt.Chart.from_dict({**whole, **width, "datasets": values, "config": config("light")})
+
+
+def write_tables(facts: ReportFacts, folder: Path, form: TableFormat = "csv") -> list[Path]:
+    """Write the tables behind the charts into a folder as CSV or LaTeX; return the files."""
+    written: list[Path] = []
+    for name, table in datasets(facts).items():
+        path = folder / f"{name}.{'tex' if form == 'latex' else form}"
+        text = table.to_latex() if form == "latex" else table.to_csv()
+        write_atomic(with_folder(path), text.encode("utf-8", "replace"))
+        written.append(path)
+    return written
+
+
 def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list[Path]:
     """Write every chart into a folder as PNG or SVG; return the files."""
-    need()
+    need_charts()
     import vl_convert
 
     tables = {name: table.records() for name, table in datasets(facts).items()}

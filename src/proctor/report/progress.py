@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
@@ -19,6 +20,7 @@ from proctor.formatting import duration_ms, money, percent, plural, rough_durati
 from proctor.runs.run import RunTotals
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line
+from proctor.tables import html_text
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 LIVE_INTERVAL = 0.1
 """Seconds between updates of the live line: faster flickers."""
+
+NOTEBOOK_INTERVAL = 0.5
+"""Seconds between updates of a notebook's bar: each is a message to the browser."""
 
 LINE_INTERVAL = 10.0
 """Seconds between lines on standard error that is not a terminal, such as a CI log."""
@@ -268,6 +273,40 @@ class RunLog(_Ticking):
         """Log the end of the run."""
         stopped = f", stopped: {run.stopped}" if run.stopped else ""
         log.info("%s: ended with %d%s: %s", self._name, exit_code, stopped, progress_line(self))
+
+
+class NotebookBar(_Ticking):
+    """A bar below the cell of a notebook; its last state stays in the notebook."""
+
+    interval = NOTEBOOK_INTERVAL
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._shown: Any = None
+
+    @classmethod
+    def in_notebook(cls) -> NotebookBar | None:
+        """Return a bar, or None where this is no kernel of a notebook."""
+        # Terminals of IPython have a shell, too, but no kernel.
+        shell = import_module("IPython").get_ipython()
+        return cls() if hasattr(shell, "kernel") else None
+
+    def show(self) -> None:
+        """Draw the bar, in place of the last one."""
+        display = import_module("IPython.display")
+        total = max(1, self.total - self.not_needed)
+        bar = f'<progress max="{total}" value="{self.done}"></progress>'
+        picture = display.HTML(f"{bar} {html_text(progress_line(self))}")
+        if self._shown is None:
+            self._shown = display.display(picture, display_id=True)
+        else:
+            self._shown.update(picture)
+
+    def close(self) -> None:
+        """Stop ticking and show the end."""
+        super().close()
+        if self._shown is not None:
+            self.show()
 
 
 # -- for programs --------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from proctor.stats.intervals import (
     suite_rate,
 )
 from proctor.stats.types import LEVEL, STOPPED, CaseCounts, Estimand, Interval
+from proctor.tables import Tabular
 
 Over = Literal["cases", "trials"]
 """Unit of a figure: one value per instance of a case (its mean), or one value per trial."""
@@ -33,7 +34,7 @@ OF_JUDGED = frozenset({"score", "passed", "latency_ms"})
 """Columns aggregated over judged trials; others (cost, tokens, …) use all counted trials."""
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class Figure(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """A number over `n` values of `selected` trials.
 
     `left_out` gives the selected trials that are not among the values, by reason.
@@ -53,7 +54,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return self.value
 
 
-class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+class Percentiles(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """Percentiles over `n` trials, by linear interpolation (type 7)."""
 
     values: dict[float, float | None]
@@ -65,6 +66,10 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
     def __getitem__(self, q: float) -> float | None:
         return self.values[q]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per percentile."""
+        return [{"percentile": q, "value": value, "n": self.n} for q, value in self.values.items()]
 
 
 class TrialTally(msgspec.Struct):

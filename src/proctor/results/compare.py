@@ -63,6 +63,7 @@ from proctor.stats.intervals import (
 )
 from proctor.stats.ranking import adjusted, benjamini_hochberg
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
+from proctor.tables import Tabular, interval_chart
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -495,7 +496,7 @@ def _scores_on_suite(rows: Rows, level: float, seed: int) -> Compared:
 # partner is reported. With several pairs, the p-values of the pass rate are corrected by Holm.
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """Every pair that was compared, and the agents without a partner.
 
     `runs` are all runs; `first` and `second` are the first two, or one run twice.
@@ -520,6 +521,39 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
                 hint="read comparison.pairs, or name two agents: compare(…, agents=[a, b])",
             )
         return self.pairs[0].overall
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per pair and metric, second minus first."""
+        return [
+            {
+                "first": each.first,
+                "second": each.second,
+                "metric": metric.metric,
+                "first_value": metric.first,
+                "second_value": metric.second,
+                "difference": metric.difference,
+                "low": metric.interval.low,
+                "high": metric.interval.high,
+                "p": metric.p,
+                "p_adjusted": metric.adjusted,
+                "cases": metric.cases,
+                "trials": metric.trials,
+            }
+            for each in self.pairs
+            for metric in each.metrics
+        ]
+
+    def _chart(self) -> dict[str, Any]:
+        rows = [
+            {
+                "name": f"{each.second} − {each.first}",
+                "value": each.overall.difference,
+                "low": each.overall.interval.low,
+                "high": each.overall.interval.high,
+            }
+            for each in self.pairs
+        ]
+        return interval_chart(rows, f"difference of pass rates, {self.level:.0%} interval")
 
     def _repr_html_(self) -> str:
         """Return a table of the pairs, for notebooks."""
@@ -705,7 +739,7 @@ ORDERED = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 """Difficulty labels with an order; cases with other labels are left out."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class Difference(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """A second arm against a first, over the cases both have.
 
     `pass_rate` is the difference of rates on exactly these cases with its interval, `test` tests
@@ -722,6 +756,23 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     left_out: tuple[Excluded, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the difference of pass rates and of scores."""
+        rate, own = self.pass_rate, {"first": self.first, "second": self.second}
+        return [
+            {
+                **own,
+                "metric": metric,
+                "difference": test.difference,
+                "low": rate.low if metric == "pass_rate" else None,
+                "high": rate.high if metric == "pass_rate" else None,
+                "p": test.p_value,
+                "cases": test.cases,
+                "n": test.n,
+            }
+            for metric, test in (("pass_rate", self.test), ("score", self.score))
+        ]
 
 
 def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:

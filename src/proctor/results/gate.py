@@ -47,6 +47,7 @@ from proctor.stats.gate import (
     judge_gate,
 )
 from proctor.stats.types import STOPPED
+from proctor.tables import Tabular, interval_chart
 
 # Flakiness of each case by source: the agent, the judge and the infrastructure. Three rates with
 # their own denominators, never one label. A judge is only known to be flaky where it voted more
@@ -189,7 +190,7 @@ class GateLook(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class GateResult(msgspec.Struct, frozen=True, kw_only=True):
+class GateResult(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """The verdict over all agents, with the evidence behind it.
 
     `rule` is the requested rule, `alpha_each` the level of each single test.
@@ -212,6 +213,34 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: bool = False
     """Whether planned trials of a run are missing or lines of its journal cannot be read: the tests
     are over what is left, and the gate cannot pass."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per agent and case that changed; one without a case where none did."""
+        return [
+            {
+                "agent": arm.name,
+                "verdict": arm.gate.verdict,
+                "reason": arm.gate.reason,
+                "case": None if move is None else move.case,
+                "baseline_passes": None if move is None else move.baseline.passes,
+                "baseline_trials": None if move is None else move.baseline.trials,
+                "candidate_passes": None if move is None else move.candidate.passes,
+                "candidate_trials": None if move is None else move.candidate.trials,
+                "change": None if move is None else -move.drop,
+            }
+            for arm in self.arms
+            for move in [m for m in arm.gate.moves if m.drop] or [None]
+        ]
+
+    def _heading(self) -> str:
+        return f"{self.verdict}: {self.reason}"
+
+    def _chart(self) -> dict[str, Any]:
+        rows = [{**row, "value": row["change"], "name": row["case"]} for row in self.records()]
+        chart = interval_chart(rows, "change of the pass rate")
+        chart["encoding"]["color"] = {"field": "agent", "type": "nominal"}
+        chart["encoding"]["yOffset"] = {"field": "agent"}
+        return {**chart, "layer": chart["layer"][:1]}
 
     @property
     def error_rate(self) -> str:

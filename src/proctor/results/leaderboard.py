@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,7 @@ from proctor.stats.intervals import (
 )
 from proctor.stats.ranking import PairedTest, rank_sets
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
+from proctor.tables import Tabular, interval_chart
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -102,7 +103,7 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     not_counted: tuple[str, ...]
 
 
-class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
+class Leaderboard(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """Rows in the order of their means, and the paired tests behind their ranks."""
 
     metric: str
@@ -118,6 +119,42 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     estimand: str
     reason: str | None
     notes: tuple[str, ...] = ()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per agent."""
+        return [
+            {
+                "agent": row.name,
+                "run": row.run,
+                "rank_best": row.best,
+                "rank_worst": row.worst,
+                "pass_rate": row.pass_rate.value,
+                "pass_rate_low": row.pass_rate.low,
+                "pass_rate_high": row.pass_rate.high,
+                "score": row.score.value,
+                "score_low": row.score.low,
+                "score_high": row.score.high,
+                "score_std": row.score_std,
+                "cost_usd": row.cost_usd,
+                "unpriced_calls": row.unpriced_calls,
+                "cost_per_pass_usd": row.cost_per_pass_usd.value,
+                "latency_p50_ms": row.latency_p50_ms,
+                "latency_p95_ms": row.latency_p95_ms,
+                "cases": row.cases,
+                "trials": row.trials,
+                "passes": row.passes,
+                "infra": row.infra,
+            }
+            for row in self.rows
+        ]
+
+    def _heading(self) -> str:
+        return f"Leaderboard by {self.metric.replace('_', ' ')}"
+
+    def _chart(self) -> dict[str, Any]:
+        found = [(row.name, row.value) for row in self.rows]
+        rows = [{"name": n, "value": v.value, "low": v.low, "high": v.high} for n, v in found]
+        return interval_chart(rows, f"{self.metric.replace('_', ' ')}, {self.level:.0%} interval")
 
     @property
     def about(self) -> str:

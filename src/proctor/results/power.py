@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from proctor.stats.power import (
     plan_suite,
     within_variance,
 )
+from proctor.tables import Tabular
 
 # Typical within-case variance of one trial in suites where some cases always pass or fail.
 _TYPICAL_NOISE = 0.10
@@ -57,7 +58,7 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
 
 
-class Planning(msgspec.Struct, frozen=True, kw_only=True):
+class Planning(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """Sizes that detect the effect. `reasons` explain the parts that could not be planned."""
 
     effect: float
@@ -72,6 +73,27 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[ZeroFailureClaim, ...]
     cost_mean_usd: float | None
     reasons: tuple[str, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per size, for exactly these cases and for cases like these."""
+        return [
+            {
+                "estimand": row.plan.estimand,
+                "cases": row.plan.cases,
+                "trials_first": row.plan.trials[0],
+                "trials_second": row.plan.trials[1],
+                "n": row.plan.n,
+                "effect": row.plan.effect,
+                "power": row.plan.power,
+                "variance": row.noise.value,
+                "variance_from": row.noise.source,
+                "cost_usd": row.cost_usd,
+            }
+            for row in (*self.suite, *self.population)
+        ]
+
+    def _heading(self) -> str:
+        return f"Sizes that detect {self.effect:g} with power {self.power:g}"
 
 
 class PowerOptions(NamedTuple):

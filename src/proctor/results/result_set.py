@@ -48,6 +48,7 @@ from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Estimand, Interval
+from proctor.tables import Tabular, interval_chart, need
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,7 +65,7 @@ INSTANCE_COLUMNS = frozenset({"agent", "params", "case", "experiment", "axis_see
 JSON_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == "JSON")
 
 
-class ResultSet:
+class ResultSet(Tabular):
     """Selected trials of any number of runs; see `proctor.results.query`."""
 
     def __init__(self, view: View, selected: Sequence[SqlCondition] = ()) -> None:
@@ -340,6 +341,18 @@ class ResultSet:
         keys = {"run", "case", "agent", "params", "axis_seed", "index"}
         return sql, {column.base for column in columns} | keys
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return every trial as a mapping."""
+        return self.rows()
+
+    def _repr_html_(self) -> str:
+        """Return the trials by run and agent, for notebooks."""
+        return self.group_by("run", "agent")._repr_html_()
+
+    def plot(self) -> Any:
+        """Return the pass rates of the agents with their intervals, as an Altair chart."""
+        return self.group_by("agent").plot()
+
     def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
         """Return the trials as a `pyarrow.Table`; JSON columns are text."""
         need("pyarrow")
@@ -413,7 +426,7 @@ class ResultSet:
         return cast("list[tuple[Any, ...]]", self._run(sql, columns).fetchall())
 
 
-class SetStats(msgspec.Struct, frozen=True, kw_only=True):
+class SetStats(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one column; `n` of `trials` selected trials have a value. None is unknown."""
 
     column: str
@@ -427,14 +440,45 @@ class SetStats(msgspec.Struct, frozen=True, kw_only=True):
     percentiles: dict[float, float | None]
     groups: dict[Any, SetStats] = {}
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for all trials, then one per group."""
+        names = [name for name in self.__struct_fields__ if name not in ("percentiles", "groups")]
+        return [
+            {
+                "group": group,
+                **{name: getattr(each, name) for name in names},
+                **{f"p{q:g}": value for q, value in each.percentiles.items()},
+            }
+            for group, each in [(None, self), *self.groups.items()]
+        ]
 
-class Groups:
+
+class Groups(Tabular):
     """A set grouped by the values of some columns; `rows` are in the order of those values."""
 
     def __init__(self, of: ResultSet, names: Sequence[str], rows: list[GroupRow]) -> None:
         self._of = of
         self.names = tuple(names)
         self.rows = rows
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per group."""
+        return [row.flat() for row in self.rows]
+
+    def _heading(self) -> str:
+        return f"Trials by {', '.join(self.names)}"
+
+    def _chart(self) -> dict[str, Any]:
+        rows = [
+            {
+                "name": " · ".join(str(value) for value in row.key.values()),
+                "value": row.pass_rate.value,
+                "low": row.pass_rate.low,
+                "high": row.pass_rate.high,
+            }
+            for row in self.rows
+        ]
+        return interval_chart(rows, "pass rate with its interval")
 
     def __getitem__(self, key: Any) -> ResultSet:
         """Return the trials of one group, by its value, or values in the order of the columns."""
@@ -474,11 +518,3 @@ def _order(value: Any) -> tuple[int, float, str]:
     if isinstance(value, int | float):
         return (0, float(value), "")
     return (1, 0.0, str(value))
-
-
-def need(package: str) -> None:
-    """Raise with the command that installs a missing package."""
-    import importlib.util
-
-    if importlib.util.find_spec(package) is None:
-        raise ProctorError(f"{package} is not installed", hint="pip install 'proctor[frames]'")

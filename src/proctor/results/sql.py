@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.results.database import COLUMNS, ColumnSource, literal_list, quoted
 from proctor.results.filters import SqlCondition
 from proctor.results.metadata import as_glob
+from proctor.tables import Tabular
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,12 +45,19 @@ _CHECKS = {
 _RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "run_stopped")
 
 
-class SqlResult(NamedTuple):
+class SqlResult(Tabular, msgspec.Struct, frozen=True):
     """Result of a query: names and types of its columns, and its rows."""
 
     columns: list[str]
     types: list[str]
     rows: list[tuple[Any, ...]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as mappings; of columns with the same name the last one is kept."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def _heading(self) -> str:
+        return plural(len(self.rows), "row")
 
 
 def answer(view: View, query: str, selected: SqlCondition | None = None) -> SqlResult:

@@ -30,6 +30,7 @@ from proctor.runs.summary import (
     summarise_cell,
 )
 from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus, params_key
+from proctor.tables import Tabular
 from proctor.trace import Trace
 
 
@@ -114,7 +115,7 @@ MAX_RESEARCH = 64 << 20
 """Maximum size of that file."""
 
 
-class Trials:
+class Trials(Tabular):
     """Finished trials of a run, each once; a saved run reads them from its journal each time.
 
     Calling it gives an iterator: `run.trials()` is `iter(run.trials)`.
@@ -132,11 +133,44 @@ class Trials:
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per trial, without checks and trace."""
+        return [
+            {
+                "case": trial.case,
+                "agent": trial.cell.arm,
+                "seed": trial.axis_seed,
+                "index": trial.index,
+                "status": trial.status.value,
+                "score": trial.score,
+                "latency_ms": trial.latency_ms,
+                "cost_usd": trial.cost_usd,
+                "unpriced_calls": trial.unpriced_calls,
+                "tokens": trial.tokens,
+                "error": None if trial.error is None else trial.error.type,
+                "answer": trial.answer,
+            }
+            for trial in self
+        ]
+
+    def _chart(self) -> dict[str, Any]:
+        rows = [row for row in self.records() if row["score"] is not None]
+        return {
+            "data": {"values": rows},
+            "mark": "bar",
+            "encoding": {
+                "x": {"field": "score", "type": "quantitative", "bin": {"step": 0.1}},
+                "y": {"aggregate": "count", "type": "quantitative", "title": "trials"},
+                "color": {"field": "status", "type": "nominal"},
+                "column": {"field": "agent", "type": "nominal", "sort": None},
+            },
+        }
+
     def __getitem__(self, index: int) -> Trial:
         return list(self)[index]
 
 
-class Run:
+class Run(Tabular):
     """A run, finished or still running: a run folder, or the result of `proctor test` in memory.
 
     Everything is derived from the trials. `spec` and `finished` (all its trials, as `compact`
@@ -394,6 +428,37 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.path if self.saved else 'in memory'}>"
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row per cell, as in summary.csv; `run.trials` has the trials."""
+        return [
+            {name: value for name, value in row.items() if name != "failures"}
+            for row in map(msgspec.structs.asdict, self.cells)
+        ]
+
+    def _chart(self) -> dict[str, Any]:
+        rows = [
+            {
+                "case": cell.case,
+                "agent": cell.cell.arm,
+                "pass_rate": cell.pass_rate,
+                "score": cell.score_mean,
+                "verdict": cell.verdict.value,
+            }
+            for cell in self.cells
+        ]
+        agents: dict[str, Any] = {"field": "agent", "type": "nominal", "sort": None, "title": None}
+        rate = {"field": "pass_rate", "type": "quantitative", "scale": {"domain": [0, 1]}}
+        return {
+            "data": {"values": rows},
+            "mark": "rect",
+            "encoding": {
+                "x": {**agents, "axis": {"orient": "top"}},
+                "y": {**agents, "field": "case"},
+                "color": {**rate, "title": "pass rate"},
+                "tooltip": [{"field": name} for name in ("case", "agent", "pass_rate", "score")],
+            },
+        }
 
     def _repr_html_(self) -> str:
         """Return a table of the cells, for notebooks."""

@@ -223,6 +223,16 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
         """Whether the trial passed."""
         return self.status == TrialStatus.PASSED
 
+    def _repr_html_(self) -> str:
+        """Return the checks and the answer, for notebooks."""
+        from proctor.tables import html_table
+
+        rows = [(check.id, check.status, check.score, check.reason) for check in self.checks]
+        error = [] if self.error is None else [f"{self.error.type}: {self.error.message}"]
+        answer = [] if self.answer is None else [f"answer: {self.answer}"]
+        head = ("check", "status", "score", "reason")
+        return html_table(f"{self.status.value}: {self.name}", head, rows, [*error, *answer])
+
 
 class Spending(msgspec.Struct, kw_only=True):
     """What attempts at trials used. Unknown stays unknown: a cost is the sum of known prices beside

@@ -27,6 +27,7 @@ from proctor.stats.types import (
     same_length,
     share,
 )
+from proctor.tables import Tabular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,7 +148,7 @@ _CELLS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Correlation:
+class Correlation(Tabular):
     """A coefficient over `n` cases, with the p-value of a permutation test."""
 
     coefficient: float | None

@@ -31,6 +31,7 @@ from proctor.stats.types import (
     same_length,
     share,
 )
+from proctor.tables import Tabular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -483,7 +484,7 @@ def confidence_sequence(
 
 
 @dataclass(frozen=True, slots=True)
-class PassK:
+class PassK(Tabular):
     """The mean over cases; `left_out` counts cases without a judged trial."""
 
     value: float | None

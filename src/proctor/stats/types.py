@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.tables import Tabular
 
 Estimand = Literal["suite", "population"]
 """suite: exactly these cases, only trial noise counts. population: cases drawn from one."""
@@ -46,7 +47,7 @@ class CaseCounts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Tabular):
     """An estimate with its interval.
 
     `n` counts trials (or values), `cases` the cases they are nested in, `left_out` the cases
@@ -67,7 +68,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferenceTest:
+class DifferenceTest(Tabular):
     """A test of a second arm against a first; `difference` is second minus first.
 
     `n` counts the trials of both arms, `cases` the cases in both, `left_out` the cases that
