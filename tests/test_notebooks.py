@@ -133,8 +133,7 @@ def results_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     folder = tmp_path_factory.mktemp("tables")
     agents: Any = {"good": lambda _q: "yes", "bad": lambda q: HOSTILE if q == "b" else "yes"}
     run, other = (
-        proctor.run(suite("a", "b", "c"), agents=agents, trials=4, results=folder)
-        for _ in range(2)
+        proctor.run(suite("a", "b", "c"), agents=agents, trials=4, results=folder) for _ in range(2)
     )
     found = proctor.results.query(results=folder)
     return {
