@@ -495,7 +495,7 @@ class _Turn:
                 span.status = SpanStatus.OK if status == "completed" else SpanStatus.ERROR
 
     def trace(self) -> Trace:
-        """Return the tools below a span that stands for the session."""
+        """Return the tools below the span of the session."""
         root = Span(span_id="0", trace_id="", name="session", kind=SpanKind.AGENT)
         for span in self.tools.values():
             span.parent_id = root.span_id

@@ -132,8 +132,9 @@ def _switch(value: Any) -> Any:
     return {} if value is True else value
 
 
-def _read_rule(value: Any) -> Any:
-    return {"rule": value} if isinstance(value, str) else value
+def _text_as(field: str) -> Callable[[Any], Any]:
+    """Read a text as options with this one field."""
+    return lambda value: {field: value} if isinstance(value, str) else value
 
 
 class NamedCommandRule(CommandRule):
@@ -150,10 +151,6 @@ class NamedFileRule(FileRule):
     """A name for the result; the path when absent."""
 
 
-def _read_command(value: Any) -> Any:
-    return {"run": value} if isinstance(value, str) else value
-
-
 def written(options: BaseModel) -> dict[str, Any]:
     """Return the fields that were set: in some of them null differs from absent."""
     return {name: getattr(options, name) for name in options.model_fields_set}
@@ -166,21 +163,21 @@ Jmespaths = Annotated[
 JudgeRules = Annotated[
     tuple[JudgeRule, ...],
     BeforeValidator(
-        listed(_read_rule), json_schema_input_type=str | JudgeRule | list[str | JudgeRule]
+        listed(_text_as("rule")), json_schema_input_type=str | JudgeRule | list[str | JudgeRule]
     ),
 ]
 
 CommandRules = Annotated[
     tuple[NamedCommandRule, ...],
     BeforeValidator(
-        listed(_read_command),
+        listed(_text_as("run")),
         json_schema_input_type=str | NamedCommandRule | list[str | NamedCommandRule],
     ),
 ]
 FileRules = Annotated[
     tuple[NamedFileRule, ...],
     BeforeValidator(
-        listed(lambda value: {"path": value} if isinstance(value, str) else value),
+        listed(_text_as("path")),
         json_schema_input_type=str | NamedFileRule | list[str | NamedFileRule],
     ),
 ]
@@ -384,7 +381,9 @@ class AssertionBase(Strict):
     """What every assertion has."""
 
     builds: ClassVar[type[Check]]
-    """The check it builds; unless `check` is overridden, from the fields of the same names."""
+    """The check it builds; unless `check` is overridden, from its own fields."""
+    renamed: ClassVar[dict[str, str]] = {}
+    """Fields that have another name in the check."""
     id_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that go into the id after the type."""
 
@@ -402,8 +401,8 @@ class AssertionBase(Strict):
     def own(self) -> dict[str, Any]:
         """Return the fields of the type that were set."""
         # Only fields that were set: for some operators null differs from absent.
-        common = AssertionBase.model_fields.keys() | {"type"}
-        return {name: getattr(self, name) for name in self.model_fields_set - common}
+        own = self.model_fields_set - (AssertionBase.model_fields.keys() | {"type"})
+        return {self.renamed.get(name, name): getattr(self, name) for name in own}
 
     @property
     def argument(self) -> str:
@@ -448,14 +447,12 @@ class ToolCalled(AssertionBase):
 class ToolNotCalled(AssertionBase):
     """A tool was not called."""
 
+    builds: ClassVar[type[Check]] = ForbidTools
+    renamed: ClassVar[dict[str, str]] = {"tool": "tools"}
     id_fields: ClassVar[tuple[str, ...]] = ("tool",)
     type: Literal["tool_not_called"]
     tool: Name
     """The tool; `*` matches any characters."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return ForbidTools(self.tool)
 
 
 class ToolCallCount(CountBounds, AssertionBase):
@@ -524,16 +521,12 @@ class ArgContains(_ArgumentAssertion):
 
 
 class _OutputAssertion(AssertionBase):
+    renamed: ClassVar[dict[str, str]] = {"value": "texts"}
     id_fields: ClassVar[tuple[str, ...]] = ("value",)
     value: Texts
     """The text, or several."""
     case_sensitive: bool = False
     """Whether upper and lower case differ."""
-
-    def own(self) -> dict[str, Any]:
-        fields = super().own()
-        fields["texts"] = fields.pop("value")
-        return fields
 
 
 class OutputContains(_OutputAssertion):
@@ -579,26 +572,22 @@ class LatencyUnder(AssertionBase):
 class StepsUnder(AssertionBase):
     """The trial took no more steps (tool calls) than this."""
 
+    builds: ClassVar[type[Check]] = CountToolCalls
+    renamed: ClassVar[dict[str, str]] = {"steps": "max"}
     type: Literal["steps_under"]
     steps: Count
     """The most tool calls."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return CountToolCalls(max=self.steps)
 
 
 class HandoffTarget(AssertionBase):
     """An agent received a handoff."""
 
+    builds: ClassVar[type[Check]] = ExpectHandoffs
+    renamed: ClassVar[dict[str, str]] = {"agent": "agents"}
     id_fields: ClassVar[tuple[str, ...]] = ("agent",)
     type: Literal["handoff_target"]
     agent: Names
     """The agent, or several that must all receive one."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return ExpectHandoffs(self.agent)
 
 
 class HandoffTargetsAvailable(AssertionBase):

@@ -356,8 +356,8 @@ def _chat_cause(
 ) -> RootCause:
     turn = turns[n]
     reasons = [name for name, weight in sorted(shown, key=lambda s: -s[1]) if weight > 0]
-    telling = [name for name in reasons if name not in ("worker", "orchestrator", "first worker")]
-    why = "; ".join(telling[:3]) or "the first turn of a worker, and nothing points elsewhere"
+    specific = [name for name in reasons if name not in ("worker", "orchestrator", "first worker")]
+    why = "; ".join(specific[:3]) or "the first turn of a worker, and nothing points elsewhere"
     said = next((text.strip() for text in turn.text.splitlines() if len(text.strip()) > 20), "")
     return RootCause(
         agent=turn.agent,

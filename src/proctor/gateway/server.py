@@ -72,7 +72,7 @@ PROVIDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     ),
 }
 
-# Headers of one connection, and what our client sets by itself.
+# Headers of one connection, and what our client sets.
 _HOP_BY_HOP = frozenset(
     (
         "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding "

@@ -437,7 +437,7 @@ def _over(base: dict[str, Any], test: dict[str, Any]) -> dict[str, Any]:
 
 
 def _combinations(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the variables of each case: a list stands for one case per item."""
+    """Yield the variables of each case: a list gives one case per item."""
     options = [_list(value) if isinstance(value, list) else [value] for value in values.values()]
     for chosen in itertools.product(*options):
         yield dict(zip(values, chosen, strict=True))

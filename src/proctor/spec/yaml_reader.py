@@ -231,7 +231,7 @@ class _Reading:
             return None
 
     def refuse(self, place: SourceLocation, message: str, hint: str | None = None) -> Tree:
-        """Report a problem and return a value that stands for the refused one."""
+        """Report a problem and return a value in place of the refused one."""
         self.problems.add(place, message, hint)
         return Tree(place, None, broken=True)
 

@@ -538,7 +538,7 @@ UNPREFIXED = (
     ),  # a bot of Discord
 )
 LONG_RUN = b"\0"
-"""Stands among the needles for a text in which one of `UNPREFIXED` may match."""
+"""Marks, among the needles, a text in which one of `UNPREFIXED` may match."""
 
 
 def unprefixed(data: bytes, low: bytes) -> Iterator[SecretMatch]:

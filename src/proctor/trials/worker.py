@@ -481,8 +481,8 @@ def _loaded(context: RunContext, *, check: bool) -> Loaded:
 # -- a keeper ------------------------------------------------------------------------------------
 
 START, END = b"s", b"e"
-"""Requests to a keeper: start a worker on the socket that comes along, with so many processes at
-most (four bytes); end the worker."""
+"""Requests to a keeper: start a worker on the socket that comes along, with this many processes
+at most (four bytes); end the worker."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 """Linux: the signal a process gets when its parent dies; adopt the orphans of descendants."""

@@ -204,7 +204,7 @@ class _Conversation:
         span.handoff_to = to["name"] if to else None
         for tool in self.spans[first + 1 :]:
             tool.agent_name = speaker
-        # To the next speaker this one is somebody else, as in the chat itself.
+        # To the next speaker this one is a user, as in the chat itself.
         self.history.append(Message("user", content, name=speaker))
         self.answer = content or self.answer
 
