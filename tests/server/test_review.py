@@ -245,6 +245,12 @@ def test_two_runs_and_two_trials_compared(browsing, shop) -> None:
     reply = httpx.get(f"{shop.url}/runs/{shop.good}/compare?a={names[0]}&b={names[1]}").text
     assert "0 on one side only" in reply
     assert "other-model" in reply
+    # A list of runs sends the latest first: the older is the first arm, unless it is swapped.
+    for order, second in (("", shop.bad), ("&swap=1", shop.good)):
+        reply = httpx.get(f"{shop.url}/compare?run={shop.bad}&run={shop.good}{order}").text
+        assert f'<h2 class="free-text">fast @ {second} compared' in reply
+    reply = httpx.get(f"{shop.url}/compare?run=&run={shop.bad}").text
+    assert "Select two runs" in reply
     for wrong in ("run=nowhere&run=x", f"run={shop.good}&run={shop.good}", "run=../..&run=x"):
         reply = httpx.get(f"{shop.url}/compare?{wrong}")
         assert reply.status_code == 200

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -59,6 +59,9 @@ QUEUES: Mapping[str, str] = {
 
 # Runs offered for comparison, the latest first.
 MAX_RUNS = 200
+
+# Runs compared at once, pair by pair: more pairs cannot be read.
+MAX_COMPARED = 5
 
 # Trials of a case whose traces are read for what failing ones do differently.
 MAX_CONTRAST = 60
@@ -248,33 +251,40 @@ class ReviewPages(Runs):
     # -- compare -----------------------------------------------------------------------------------
 
     def compared(self, request: Request) -> Response:
-        """Render two runs case by case, or the form that selects them."""
-        names = request.query_params.getlist("run")[:2]
+        """Render runs case by case, pair by pair, or the form that selects two."""
+        asked = request.query_params
+        every = [self._name(path) for path in all_runs(self._root)]
+        names = asked.getlist("run")[:MAX_COMPARED]
+        if "swap" not in asked:
+            # The older first, in whatever order a list of runs sends them; empty ones stay.
+            names.sort(key=lambda name: every.index(name) if name in every else -1)
         problem: ProctorError | None = None
         comparison = gate = None
         pairs: list[tuple[ArmComparison, list[ComparedCase], Counter[str]]] = []
-        runs = [self._run_named(name) for name in names if name]
-        if len(runs) == 2:
+        if len(names) > 1 and all(names):
             from proctor.results.compare import compare_runs
             from proctor.results.gate import judge_runs
 
-            first, second = runs
             try:
-                if first is None or second is None:
-                    raise ProctorError(f"no such run: {names[0 if first is None else 1]}")
-                comparison = compare_runs(first, second)
-                gate = judge_runs(second, first)
+                runs: list[Run] = []
+                for name in names:
+                    if (run := self._run_named(name)) is None:
+                        raise ProctorError(f"no such run: {name}")
+                    runs.append(run)
+                comparison = compare_runs(*runs)
+                gate = judge_runs(runs[1], runs[0]) if len(runs) == 2 else None
                 for pair in comparison.pairs:
-                    rows = compared_cases(pair, self._pair_links(pair, first, second))
+                    links = self._pair_links(pair, *runs) if len(runs) == 2 else {}
+                    rows = compared_cases(pair, links)
                     pairs.append((pair, rows, Counter(row.direction for row in rows)))
             except ProctorError as error:
                 problem = error
         return page(
             "compare_runs.html",
             request,
-            choices=[self._name(path) for path in reversed(all_runs(self._root))][:MAX_RUNS],
+            choices=every[::-1][:MAX_RUNS],
             names=names,
-            links=[f"/runs/{quote(name)}" for name in names],
+            swap=urlencode([*(("run", name) for name in reversed(names)), ("swap", "1")]),
             pairs=pairs,
             comparison=comparison,
             gate=gate,
