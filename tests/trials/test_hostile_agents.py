@@ -291,20 +291,21 @@ def test_what_a_thread_does_after_its_trial_costs_no_other_trial(tmp_path: Path)
         "    return f'{threading.active_count()} threads'\n"
     )
     expected = {"expected_in_answer": ["threads"]}
-    names = [f"{kind}{n}" for n in range(8) for kind in "ei"]
+    names = [f"{kind}{n}" for n in range(12) for kind in "ei"]
     cases = [{"id": name, "input": name, "correctness": expected} for name in names]
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": "bots:bot", "cases": cases}))
     line = ("run", "suite.yaml", "--trials", 1, "--timeout", 1, "--quiet")
     done = proctor(*line, cwd=tmp_path, timeout=180)
     assert done.returncode == 1, done.stderr
     trials = {trial["case"]: trial for trial in journal(only_run(tmp_path / "results"))}
-    assert len(trials) == 16
+    assert len(trials) == 24
     for name, trial in trials.items():
         expected = ("failed", "timeout") if name[0] == "e" else ("passed", None)
         assert (trial["status"], trial.get("category")) == expected, trial
         if name[0] == "i":
-            # The worker's own, one for each trial at a time, and at most one batch left behind.
-            assert int(trial["answer"].split()[0]) <= 12, trial["answer"]
+            # The worker's own, one for each of 4 trials at a time, at most one batch of 4 left
+            # behind, and on a busy machine those that are just ending; 12 left behind are more.
+            assert int(trial["answer"].split()[0]) <= 14, trial["answer"]
 
 
 @pytest.mark.slow
