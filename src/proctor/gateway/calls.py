@@ -75,6 +75,10 @@ _VOLATILE = re.compile(
 )
 
 
+# The private directory of a trial, also as programs write it into names of their own.
+_FOLDER = re.compile(r"\bproctor-[a-z0-9_-]{8}\b")
+
+
 @dataclass(frozen=True)
 class SpanSink:
     """Where the spans of a session go: `opened` at the request, `ended` when they are complete."""
@@ -137,7 +141,7 @@ class GatewaySession:
         call = ModelCall(self, protocol, method, url, body, provider, path)
         if self._prefix is not None:
             # A trial that continues a recorded one.
-            held = self._prefix.call(protocol, url, body, self._plain)
+            held = self._prefix.call(protocol, url, body, _without_trial)
             if isinstance(held, bytes):
                 call.body = held
             else:
@@ -195,6 +199,11 @@ class GatewaySession:
             return None
         with self._waits:
             return await limiter.acquire(len(call.body) // 4 + (call.asked_output or 500))
+
+
+def _without_trial(text: str) -> str:
+    """Return a text of any trial without what differs from run to run, its folder included."""
+    return _VOLATILE.sub("0", _FOLDER.sub("trial", text))
 
 
 class ModelCall:

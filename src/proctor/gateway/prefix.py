@@ -73,8 +73,8 @@ def current_prefix() -> Prefix | None:
 class Prefix:
     """The recorded calls of one attempt, and what has been replayed of them.
 
-    `steps` are the acts of the recorded trace, in order: their number, and the ids of their model
-    and tool spans. `at` is the first span of the step, or empty if everything is recorded.
+    `numbers` has the step of each model and tool span of the recorded trace, `last` is the number
+    of its last step. `in_process` says whether tools are called through our own capture.
     """
 
     def __init__(
@@ -85,6 +85,8 @@ class Prefix:
         redact: Callable[[str], str],
         seed: int,
         last: int,
+        *,
+        in_process: bool,
     ) -> None:
         self.arm, self.seed, self._last = arm, seed, last
         self._response = source.response
@@ -96,15 +98,24 @@ class Prefix:
         models = [s for s in spans if s.span_id in calls and s.output_messages and not s.failed]
         tools = [s for s in spans if s.kind is SpanKind.TOOL and s.parent_id not in inside]
         edit = arm.edit
-        # The step's own model call is recorded where only the result of its tool changes.
-        late = edit is not None and edit.kind == "result"
-        self._models, self._later = _split(models, numbers, arm.step + late)
-        self._all_tools, self._next_tools = _split(tools, numbers, arm.step)
+        before, self._next_tools = _split(tools, numbers, arm.step)
         # A tool that only messages show is not ours to intercept: the program calls it.
-        self._tools = [s for s in self._all_tools if _intercepted(s)]
+        self._in_process = in_process
+        self._tools = [s for s in before if self._intercepted(s)]
         self._here = self._next_tools[0] if self._next_tools else None
         if self._here is not None and numbers.get(self._here.span_id) != arm.step:
             self._here = None
+        step = arm.step
+        if edit is not None and edit.kind == "result" and self._here is not None:
+            # The model call that requested the tool is recorded: only the result changes.
+            wanted = self._here.tool_call_id
+            asked = [
+                s
+                for s in models
+                if any(c.id == wanted for m in s.output_messages for c in m.tool_calls)
+            ]
+            step = 1 + max([step, *(numbers.get(s.span_id, step) for s in asked if wanted)])
+        self._models, self._later = _split(models, numbers, step)
         self._step_model = self._later[0] if self._later else None
         if self._step_model is not None and numbers.get(self._step_model.span_id) != arm.step:
             self._step_model = None
@@ -132,6 +143,10 @@ class Prefix:
     def replaying(self) -> bool:
         """Whether recorded calls are left before the step."""
         return bool(self._models or self._tools)
+
+    def _intercepted(self, span: Span) -> bool:
+        """Return whether our own capture recorded a tool call, so that it can be answered."""
+        return self._in_process and span.scope is None and INFERRED not in span.attributes
 
     async def run(self, work: Coroutine[Any, Any, Any], trace: Trace, about: Any) -> Any:
         """Run an attempt inside the prefix; raise `PrefixDiverged` if it left the record."""
@@ -235,7 +250,7 @@ class Prefix:
             changed = (
                 edit is not None
                 and edit.kind == "result"
-                and (self._here is not None and _intercepted(self._here))
+                and (self._here is not None and self._intercepted(self._here))
             )
             if not changed and lines not in known:
                 return _refusal(self._diverge(self._later[0], _difference(known[0], lines)))
@@ -297,7 +312,7 @@ class Prefix:
                 _insert(protocol, document, self._position, str(edit.hint))
             case "remove":
                 _replace_text(_conversation(protocol, document), str(edit.remove))
-            case "result" if self._here is not None and not _intercepted(self._here):
+            case "result" if self._here is not None and not self._intercepted(self._here):
                 shown = edit.result if isinstance(edit.result, str) else json.dumps(edit.result)
                 _set_result(_conversation(protocol, document), self._here.tool_call_id, shown)
             case _:
@@ -322,7 +337,12 @@ class Prefix:
             now = f"{name}({clipped(json.dumps(asked, ensure_ascii=False), SHOWN)})"
             raise self._diverge(span, f"recorded {_shown_span(span)}, now {now}")
         edit = self.arm.edit
-        if self._tool_done or self._here is None or edit is None or not _intercepted(self._here):
+        if (
+            self._tool_done
+            or self._here is None
+            or edit is None
+            or not self._intercepted(self._here)
+        ):
             self._begun = self._begun or self._step_model is None
             return None
         if edit.kind == "result":
@@ -400,11 +420,6 @@ def _split(
     before = [span for span in spans if numbers.get(span.span_id, step) < step]
     kept = {span.span_id for span in before}
     return before, [span for span in spans if span.span_id not in kept]
-
-
-def _intercepted(span: Span) -> bool:
-    """Return whether our own capture recorded a tool call, so that it can be answered."""
-    return span.scope is None and INFERRED not in span.attributes
 
 
 def _nested() -> bool:

@@ -608,12 +608,15 @@ class ForkedTrial(NamedTuple):
     """The number of the last step."""
     redactor: Redactor
 
-    def prefix(self, agent: str) -> Prefix:
+    def prefix(self, agent: str, config: AgentConfig) -> Prefix:
         """Return the recorded calls for one attempt of an agent."""
         from proctor.gateway.prefix import Prefix
 
         arm, redact = self.point.arms[agent], self.redactor.text
-        return Prefix(self.trace, self.numbers, arm, redact, self.trial.seed, self.last)
+        # A program calls its own tools: only messages, or its report, show them.
+        ours = "gateway" not in type(config).model_fields
+        seed, last = self.trial.seed, self.last
+        return Prefix(self.trace, self.numbers, arm, redact, seed, last, in_process=ours)
 
     @property
     def parent(self) -> dict[str, str]:

@@ -269,7 +269,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
             ):
                 work = agent.run(request) if case.play is None else case.play(agent, request)
                 if context.fork is not None:
-                    prefix = context.fork.prefix(planned.agent)
+                    prefix = context.fork.prefix(planned.agent, config)
                     parent = {**context.fork.parent, "attempt": left_record + 1}
                     work = prefix.run(work, trace, parent)
                 if request.timeout is not None:
