@@ -146,27 +146,23 @@ def _counts(run: RunFigures, name: str) -> dict[str, CaseCounts]:
 
 
 def _case_strips(runs: Sequence[RunFigures], name: str, since: int) -> list[CaseStrip]:
-    """Return the cases of the newest run that the agent had."""
+    """Return the cases that the agent had in any of the runs."""
     by_run = [{c.case: c for c in run.cells if c.cell.arm == name} for run in runs]
-    newest = next((cells for cells in reversed(by_run) if cells), dict[str, CellSummary]())
     found: list[CaseStrip] = []
-    for case in newest:
+    for case in dict.fromkeys(case for cells in reversed(by_run) for case in cells):
         hashes = [run.hashes.get(case) for run in runs[-STRIP:]]
-        last = runs[-1].hashes.get(case)
         same = [cells.get(case) for cells in by_run]
         # Only judged cells say whether a case passes.
         judged = [(at, cell) for at, cell in enumerate(same) if cell is not None and cell.judged]
+        # The newest run may be one of other cases.
+        last = runs[judged[-1][0]].hashes.get(case) if judged else None
         failing: list[int] = []
         for at, cell in reversed(judged):
             if cell.verdict == Verdict.PASS:
                 break
             failing.append(at)
         passed_before = len(judged) > len(failing) > 0
-        alike = [
-            cell
-            for at, cell in judged
-            if at >= since and runs[at].hashes.get(case) == last and cell.judged
-        ]
+        alike = [cell for at, cell in judged if at >= since and runs[at].hashes.get(case) == last]
         passes, trials = sum(c.passed for c in alike), sum(c.judged for c in alike)
         flaky = bool(trials and agent_flakiness(passes, trials).flaky)
         found.append(
