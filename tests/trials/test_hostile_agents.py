@@ -281,31 +281,33 @@ def test_many_attacks_in_one_run(tmp_path: Path, group: str) -> None:
     assert not [line for line in commands_running() if "bytearray(2 ** 30)" in line]
 
 
+@pytest.mark.slow
 def test_what_a_thread_does_after_its_trial_costs_no_other_trial(tmp_path: Path) -> None:
     """R-R1, R-R11: threads that cannot be stopped end with their worker, before others suffer."""
     (tmp_path / "bots.py").write_text(
-        "import threading, time\n"
+        "import os, threading, time\n"
         "def bot(input):\n"
         "    while input[0] == 'e': pass\n"
         "    time.sleep(0.05)\n"
-        "    return f'{threading.active_count()} threads'\n"
+        "    return f'{threading.active_count()} threads of {os.getpid()}'\n"
     )
     expected = {"expected_in_answer": ["threads"]}
-    names = [f"{kind}{n}" for n in range(12) for kind in "ei"]
+    names = [f"{kind}{n}" for n in range(8) for kind in "ei"]
     cases = [{"id": name, "input": name, "correctness": expected} for name in names]
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": "bots:bot", "cases": cases}))
-    line = ("run", "suite.yaml", "--trials", 1, "--timeout", 1, "--quiet")
+    line = ("run", "suite.yaml", "--trials", 1, "--timeout", 2, "--quiet")
     done = proctor(*line, cwd=tmp_path, timeout=180)
     assert done.returncode == 1, done.stderr
     trials = {trial["case"]: trial for trial in journal(only_run(tmp_path / "results"))}
-    assert len(trials) == 24
+    assert len(trials) == 16
     for name, trial in trials.items():
         expected = ("failed", "timeout") if name[0] == "e" else ("passed", None)
         assert (trial["status"], trial.get("category")) == expected, trial
-        if name[0] == "i":
-            # The worker's own, one for each of 4 trials at a time, at most one batch of 4 left
-            # behind, and on a busy machine those that are just ending; 12 left behind are more.
-            assert int(trial["answer"].split()[0]) <= 14, trial["answer"]
+    answers = [trial["answer"].split() for name, trial in trials.items() if name[0] == "i"]
+    assert len({pid for *_, pid in answers}) > 1, "their worker was replaced"
+    # The worker's own, one for each of 4 trials at a time, at most one batch of 4 left behind,
+    # and on a busy machine those that are just ending.
+    assert max(int(count) for count, *_ in answers) <= 14
 
 
 @pytest.mark.slow
