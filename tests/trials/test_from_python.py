@@ -59,6 +59,6 @@ def test_every_option_of_a_run_is_a_typed_keyword(function: Any) -> None:
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     assert explicit | {*ExecutorOptions.__annotations__} == {*RunKeywords.__annotations__, "cases"}
-    internal = {"default_trials", "more_trials"}
+    internal = {"default_trials", "more_trials", "fork"}  # set by other functions
     keywords = explicit | {*ExecutorOptions.__annotations__, *RunLimits.__annotations__}
     assert {*RunOptions.model_fields} - internal <= keywords

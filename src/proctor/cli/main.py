@@ -157,10 +157,11 @@ MOVED = {
 @click.option("--debug", is_flag=True, help="Log debug messages and show tracebacks.")
 def cli(debug: bool) -> None:
     """Test LLM agents with repeated, traced trials.
-
     `validate` reads files, `test` and `scenario check` run each case once.
 
     Examples:
+      # a built-in example
+      proctor demo
       # how often is the agent right?
       proctor run suite.yaml --trials 10
     """
