@@ -279,9 +279,13 @@ def test_every_surface_counts_instances(tmp_path, capsys):
     bounds = proportion_confint(0.5 * (n_eff := 0.25 / spread**2 * scale), n_eff, method="wilson")
     for run in runs:
         (row,) = facts(capsys, tmp_path, "results", run)["groups"]
-        (place,) = facts(capsys, tmp_path, "leaderboard", run)["rows"]
+        (place,) = facts(capsys, tmp_path, "leaderboard", run, "--estimand", "population")["rows"]
+        (by_default,) = facts(capsys, tmp_path, "leaderboard", run)["rows"]
         python = query(run, results=tmp_path)
-        rate = python.pass_rate()
+        rate, here = python.pass_rate(), python.pass_rate(estimand="suite")
+        assert (by_default["pass_rate"]["low"], by_default["pass_rate"]["high"]) == pytest.approx(
+            (here.low, here.high)
+        )
         found = [row["pass_rate"], place["pass_rate"], asdict(rate)]
         assert [each["value"] for each in found] == [0.5] * 3
         assert len({(each["low"], each["high"], each["cases"]) for each in found}) == 1

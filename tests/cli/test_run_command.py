@@ -281,7 +281,7 @@ def test_every_option_of_a_run_is_an_option_of_the_command() -> None:
     options = {o.name: o for o in command.params}
     for name, field in RunOptions.model_fields.items():
         # What only the record holds, and what the command line does not leave to choose.
-        if name not in ("default_trials", "more_trials", "isolation"):
+        if name not in ("default_trials", "more_trials", "isolation", "fork"):
             option = options[name]
             assert SPELLED.get(name, "--" + name.replace("_", "-")) in option.opts
             assert getattr(option, "help", None) == field.description
