@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, Unpack
 
 if TYPE_CHECKING:
-    from proctor.causes.ab import ABResult, Carry
+    from proctor.causes.ab import ABResult
     from proctor.causes.profile import ReliabilityProfile
     from proctor.checks import CheckResults
     from proctor.results.compare import Comparison
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from proctor.stats.gate import GateRule
     from proctor.trace import Trace
     from proctor.trials.prepare import AgentLike, ChosenAgent
+    from proctor.trials.resume import Carry
     from proctor.trials.session import Observer
     from proctor.trials.target import Target
 

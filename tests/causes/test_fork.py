@@ -15,6 +15,7 @@ from proctor.gateway.options import ForkArm, ForkEdit
 from proctor.gateway.prefix import REPLAYED
 from proctor.llm import MockLLM
 from proctor.llm.mock import ScriptRequest
+from proctor.runs.folder import find_run
 from proctor.runs.run import Run
 from proctor.trials.session import run_session
 
@@ -104,6 +105,8 @@ def test_a_conversation_continues_from_the_record_with_one_change(
             assert [s.output_messages for s in trace.llm_calls[:3]] == same
         assert done.spec["fork_of"]["trial"] == trial.name
         assert done.spec["fork_of"]["run"] == run.run_id
+        assert find_run("latest", tmp_path / "results") == run.path
+        assert find_run("latest", done.path.parent) == done.path  # there are only forks
 
         def answer(step: int, edit: str) -> str:
             done, found = fork(run, step, edit_from(edit), trials=1)

@@ -11,7 +11,7 @@ never reached the agent is not judged: the traces of the second arm must show it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -25,7 +25,7 @@ from proctor.sanitize import json_value
 from proctor.stats.types import Estimand
 from proctor.trace import Trace
 from proctor.trials.prepare import ChosenAgent, RunContext
-from proctor.trials.resume import extend
+from proctor.trials.resume import Carry, extend
 
 DEFAULT_LOOKS, DEFAULT_TRIALS = 4, 20
 MAX_LOOKS = 20
@@ -37,9 +37,6 @@ SHORTEST, SNIPPET = 8, 60
 """Characters a text must have to be recognised in a trace, and those that are looked for."""
 
 Verdict = Literal["HELPS", "HURTS", "NO DIFFERENCE SHOWN", "NOT RECEIVED", "INCOMPLETE"]
-
-Carry = Callable[[RunContext, RunFolder], Run]
-"""Runs the remaining trials of a run; the caller decides how to show progress."""
 
 
 class ABLook(msgspec.Struct, frozen=True):

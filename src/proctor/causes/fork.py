@@ -21,7 +21,7 @@ from proctor.agents.replay import ReplayAgentConfig
 from proctor.diagnose.methods import acts_of
 from proctor.errors import ProctorError
 from proctor.gateway.options import ForkArm, ForkCall, ForkEdit, ForkPoint
-from proctor.runs.folder import LATEST, RunFolder, all_runs, find_run
+from proctor.runs.folder import FORK_OF, LATEST, RunFolder, find_run
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.seeds import derive_seed
@@ -35,9 +35,6 @@ DEFAULT_TRIALS = 5
 
 DIVERGED = "PrefixDiverged"
 """The error type of a trial that left the recorded prefix."""
-
-FORK_OF = "fork_of"
-"""Key of a run's spec: its parent run, trial and steps."""
 
 
 class ForkResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,15 +60,9 @@ class ForkResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_trial(source: str, root: Path) -> tuple[Run, Trial]:
-    """Return the run and the trial of `RUN:TRIAL`; a trial alone is one of the latest run.
-
-    The latest run that is no fork: a trial is often forked again and again.
-    """
+    """Return the run and the trial of `RUN:TRIAL`; a trial alone is one of the latest run."""
     place, _, wanted = source.rpartition(":")
     run = Run(find_run(place or LATEST, root))
-    if place in ("", LATEST) and FORK_OF in run.spec:
-        earlier = (Run(path) for path in reversed(all_runs(root)))
-        run = next((one for one in earlier if FORK_OF not in one.spec), run)
     trials = list(run.trials())
     for trial in trials:
         if wanted in (trial.name, trial.short_name, trial.trace_id):

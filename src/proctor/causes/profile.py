@@ -454,14 +454,14 @@ def _calibration(
 ) -> tuple[list[ProfileFigure], list[ConfidenceBin]]:
     stated: dict[str, list[tuple[float, bool]]] = {}
     for case, trials in cases.items():
-        told = [
+        answers = [
             (confidence, trial.passed)
             for trial in trials
             if trial.status in JUDGED
             and (confidence := stated_confidence(trial.answer)) is not None
         ]
-        if told:
-            stated[case] = told
+        if answers:
+            stated[case] = answers
     texts = {
         "overconfidence": "stated confidence minus pass rate; above 0 is too sure",
         "Brier score": "mean squared error of the stated confidence; 0 is perfect, 0.25 a coin",

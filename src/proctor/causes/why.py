@@ -38,7 +38,7 @@ from proctor.stats.intervals import newcombe
 from proctor.stats.ranking import fisher_exact, holm
 from proctor.trace import SpanKind, Trace
 from proctor.trials.prepare import RunContext
-from proctor.trials.resume import extend
+from proctor.trials.resume import Carry, extend
 
 Outcome = Literal["decisive", "contributing", "no effect shown", "not testable"]
 ORDER: tuple[Outcome, ...] = ("decisive", "contributing", "no effect shown", "not testable")
@@ -53,10 +53,8 @@ FEWEST = 4
 MAX_PASSING = 50
 """Passing trials that are read to see what they do."""
 
-HALF = 0.5
+DECISIVE_SHARE = 0.5
 """Share of the failures that a change must remove for its step to be decisive."""
-
-Carry = Callable[[RunContext, RunFolder], Run]
 
 
 class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +117,7 @@ class WhyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspect(NamedTuple):
-    """A step that may be the cause, and what to change there."""
+    """A step that may be the cause, and what is suspicious about it."""
 
     step: int
     agent: str
@@ -315,7 +313,7 @@ def figures_of(
                 high=high,
                 p=corrected[name],
                 significant=significant,
-                decisive=significant and gap >= HALF * left,
+                decisive=significant and gap >= DECISIVE_SHARE * left,
             )
         )
     return found

@@ -186,8 +186,8 @@ def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 
     written: Any = each.agent
     options: dict[str, Any] = {**written} if isinstance(written, Mapping) else {}
-    telling = ("model", "target", "url", "command", "entry_point", "traces")
-    what = next((str(options[key]) for key in telling if key in options), "")
+    shown = ("model", "target", "url", "command", "entry_point", "traces")
+    what = next((str(options[key]) for key in shown if key in options), "")
     origin = each.origin
     if origin == "settings":
         tree = configuration.tree.child("agents")

@@ -14,10 +14,10 @@ from proctor.cli._output import echo_report
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_PASS, ProctorError
 
 if TYPE_CHECKING:
-    from proctor.causes.ab import Carry
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.trials.prepare import RunContext
+    from proctor.trials.resume import Carry
 
 
 @click.command(cls=Command)

@@ -512,6 +512,9 @@ _RUN_ID = re.compile(rb"^run_id: *['\"]?([0-9a-f-]{36})", re.MULTILINE)
 _TOP = 512
 """Bytes at the start of a spec that contain its format and the run id."""
 
+FORK_OF = "fork_of"
+"""Key of a run's spec: the parent run, trial and step that the run continues."""
+
 
 def find_run(text: str | Path, root: Path | str) -> Path:
     """Return a run folder by its path, by `<experiment>/<date>_<seq>`, by a tag, or `latest`.
@@ -561,13 +564,24 @@ def all_runs(root: Path | str) -> list[Path]:
 
 
 def latest_run(root: Path | str) -> Path:
-    """Return the run that started last."""
+    """Return the run that started last; a fork only if there is no other run.
+
+    Forks are experiments on one trial: after `proctor why`, `latest` is still the run of the suite.
+    """
     if not (runs := all_runs(root)):
         raise ProctorError(
             f"there are no runs in {place_of(Path(root))}",
             hint="`proctor run suite.yaml` makes one",
         )
-    return runs[-1]
+    return next((run for run in reversed(runs) if not _is_fork(run)), runs[-1])
+
+
+def _is_fork(run: Path) -> bool:
+    # Searched, not parsed: a spec may be large. Keys of the top level alone begin a line.
+    with contextlib.suppress(OSError, ProctorError):
+        spec = read_bounded(run / "_spec_.yaml", MAX_YAML_BYTES)
+        return f"\n{FORK_OF}:".encode() in spec
+    return False
 
 
 def _start_order(run: Path) -> tuple[str, str]:
