@@ -155,13 +155,19 @@ def test_a_server_that_fails_is_infrastructure_with_its_reason(tmp_path: Path) -
     suite = proctor.Suite(
         cases=(proctor.Case(input="q", correctness={"expected_in_answer": ["a"]}),)
     )
-    with MockLLM([calls(("price", {"item": "crash"})), "a"]) as model, socket.socket() as nobody:
+    with (
+        MockLLM([calls(("price", {"item": "crash"})), "a"]) as model,
+        socket.socket() as nobody,
+        socket.create_server(("127.0.0.1", 0)) as mute,
+    ):
         nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"http://127.0.0.1:{mute.getsockname()[1]}/mcp"  # accepts, and never answers
         for server, reason in (
             ({"command": [sys.executable, str(broken)]}, "no database"),
             ({"command": ["no-such-program"]}, "No such file"),
             ({"url": f"http://127.0.0.1:{nobody.getsockname()[1]}/mcp"}, "cannot be used"),
             (silent, "no answer within 0.2 s"),
+            ({"url": address, "start_timeout": 0.2}, "no answer within 0.2 s"),
             (STDIO, "has gone away"),
         ):
             agent = {"kind": "chat", "model": "openai:m", "base_url": model.base_url}

@@ -41,6 +41,8 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "bot.py").write_text(AGENT)
     (tmp_path / "suite.yaml").write_text(SUITE)
     (tmp_path / "broken.yaml").write_text("cases: [{inputs: a}]\nagent: bot:answer\n")
+    (tmp_path / "nowhere.yaml").symlink_to("gone.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
     slow = SUITE.partition("  - {id: sea")[0].replace("sky", "slow")
     (tmp_path / "slow.yaml").write_text(slow)
     return tmp_path
@@ -148,6 +150,7 @@ def test_lint_of_a_program(tmp_path: Path) -> None:
     assert "error: add: accepts no 'a'" in lines
     assert "error: add: accepts 'wrong' for 'a'" in lines
     assert any("a tool that does not exist does not name it: no" in each for each in lines)
+    assert not any("user-id" in each for each in lines)  # its errors name the argument
     quiet = proctor("mcp", "lint", "--", sys.executable, str(careless), cwd=tmp_path)
     assert quiet.returncode == 0
     gone = proctor("mcp", "lint", "--", sys.executable, "nix.py", cwd=tmp_path)
@@ -174,7 +177,12 @@ for line in sys.stdin:
     elif method == "tools/list":
         number = {"type": "number", "description": "A number to add."}
         reply(id, {"tools": [{"name": "add", "description": "Add two numbers to each other.",
-            "inputSchema": {"type": "object", "properties": {"a": number}, "required": ["a"]}}]})
+            "inputSchema": {"type": "object", "properties": {"a": number}, "required": ["a"]}},
+            {"name": "find", "description": "Find a user by number.",
+             "inputSchema": {"type": "object", "properties": {"user-id": number},
+                             "required": ["user-id"]}}]})
+    elif method == "tools/call" and message["params"]["name"] == "find":
+        reply(id, {"isError": True, "content": [{"type": "text", "text": "wrong user-id"}]})
     elif method == "tools/call" and message["params"]["name"] == "add":
         reply(id, {"content": [{"type": "text", "text": "3"}]})
     elif id is not None:

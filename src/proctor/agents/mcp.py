@@ -158,6 +158,9 @@ class McpConnection:
                     # Not the future alone: a task that ended otherwise would never set it.
                     await asyncio.wait({self._task, opened}, return_when="FIRST_COMPLETED")
                     self._client = opened.result()
+                    self.tools = await self._exchange("tools/list", {}, self._list)
+            except McpError:
+                raise
             except BaseException as error:
                 await self.close(kill=True)
                 if opened.done():
@@ -167,7 +170,8 @@ class McpConnection:
                 late = isinstance(error, TimeoutError)
                 why = f"no answer within {self.server.start_timeout:g} s" if late else error
                 raise self._gone("cannot be used", why) from None
-        self.tools = await self._exchange("tools/list", {}, self._list)
+        else:
+            self.tools = await self._exchange("tools/list", {}, self._list)
 
     async def _live(self, mcp: Any, opened: asyncio.Future[Any]) -> None:
         """Hold the connection open until it is closed: the package's scopes belong to one task."""
@@ -293,9 +297,9 @@ class McpConnection:
         try:
             if kill and self.server.command:
                 await threads.run(end_marked, self._mark)
-                if self._task is not None and self._client is None:
-                    self._task.cancel()
             if self._task is not None:
+                if kill and self._client is None:
+                    self._task.cancel()  # it waits for a server that does not answer
                 await asyncio.wait({self._task})
         finally:
             # Also what the server left behind, in sessions of its own.
@@ -349,8 +353,8 @@ async def connections(
         kill = False
     finally:
         with waits:
-            for each in made:
-                await each.close(kill=kill)
+            # Together: if this is cancelled, every one of them still ends its processes.
+            await asyncio.gather(*(each.close(kill=kill) for each in made))
 
 
 # -- tools of chat agents --------------------------------------------------------------------------
@@ -669,29 +673,30 @@ async def probe(connection: McpConnection) -> list[McpFinding]:
     Only invalid calls are made, which a server that checks its arguments does not carry out.
     """
     found: list[McpFinding] = []
-    attempts: list[tuple[str, str, dict[str, Any], str]] = [
-        ("", "a tool that does not exist", {}, "proctor_no_such_tool")
+    absent = "proctor_no_such_tool"
+    attempts: list[tuple[str, str, str, dict[str, Any]]] = [
+        (absent, absent, "a tool that does not exist", {})
     ]
     for tool in connection.tools:
         schema = cast("dict[str, Any]", tool.get("inputSchema") or {})
-        parameters = cast("dict[str, Any]", schema.get("properties") or {})
         name = str(tool["name"])
-        if schema.get("required"):
-            attempts.append((name, f"no {schema['required'][0]!r}", {}, name))
-        for parameter, about in parameters.items():
+        if required := schema.get("required"):
+            attempts.append((name, required[0], f"no {required[0]!r}", {}))
+        for parameter, about in cast("dict[str, Any]", schema.get("properties") or {}).items():
             kind = cast("dict[str, Any]", about).get("type") if isinstance(about, dict) else None
             if (wrong := _WRONG.get(str(kind))) is not None:
-                attempts.append((name, f"{wrong!r} for {parameter!r}", {parameter: wrong}, name))
+                what = f"{wrong!r} for {parameter!r}"
+                attempts.append((name, parameter, what, {parameter: wrong}))
                 break
-    for label, what, arguments, name in attempts:
+    for name, culprit, what, arguments in attempts:
+        label = "" if name == absent else name
         try:
             await connection.call(name, arguments)
         except ToolError as error:
             said = str(error)
-            wanted = [name] if not label else [*re.findall(r"'(\w+)'$", what)]
             if not said.strip():
                 found.append(McpFinding("warning", label, f"the error for {what} has no text"))
-            elif not any(each in said for each in wanted):
+            elif culprit not in said:
                 text = f"the error for {what} does not name it: {said[:200]}"
                 found.append(McpFinding("warning", label, text))
         except McpError as error:

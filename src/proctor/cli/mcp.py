@@ -36,6 +36,9 @@ MAX_ANSWER = 8000
 MAX_LISTED = 40
 """Rows of a list."""
 
+MAX_SUITE = 10_000_000
+"""Bytes of a YAML file that may be a suite: a larger one is data."""
+
 SKIPPED = {".git", ".venv", "venv", "node_modules", "results", "site-packages", "__pycache__"}
 """Folders in which no suite is looked for."""
 
@@ -243,14 +246,17 @@ def _list_suites() -> str:
         folders[:] = sorted(each for each in folders if each not in SKIPPED and each[0] != ".")
         for name in sorted(names):
             path = Path(folder) / name
-            if path.suffix not in (".yaml", ".yml") or path.stat().st_size > 10_000_000:
-                continue
-            head = path.read_text(encoding="utf-8", errors="replace")
-            if not any(key in f"\n{head}" for key in ("\ncases:", "\nqueries:")):
+            # A pipe would be waited for, and a link may lead nowhere.
+            if path.suffix not in (".yaml", ".yml") or not path.is_file():
                 continue
             try:
+                if path.stat().st_size > MAX_SUITE:
+                    continue
+                head = path.read_text(encoding="utf-8", errors="replace")
+                if not any(key in f"\n{head}" for key in ("\ncases:", "\nqueries:")):
+                    continue
                 suite = load_suite(path, need_agent=False)
-            except ProctorError as error:
+            except (OSError, ProctorError) as error:
                 rows.append(f"{path}: cannot be read: {line(str(error), 200)}")
                 continue
             ids = and_more([case.id for case in suite.cases], 5, str)
@@ -269,7 +275,7 @@ def _list_runs() -> str:
 
     root = api.results_root()
     rows: list[str] = []
-    found = sorted(all_runs(root), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = all_runs(root)[::-1]
     for path in found[:MAX_LISTED]:
         name = path.relative_to(root).as_posix()
         try:
