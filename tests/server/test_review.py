@@ -212,6 +212,12 @@ def test_promote_previews_and_writes_a_case(browsing, shop) -> None:
     more = {"id": "second", "file": "regression.yaml", "write": "1"}
     assert httpx.post(shop.url + path, data=more, headers=ours).status_code == 200
     assert written.read_text().count("- id:") == 2
+    # A copy of a run takes no labels, but the case is not written into it.
+    (run.path / COPY_OF).write_text("s3://bucket/run")
+    third = {**more, "id": "third"}
+    assert httpx.post(shop.url + path, data=third, headers=ours).status_code == 200
+    (run.path / COPY_OF).unlink()
+    assert written.read_text().count("- id:") == 3
     (shop.folder / "mine.yaml").write_text("# my suite\nversion: 1\n")
     for name in ("mine.yaml", "../x.yaml", "/tmp/x.yaml", "agent.py", "a\0.yaml"):
         reply = httpx.post(shop.url + path, data={**more, "file": name}, headers=ours)

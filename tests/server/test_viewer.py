@@ -380,6 +380,8 @@ def test_all_trials_with_filters(browsing, shop) -> None:
     ):
         found = httpx.get(f"{shop.url}{shop.run}/trials?{query}&offset=7").text
         assert found.count("/trial/") == count
+    for page_of_many in (f"{shop.run}/trials", "/runs"):
+        assert httpx.get(f"{shop.url}{page_of_many}?offset={'9' * 5000}").status_code == 200
 
 
 # -- many runs -------------------------------------------------------------------------------------

@@ -181,7 +181,8 @@ class _Reader:
             turn = ShownTurn(role, message.name or "", _text(message.content), others=message.other)
             self._request(turn, message.tool_calls)
             self._add(turn)
-            if any(each.lower().startswith(_IMAGE_PARTS) for each in map(_part, message.other)):
+            kinds = [each.lower().removeprefix("input_") for each in message.other]
+            if any(each.startswith(_IMAGE_PARTS) for each in kinds):
                 with_images = turn
         for key, count in sent.items():
             self._seen[key] = max(self._seen[key], count)
@@ -266,10 +267,6 @@ class _Reader:
         if span is not None:
             turn.span_id, turn.failed, turn.error = span.span_id, span.failed, _error(span)
         self.turns.append(turn)
-
-
-def _part(kind: str) -> str:
-    return kind.removeprefix("input_")
 
 
 def _key(

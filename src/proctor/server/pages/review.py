@@ -38,7 +38,7 @@ from proctor.runs.provenance import who
 from proctor.server.auth import READS_ONLY, posted_form
 from proctor.server.pages._conversation import turns_of
 from proctor.server.pages._span_view import aligned
-from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name
+from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name, missing, trial_at
 from proctor.server.pages.templating import page, sent_on
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ReviewPages(Runs):
         """Render the next trial of the queue with the form of its label."""
         run = self._run(request)
         if run is None:
-            return self.not_found(request, "run")
+            return missing(request, "run")
         asked = request.query_params
         rule = asked.get("rule", "random")
         rule = rule if rule in QUEUES else "random"
@@ -170,27 +170,28 @@ class ReviewPages(Runs):
 
     async def labelled(self, request: Request) -> Response:
         """Store a label and go on to the next trial."""
-        return await self._written(request, self._label)
+        return await self._written(request, self._label, self._path(request))
 
     def _label(self, request: Request, form: Mapping[str, str]) -> Response:
         run = self._run(request)
-        found = None if run is None else self._named(run, form.get("trial", ""))
+        found = None if run is None else trial_at(run, form.get("trial"))
         if run is None or found is None:
             return PlainTextResponse("no such trial", 404)
         if form.get("verdict") not in get_args(LabelVerdict) or form.get("rule") not in QUEUES:
             return PlainTextResponse(
                 "a label is pass, fail or skip, under a rule of the queue", 400
             )
+        rater = form.get("rater", "").strip()
         # A trial that the rater went back to, or opened from elsewhere, is not the queue's choice.
         chosen = "chosen" if form.get("opened") else form["rule"]
         given = label(
             run.path,
             found.name,
             cast("LabelVerdict", form["verdict"]),
-            rater=form.get("rater", ""),
+            rater=rater,
             category=form.get("category", ""),
             comment=form.get("comment", ""),
-            rule=_kept_rule(run, found, form.get("rater", ""), cast("SamplingRule", chosen)),
+            rule=_kept_rule(run, found, rater, cast("SamplingRule", chosen)),
             blind="blind" in form,
         )
         audit.record(
@@ -212,14 +213,14 @@ class ReviewPages(Runs):
 
     async def promoted(self, request: Request) -> Response:
         """Write the case into a suite file."""
-        return await self._written(request, self._promote)
+        return await self._written(request, self._promote, Path())
 
     def _promote(self, request: Request, form: Mapping[str, str]) -> Response:
         from proctor.trials.regression_case import as_suite, case_from_trial, write_case
 
         run, trial = self._trial(request)
         if run is None or trial is None:
-            return self.not_found(request, "trial")
+            return missing(request, "trial")
         made, problem, written = None, None, None
         target = form.get("file", "").strip() or "regression.yaml"
         try:
@@ -325,14 +326,14 @@ class ReviewPages(Runs):
         run = self._run(request)
         other = self._run_named(asked["with"]) if asked.get("with") else run
         if run is None or other is None:
-            return self.not_found(request, "run")
+            return missing(request, "run")
         sides: list[tuple[str, Trial, str]] = []
         traces: list[Trace] = []
         for of, key in ((run, "a"), (other, "b")):
-            trial = next((t for t in of.trials() if address_name(t) == asked.get(key)), None)
+            trial = trial_at(of, asked.get(key))
             trace = None if trial is None else of.readable_trace(trial, [])
             if trial is None or trace is None:
-                return self.not_found(request, "pair of trials with traces")
+                return missing(request, "pair of trials with traces")
             sides.append((self._name(of.path), trial, f"{self._link(of.path)}/trial/{asked[key]}"))
             traces.append(trace)
         steps = aligned(*traces)
@@ -354,14 +355,6 @@ class ReviewPages(Runs):
 
     # -- shared ------------------------------------------------------------------------------------
 
-    def not_found(self, request: Request, what: str) -> Response:
-        """Answer that something does not exist."""
-        name = request.path_params.get("name", "")
-        return page("missing.html", request, status=404, what=what, name=name)
-
-    def _named(self, run: Run, address: str) -> Trial | None:
-        return next((trial for trial in run.trials() if address_name(trial) == address), None)
-
     def _cannot_write(self, request: Request, folder: Path) -> str | None:
         """Return why nothing can be written here; None where it can."""
         if READS_ONLY in request.scope:
@@ -372,12 +365,11 @@ class ReviewPages(Runs):
             return "The server may not write to this folder."
         return None
 
-    async def _written(self, request: Request, write: Any) -> Response:
-        """Call `write` with the form of a request that may write; answer the others."""
+    async def _written(self, request: Request, write: Any, folder: Path | None) -> Response:
+        """Call `write` with the form of a request that may write to a folder; answer the others."""
         form = await posted_form(request)
         if not isinstance(form, dict):
             return form
-        folder = self._path(request)
         if folder is not None and (why := self._cannot_write(request, folder)):
             return PlainTextResponse(why, 403)
         try:

@@ -37,7 +37,7 @@ from proctor.runs.heartbeat import Life, Sign, look_at
 from proctor.runs.run import Run
 from proctor.runs.summary import Verdict
 from proctor.runs.trial import CellKey
-from proctor.server.pages.templating import Query, page
+from proctor.server.pages.templating import Query, number_in, page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -166,7 +166,7 @@ class RunLists:
         self._figures: dict[Path, tuple[FolderState, RunFigures | str, str | None]] = {}
         self._points: dict[Path, tuple[FolderState, HistoryPoint]] = {}
         self._gates: dict[tuple[Any, ...], str] = {}
-        self._histories: dict[tuple[Any, ...], SuiteHistory] = {}
+        self._newest_history: tuple[Sequence[HistoryPoint], SuiteHistory] | None = None
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -195,8 +195,7 @@ class RunLists:
         if sort in by:
             shown.sort(key=by[sort])
         asked = {key: query[key] for key in ("text", "suite", "verdict", "sort") if query[key]}
-        offset = int(query["offset"]) if query["offset"].isdecimal() else 0
-        offset = max(0, min(offset, len(shown) - 1) // PAGE * PAGE)
+        offset = number_in(query["offset"], 0, max(0, len(shown) - 1)) // PAGE * PAGE
 
         def link(**changed: object) -> str:
             return "/runs?" + urlencode({**asked, **changed})
@@ -228,8 +227,10 @@ class RunLists:
     def _rows(self, until: float) -> tuple[list[Path], list[Listed]]:
         """Return all runs, the newest first, and their rows; runs are read until a time."""
         paths = list(reversed(all_runs(self._root)))
-        for gone in self._figures.keys() - set(paths):
-            del self._figures[gone]
+        # A copy, and no error if it is gone: another request may do the same at this moment.
+        for gone in set(self._figures) - set(paths):
+            self._figures.pop(gone, None)
+            self._points.pop(gone, None)
         return paths, [self._row(path, until) for path in paths]
 
     def _row(self, path: Path, until: float) -> Listed:
@@ -387,11 +388,11 @@ class RunLists:
         return found[::-1]
 
     def _history(self, points: Sequence[HistoryPoint]) -> SuiteHistory:
-        key = tuple((each.figures.path, id(each)) for each in points)
-        if key not in self._histories:
-            self._histories.clear()  # of one suite: they are quick to make again
-            self._histories[key] = suite_history(points)
-        return self._histories[key]
+        # That of one suite: they are quick to make again.
+        known = self._newest_history
+        if known is None or [*map(id, known[0])] != [*map(id, points)]:
+            known = self._newest_history = (points, suite_history(points))
+        return known[1]
 
     def _case(self, history: SuiteHistory, each: CaseStrip) -> dict[str, Any]:
         runs = history.runs[-STRIP:]

@@ -32,7 +32,7 @@ from proctor.sanitize import json_bytes, json_value, valid_unicode
 from proctor.server.pages._conversation import ShownTurn, as_curl, as_yaml, diff_lines, turns_of
 from proctor.server.pages._span_view import detail, outline, shown_texts
 from proctor.server.pages.run_lists import FolderState, cell_query, state_of
-from proctor.server.pages.templating import Query, page
+from proctor.server.pages.templating import Query, number_in, page
 from proctor.server.pages.traces import span_of
 from proctor.trace import SpanKind
 
@@ -78,8 +78,8 @@ class Runs:
         self._read = read
         self._read_trace = read_trace
         self._read_turns = read_turns
-        self._facts: dict[tuple[Any, ...], ReportFacts] = {}
-        self._clusters: dict[Run, tuple[list[SharedCause], int, int]] = {}
+        self._read_facts = lru_cache(maxsize=CACHED_RUNS)(ReportFacts)
+        self._causes = lru_cache(maxsize=1)(shared_causes)
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -101,7 +101,7 @@ class Runs:
         """Render one run: verdict, change, agents, failures, a table of cases and agents."""
         run = self._run(request)
         if run is None:
-            return _missing(request)
+            return missing(request)
         facts, baseline = self._facts_of(run)
         # The trials that the page links to.
         examples = {sample.trial for failure in facts.failures for sample in failure.samples[:1]}
@@ -136,21 +136,16 @@ class Runs:
     def _facts_of(self, run: Run) -> tuple[ReportFacts, Run | None]:
         """Return the facts of a run, and the baseline they compare it with."""
         baseline = tagged_baseline(run)
-        key = (run, None if baseline is None else (baseline.path, state_of(baseline.path)))
-        if key not in self._facts:
-            if len(self._facts) >= CACHED_RUNS:
-                self._facts.pop(next(iter(self._facts)), None)
-            self._facts[key] = ReportFacts(run, baseline=baseline)
-        return self._facts[key], baseline
+        if baseline is not None:
+            baseline = self._read(baseline.path, state_of(baseline.path))
+        return self._read_facts(run, baseline=baseline), baseline
 
     def clusters(self, request: Request) -> Response:
         """Render the causes that failing trials share, as a part of the run's page."""
         run = self._run(request)
         if run is None:
-            return _missing(request)
-        if run not in self._clusters:
-            self._clusters = {run: shared_causes(run)}
-        causes, looked, failing = self._clusters[run]
+            return missing(request)
+        causes, looked, failing = self._causes(run)
         named = {name for each in causes for name in each.where[:3]}
         return page(
             "clusters_part.html",
@@ -166,7 +161,7 @@ class Runs:
         """Render all trials of a run, with filters."""
         run = self._run(request)
         if run is None:
-            return _missing(request)
+            return missing(request)
         query = Query(request.query_params)
         every = sorted(run.trials(), key=row_order)
         found = [trial for trial in every if _wanted(trial, query)]
@@ -182,7 +177,7 @@ class Runs:
         base = f"{self._link(run.path)}/trials"
         keys = ("text", "status", "agent", "check", "sort")
         asked = {key: query[key] for key in keys if query[key]}
-        first = _number(query["offset"], 0, max(0, len(found) - 1)) // TRIALS_SHOWN * TRIALS_SHOWN
+        first = number_in(query["offset"], 0, max(0, len(found) - 1)) // TRIALS_SHOWN * TRIALS_SHOWN
 
         def link(**changed: object) -> str:
             return f"{base}?" + urlencode({**asked, **changed})
@@ -227,7 +222,7 @@ class Runs:
         run = self._run(request)
         if run is None:
             return JSONResponse({"error": "no such run"}, status_code=404)
-        totals, planned = run.totals, _planned(run)
+        totals, planned = run.totals, sum(cell.planned for cell in run.cells)
         return JSONResponse(
             {
                 "done": totals.trials,
@@ -243,7 +238,7 @@ class Runs:
         """Render the trials of one cell."""
         run, wanted = self._run(request), request.query_params
         if run is None:
-            return _missing(request)
+            return missing(request)
         key = CellKey(wanted.get("case", ""), wanted.get("agent", ""), wanted.get("params", ""))
         found = [cell for cell in run.cells if cell.cell == key]
         if not found:
@@ -266,13 +261,13 @@ class Runs:
 
         run, trial = self._trial(request)
         if run is None or trial is None:
-            return _missing(request, "trial")
+            return missing(request, "trial")
         unreadable: list[str] = []
         trace = self._trace(run, trial, unreadable)
         turns: list[ShownTurn] = []
         if trace is not None and trial.trace is not None:
             turns = self._read_turns(run, trial.trace, trial.answer)
-        first = _number(request.query_params.get("from"), 1, max(1, len(turns)))
+        first = number_in(request.query_params.get("from"), 1, max(1, len(turns)))
         first -= (first - 1) % TURNS_SHOWN
         trials = sorted(run.trials(), key=row_order)
         place = next(at for at, each in enumerate(trials) if each.key == trial.key)
@@ -387,10 +382,8 @@ class Runs:
     # -- finding ----------------------------------------------------------------------------------
 
     def _trial(self, request: Request) -> tuple[Run | None, Trial | None]:
-        run, wanted = self._run(request), request.path_params["trial"]
-        if run is None:
-            return None, None
-        return run, next((t for t in run.trials() if address_name(t) == wanted), None)
+        run = self._run(request)
+        return run, None if run is None else trial_at(run, request.path_params["trial"])
 
     def _path(self, request: Request) -> Path | None:
         return self._folder(request.path_params["name"])
@@ -429,9 +422,9 @@ def address_name(trial: Trial) -> str:
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
 
 
-def _number(text: str | None, least: int, most: int) -> int:
-    """Return a number of an address, moved into its range; the least for anything else."""
-    return max(least, min(most, int(text))) if text and text.isdecimal() else least
+def trial_at(run: Run, address: str | None) -> Trial | None:
+    """Return the trial that `address_name` gives this address."""
+    return next((trial for trial in run.trials() if address_name(trial) == address), None)
 
 
 def _turn_links(turns: Sequence[ShownTurn], trace: Trace | None) -> dict[str, tuple[int, str]]:
@@ -446,13 +439,10 @@ def _turn_links(turns: Sequence[ShownTurn], trace: Trace | None) -> dict[str, tu
     return links
 
 
-def _missing(request: Request, what: str = "run") -> Response:
+def missing(request: Request, what: str = "run") -> Response:
+    """Return the page that says that a run, or a part of it, does not exist."""
     name = request.path_params.get("name", "")
     return page("missing.html", request, status=404, what=what, name=name)
-
-
-def _planned(run: Run) -> int:
-    return sum(cell.planned for cell in run.cells)
 
 
 def _wanted(trial: Trial, query: Query) -> bool:

@@ -120,6 +120,13 @@ def sent_on(request: Request, address: str) -> Response:
     return RedirectResponse(address, 303)
 
 
+def number_in(text: str | None, least: int, most: int) -> int:
+    """Return a number of an address, moved into its range; the least for anything else."""
+    # Python refuses to read numbers of thousands of digits.
+    known = text is not None and text.isdecimal() and len(text) < 20
+    return max(least, min(most, int(text or 0))) if known else least
+
+
 class Query(dict[str, str]):
     """The query parameters of an address; missing ones are empty."""
 
