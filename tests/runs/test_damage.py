@@ -105,7 +105,7 @@ def test_a_changed_value_is_reported_by_every_reader(
     "name", ["results.parquet", "results.json", "summary.csv", "facts.json", "checksums.json"]
 )
 def test_a_changed_file_blocks_a_green_gate(runs: tuple[RunFolder, RunFolder], name: str) -> None:
-    """R-R9: every derived file has a checksum; `run --resume` would write it again."""
+    """R-R9, R-N7: every derived file has a checksum; `run --resume` would write it again."""
     first, second = runs
     assert proctor("gate", str(second.path), "--against", str(first.path)).returncode == 0
     path = second.path / name
@@ -162,7 +162,7 @@ def test_a_damaged_spec_is_not_resumed(runs: tuple[RunFolder, RunFolder]) -> Non
 
 
 def test_one_corrupt_frame_costs_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-T7, R-D4: `trace show`, `diagnose` and the page use the other traces, and name it."""
+    """R-T7, R-D4, R-N7: `trace show`, `diagnose` and the page use the other traces, and name it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bots.py").write_text("def steady(question):\n    return 'yes'\n")
     (tmp_path / "suite.yaml").write_text(
@@ -216,7 +216,7 @@ ALIASES = "a0: &a0 [x, x]\n" + "".join(
 def test_a_hostile_spec_hides_no_other_run(
     runs: tuple[RunFolder, RunFolder], text: str, reason: str
 ) -> None:
-    """R-D2: it is skipped by name, in megabytes of memory; the run beside it is read."""
+    """R-D2, R-N7: it is skipped by name, in megabytes of memory; the run beside it is read."""
     bad = runs[1].path
     (bad / "_spec_.yaml").write_text(f"format: 1\n{text}")
     limit = 2 << 30  # the aliases alone would take more
@@ -244,7 +244,7 @@ def test_yaml_means_the_same_as_with_pyyaml() -> None:
 
 @pytest.mark.parametrize("ref", [[1, 0, 2**40], [1, 2**62, 5], [1, -5, 10], [9, 0, 5]])
 def test_a_hostile_reference_is_refused(tmp_path: Path, ref: list[int]) -> None:
-    """R-T7: a reference to a terabyte is an unreadable trace, not a MemoryError."""
+    """R-T7, R-N7: a reference to a terabyte is an unreadable trace, not a MemoryError."""
     folder = write_run(tmp_path, [trial(index=i) for i in range(2)], name="run")
     writer = SegmentWriter(folder.traces_path)
     writer.append(json_bytes(Trace(trace_id="t")))

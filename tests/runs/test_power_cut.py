@@ -106,7 +106,7 @@ def after_power_cut(moment: Moment, target: Path, chance: random.Random) -> None
 def test_what_was_reported_survives_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """R-R9: with `--sync always` a reported trial is read back with its trace, from any state."""
+    """R-R9, R-N7: with `--sync always` a reported trial is read back whole, from any state."""
     root = tmp_path / "results"
     root.mkdir()
     disk = Disk(root, monkeypatch)
