@@ -118,7 +118,7 @@ def service():
 
 @pytest.mark.parametrize("kind", ["python", "process", "command", "http", "ensemble"])
 def test_what_was_not_observed_is_not_judged(tmp_path: Path, service: str, kind: str) -> None:
-    """R-C6 R-R1: without spans, no check of tools or models passes or fails, however it is run."""
+    """R-C6, R-R1, R-N1: without spans, no check of tools or models passes or fails."""
     python = {"kind": "python", "target": "plain:answer"}
     agents: dict[str, dict[str, Any]] = {
         "python": python,

@@ -1,6 +1,6 @@
 """`proctor warm`: a process that has imported everything, and forks for each command.
 
-Started like an agent of ssh: it prints the variable that later commands find it by. A command then
+Like `ssh-agent`, it prints the variable by which later commands find it. A command then
 starts in a fork of it, with its own folder, environment, streams and exit code. Guarantees: what is
 warm is code that was named here, never the code under test, which workers import for each run; if
 the process is gone or has another version, a command starts as usual.

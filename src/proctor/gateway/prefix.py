@@ -88,9 +88,9 @@ class Prefix:
         *,
         in_process: bool,
     ) -> None:
+        # The parent's seed: in a world the agent acts with it up to the step.
         self.arm, self.seed, self._last = arm, seed, last
         self._response = source.response
-        """`seed` is the parent's: in a world the agent acts with it up to the step."""
         self._numbers, self._redact = numbers, redact
         spans = source.index.spans
         inside = {span.span_id for span in spans if span.kind is SpanKind.TOOL}

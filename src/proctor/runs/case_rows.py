@@ -110,7 +110,8 @@ class RowFile(Sequence[Row]):
 
     def _read(self, start: int, size: int) -> bytes:
         with self._reading:
-            self._file.flush() if self._file.writable() else None
+            if self._file.writable():
+                self._file.flush()
             # Processes share the position of the file, so it is not used.
             if hasattr(os, "pread"):
                 return os.pread(self._file.fileno(), size, start)

@@ -279,7 +279,8 @@ def select_rows(source: DataSource, folder: Path) -> RowFile:
     for file in files:
         for row in read_rows(file):
             if by_column and (own := row.values.get(_SPLIT)) != source.split:
-                splits.add(str(own)) if _SPLIT in row.values else None
+                if _SPLIT in row.values:
+                    splits.add(str(own))
                 continue
             if len(rows) == MAX_ROWS:
                 raise ProctorError(f"more than {MAX_ROWS:,} rows", where=str(file))

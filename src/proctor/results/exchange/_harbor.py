@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -29,7 +29,7 @@ RESULT = "result.json"
 
 
 def is_job(folder: Path) -> bool:
-    """Return whether a folder holds a job: results below it, and its own or a configuration."""
+    """Return whether a folder holds a job: a folder in it has a result."""
     return any(folder.glob(f"*/{RESULT}"))
 
 
@@ -113,8 +113,9 @@ def _check(name: str, value: float, threshold: float) -> CheckResult:
 
 def _add_usage(record: Record, result: Mapping[str, Any]) -> None:
     """Add times, tokens and cost; those of steps where the trial has several."""
-    steps = [as_mapping(each) for each in result.get("step_results") or ()]
-    contexts = [as_mapping(each.get("agent_result")) for each in (result, *steps)]
+    listed = result.get("step_results")
+    steps = cast("list[Any]", listed) if isinstance(listed, list) else []
+    contexts = [as_mapping(as_mapping(each).get("agent_result")) for each in (result, *steps)]
     for ours, theirs in (
         ("input_tokens", "n_input_tokens"),
         ("output_tokens", "n_output_tokens"),
