@@ -31,6 +31,9 @@ from proctor.trace.model import Message, ToolCall
 MAX_TEXT = 20_000
 """Characters shown of one message. The spans of the trace show five times as many."""
 
+TURNS_SHOWN = 50
+"""Turns of a conversation on one page: more take longer to open than to read."""
+
 MAX_MARKDOWN = 8_000
 """Characters up to which a message is read as Markdown: hostile text takes quadratic time."""
 
@@ -112,6 +115,18 @@ def turns_of(trace: Trace, answer: str | None = None) -> list[ShownTurn]:
     for number, turn in enumerate(reader.turns, 1):
         turn.number = number
     return reader.turns
+
+
+def turn_links(turns: Sequence[ShownTurn], trace: Trace | None) -> dict[str, tuple[int, str]]:
+    """Return the number and the address of the turn that shows each span; of a root, the last."""
+    links: dict[str, tuple[int, str]] = {}
+    for turn in turns:
+        start = turn.number - (turn.number - 1) % TURNS_SHOWN
+        page = "" if len(turns) <= TURNS_SHOWN else f"?from={start}"
+        roots = trace.roots if trace is not None and turn is turns[-1] else []
+        for span_id in (*turn.span_ids, *(root.span.span_id for root in roots)):
+            links.setdefault(span_id, (turn.number, f"{page}#turn-{turn.number}"))
+    return links
 
 
 class _Reader:

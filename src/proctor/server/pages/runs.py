@@ -7,7 +7,7 @@ not a run, is not found. Folders are read again when they have changed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,15 @@ from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import CellKey, TraceRef, Trial, TrialStatus
 from proctor.sanitize import json_bytes, json_value, valid_unicode
-from proctor.server.pages._conversation import ShownTurn, as_curl, as_yaml, diff_lines, turns_of
+from proctor.server.pages._conversation import (
+    TURNS_SHOWN,
+    ShownTurn,
+    as_curl,
+    as_yaml,
+    diff_lines,
+    turn_links,
+    turns_of,
+)
 from proctor.server.pages._span_view import detail, outline, shown_texts
 from proctor.server.pages.run_lists import FolderState, cell_query, state_of
 from proctor.server.pages.templating import Query, number_in, page
@@ -53,8 +61,6 @@ MAX_CASES = 400
 TRIALS_SHOWN = 100
 # Trials listed of one cell.
 MAX_TRIALS = 500
-# Turns of a conversation on one page: more take longer to open than to read.
-TURNS_SHOWN = 50
 
 
 class Runs:
@@ -297,7 +303,7 @@ class Runs:
             first=first,
             turn_count=len(turns),
             shown=TURNS_SHOWN,
-            turn_of=_turn_links(turns, trace),
+            turn_of=turn_links(turns, trace),
             calls_model=trace is not None and bool(trace.llm_calls),
             workspace=as_mapping(workspace),
             diff=diff_lines(str(as_mapping(workspace).get("diff") or "")),
@@ -356,7 +362,7 @@ class Runs:
             for span_id in c.span_ids
         ]
         assert trial.trace is not None
-        links = _turn_links(self._read_turns(run, trial.trace, trial.answer), trace)
+        links = turn_links(self._read_turns(run, trial.trace, trial.answer), trace)
         decisive = None if cause is None or trial.passed else shown_texts(cause.to_dict())
         return JSONResponse({**outline(trace, found, failed), "decisive": decisive, "turns": links})
 
@@ -425,18 +431,6 @@ def address_name(trial: Trial) -> str:
 def trial_at(run: Run, address: str | None) -> Trial | None:
     """Return the trial that `address_name` gives this address."""
     return next((trial for trial in run.trials() if address_name(trial) == address), None)
-
-
-def _turn_links(turns: Sequence[ShownTurn], trace: Trace | None) -> dict[str, tuple[int, str]]:
-    """Return the number and the address of the turn that shows each span; of a root, the last."""
-    links: dict[str, tuple[int, str]] = {}
-    for turn in turns:
-        start = turn.number - (turn.number - 1) % TURNS_SHOWN
-        page = "" if len(turns) <= TURNS_SHOWN else f"?from={start}"
-        roots = trace.roots if trace is not None and turn is turns[-1] else []
-        for span_id in (*turn.span_ids, *(root.span.span_id for root in roots)):
-            links.setdefault(span_id, (turn.number, f"{page}#turn-{turn.number}"))
-    return links
 
 
 def missing(request: Request, what: str = "run") -> Response:
