@@ -140,6 +140,7 @@ def test_every_page_opens_clean_and_hostile_text_stays_text(browsing, site) -> N
 def test_the_tree_works_by_keyboard(browsing, site) -> None:
     """R-D7: arrows move, left closes, right opens, the address names the span, Enter shows it."""
     with page_at(browsing, site, f"/traces/{TRACE}") as page:
+        page.get_by_role("tab", name="Spans").click()
         tree = page.locator("#tree")
         tree.focus()
         page.keyboard.press("Home")
@@ -202,6 +203,7 @@ def test_a_trace_opens_where_it_failed(browsing, tmp_path: Path) -> None:
         serving(Service(store=store)) as running,
         page_at(browsing, running, f"/traces/{TRACE}") as page,
     ):
+        page.get_by_role("tab", name="Spans").click()
         page.locator("#detail h2", has_text="inner").wait_for()
         chosen = page.locator(".span[aria-selected=true]")
         place = chosen.bounding_box()

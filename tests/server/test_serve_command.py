@@ -14,7 +14,7 @@ import commands
 import httpx
 import pytest
 from click.testing import CliRunner
-from server_parts import TRACE, started, wire_request
+from server_parts import TRACE, started, wire_request, write
 
 from proctor.cli.serve import serve
 from proctor.cli.store import add
@@ -182,3 +182,29 @@ def test_a_folder_of_traces_is_viewed(tmp_path: Path) -> None:
         process.wait(60)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nothing", "traces"]
     assert [path.name for path in folder.iterdir()] == ["one.json"]
+
+
+def test_a_store_is_viewed_without_a_results_folder(tmp_path: Path) -> None:
+    """R-N12: `view --store` alone shows the traces, creates nothing, and offers no runs."""
+    store = open_store(f"sqlite:///{tmp_path}/t.db".replace(":///", ":////", 1))
+    write(store, {"id": 1, "name": "first"})
+    store.close()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proctor", "view", "--store", "sqlite:///t.db", "--no-open"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        url = re.search(
+            r"showing the trace store at (http://\S+/traces)", process.stderr.readline()
+        )
+        assert url is not None
+        page = httpx.get(url[1]).text
+        assert "first" in page
+        assert 'href="/runs"' not in page
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert not (tmp_path / "results").exists()

@@ -191,6 +191,8 @@ def view(
       proctor view
       # trace files
       proctor view traces/
+      # the traces of a store, and runs where there is a results folder
+      proctor view --store sqlite:///traces.db
       # serve only, on a fixed port
       proctor view results --no-open --port 8000
     """
@@ -201,7 +203,8 @@ def view(
     from proctor.server.store import existing_store, open_store
 
     root = place or api.results_root()
-    if not root.exists() or (url and root.is_file()):
+    only_store = url is not None and place is None and not root.exists()
+    if not only_store and (not root.exists() or (url and root.is_file())):
         raise ProctorError(
             "no such results folder", where=str(root), hint="`proctor demo` creates a first run"
         )
@@ -228,11 +231,12 @@ def view(
         else:
             # An existing store only: a wrong name must not create an empty one.
             store = existing_store(url, prices=prices) if url else None
-            service = Service(store=store, results=root)
-        page = "traces" if shows_traces else "runs"
+            service = Service(store=store, results=None if only_store else root)
+        page = "traces" if shows_traces or only_store else "runs"
+        what = "the trace store" if only_store else root
 
         def announce(address: str) -> None:
-            click.echo(f"showing {root} at {address}/{page} (Ctrl-C to stop)", err=True)
+            click.echo(f"showing {what} at {address}/{page} (Ctrl-C to stop)", err=True)
             if not no_open:
                 import webbrowser
 

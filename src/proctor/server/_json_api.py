@@ -1,15 +1,20 @@
 """The JSON API of the store: what the pages show, for programs.
 
 GET /api/traces?text=&session_id=&user_id=&request_id=&service=&status=&tool=&model=&since=&until=
-    &min_ms=&max_ms=&min_score=&max_score=&sort=&limit=&offset=
+    &last=&min_ms=&max_ms=&min_score=&max_score=&sort=&limit=&offset=
+                                           values of ids, service, status, tool and model may be
+                                           several (service=a&service=b)
 GET /api/traces/{trace_id}                 the whole trace, as OTLP JSON with ?format=otlp
 GET /api/traces/{trace_id}/evaluations
 GET /api/figures?by=hour                   counts, cost, percentiles, tools, and the same over time
-                                           by hour or day; takes the same filter
+                                           by minute, hour or day; takes the same filter
+GET /api/facets                            the most frequent values of each facet with their numbers
+                                           of traces; takes the same filter
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -19,9 +24,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.server.store.store import PERIODS, PageRequest, TraceFilter
+from proctor.server.store.store import FACETS, PERIODS, PageRequest, TraceFilter
 
 if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
     from proctor.server.store.store import SqlStore
@@ -29,10 +35,15 @@ if TYPE_CHECKING:
 # Maximum rows of one response.
 MAX_LIMIT = 1000
 
-_TEXTS = ("text", "request_id", "session_id", "user_id", "service", "tool", "model")
+_VALUES = ("request_id", "session_id", "user_id", "service", "status", "tool", "model")
 _NUMBERS = ("min_ms", "max_ms", "min_score", "max_score")
 _TIMES = {"since": "since_ns", "until": "until_ns"}
-_KNOWN = (*_TEXTS, *_NUMBERS, *_TIMES, "status", "sort", "limit", "offset", "format", "token", "by")
+_OTHERS = ("text", "last", "sort", "limit", "offset", "format", "token", "by", "view")
+_KNOWN = (*_VALUES, *_NUMBERS, *_TIMES, *_OTHERS)
+
+RANGES = {"1h": "hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+"""Time ranges that end now, as the parameter `last` names them, with their names."""
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -69,7 +80,7 @@ def routes(store: SqlStore) -> list[Route]:
         figures = store.figures(chosen)
         by = request.query_params.get("by") or "hour"
         if by not in PERIODS:
-            raise BadQuery(f"no period {by[:40]!r}", hint="hour or day")
+            raise BadQuery(f"no period {by[:40]!r}", hint="minute, hour or day")
         return {
             **figures._asdict(),
             "error_rate": figures.error_rate,
@@ -80,7 +91,15 @@ def routes(store: SqlStore) -> list[Route]:
             ],
         }
 
+    def facets(request: Request) -> Any:
+        chosen = filter_of(request.query_params)
+        return {
+            name: [each._asdict() for each in store.facet(name, chosen, limit=50)]
+            for name in FACETS
+        }
+
     return [
+        Route("/api/facets", answering(facets)),
         Route("/api/traces", answering(found)),
         Route("/api/traces/{trace_id:str}", answering(one)),
         Route("/api/traces/{trace_id:str}/evaluations", answering(said)),
@@ -107,18 +126,26 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(_encoder.encode(value), status_code=status, media_type="application/json")
 
 
-def filter_of(query: Mapping[str, str]) -> TraceFilter:
+def filter_of(query: QueryParams, now_ns: Callable[[], int] = time.time_ns) -> TraceFilter:
     """Return the filter of query parameters; unknown names and invalid values are errors."""
     for name in query:
         if name not in _KNOWN:
             raise BadQuery(f"unknown parameter {name[:40]!r}", hint=did_you_mean(name, _KNOWN))
-    given: dict[str, Any] = {name: query[name] for name in _TEXTS if query.get(name)}
+    given: dict[str, Any] = {"text": query.get("text", "")}
+    for name in _VALUES:
+        if values := tuple(dict.fromkeys(value for value in query.getlist(name) if value)):
+            given[name] = values if len(values) > 1 else query[name]
+            if name == "status" and (odd := set(values) - {"ok", "error"}):
+                raise BadQuery(f"no status {min(odd)[:40]!r}", hint="ok or error")
     given |= {name: _number(name, query[name]) for name in _NUMBERS if query.get(name)}
     given |= {field: moment(query[name]) for name, field in _TIMES.items() if query.get(name)}
-    if status := query.get("status"):
-        if status not in ("ok", "error"):
-            raise BadQuery(f"no status {status[:40]!r}", hint="ok or error")
-        given["status"] = status
+    if last := query.get("last"):
+        if not last[:-1].isdecimal() or last[-1] not in _UNITS or len(last) > 6:
+            raise BadQuery(f"no time range {last[:40]!r}", hint="write 30m, 24h or 7d")
+        # From a full minute: within it, the filter is the same and its statistics are reused.
+        minute = now_ns() // 60_000_000_000 * 60
+        since = (minute - int(last[:-1]) * _UNITS[last[-1]]) * 1_000_000_000
+        given["since_ns"] = max(since, given.get("since_ns", since))
     return TraceFilter(**given)
 
 

@@ -8,29 +8,40 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
 from proctor.runs.annotations import MAX_TEXT, LabelVerdict
-from proctor.sanitize import line
-from proctor.server._json_api import BadQuery, filter_of, page_of
+from proctor.sanitize import line, valid_unicode
+from proctor.server._json_api import RANGES, BadQuery, filter_of, moment, page_of
 from proctor.server.auth import posted_form
+from proctor.server.pages._conversation import (
+    TURNS_SHOWN,
+    ShownTurn,
+    as_curl,
+    turn_links,
+    turns_of,
+)
 from proctor.server.pages._span_view import detail, outline
-from proctor.server.pages.templating import Query, page, sent_on
-from proctor.server.store.store import SORTS, TraceFilter
+from proctor.server.pages.templating import Query, in_time, page, sent_on
+from proctor.server.store.store import FACETS, PERIODS, SORTS, TraceFilter
+from proctor.trace import SpanKind
 from proctor.trace.redact import default_redactor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from proctor.server.store.store import (
+        FacetValue,
         Figures,
         Period,
         Share,
@@ -49,8 +60,14 @@ INLINE_TRACES = 2_000
 # Seconds for which the statistics of a large set are reused: they change little in that time.
 MAX_AGE = 5.0
 
-FIELDS = ("text", "service", "status", "tool", "model", "session_id", "user_id", "request_id")
-MORE_FIELDS = ("since", "until", "min_ms", "max_ms", "min_score", "max_score")
+# Fields of the form besides search, time and order; the values of facets are links.
+IDS = ("session_id", "user_id", "request_id")
+NUMBERS = ("min_ms", "max_ms", "min_score", "max_score")
+
+FACET_NAMES = {"session_id": "session", "user_id": "user"}
+
+# Bars of the chart of traffic: an hour has sixty minutes.
+BARS = 72
 
 
 class TraceStatistics(NamedTuple):
@@ -59,7 +76,8 @@ class TraceStatistics(NamedTuple):
     figures: Figures
     tools: list[Share]
     periods: list[Period]
-    """By the hour, or by the day if there are traces of more than two days."""
+    """By the minute, hour or day: the shortest of which `BARS` hold all traces."""
+    facets: dict[str, list[FacetValue]]
 
 
 TEMPORARY = "These traces were read from files; labels need a store (proctor serve, view --store)."
@@ -76,13 +94,14 @@ class FigureCache:
 
     def compute(self, chosen: TraceFilter) -> TraceStatistics:
         """Return the current statistics of a filter."""
-        # Both queries at once: a large set takes a while, and the work is in the database.
-        with ThreadPoolExecutor(1, "proctor-figures") as pool:
+        # Several queries at once: a large set takes a while, and the work is in the database.
+        with ThreadPoolExecutor(2, "proctor-figures") as pool:
             tools = pool.submit(self._store.tools, chosen, limit=12)
-            figures, periods = self._store.figures(chosen), self._store.over_time(chosen)
-            if periods and sum(period.traces for period in periods) < figures.traces:
-                periods = self._store.over_time(chosen, "day")
-            return TraceStatistics(figures, tools.result(), periods)
+            facets = {name: pool.submit(self._store.facet, name, chosen) for name in FACETS}
+            figures = self._store.figures(chosen)
+            periods = self._store.over_time(chosen, None, BARS)
+            counted = {name: each.result() for name, each in facets.items()}
+            return TraceStatistics(figures, tools.result(), periods, counted)
 
     def get(self, chosen: TraceFilter) -> TraceStatistics:
         """Return the statistics of a filter, for a large set up to `MAX_AGE` seconds old."""
@@ -109,7 +128,13 @@ class Traces:
         def read(trace_id: str, _updated_ns: int) -> Trace | None:
             return store.trace(trace_id)
 
+        @lru_cache(maxsize=CACHED)
+        def read_turns(trace_id: str, updated_ns: int) -> list[ShownTurn]:
+            trace = read(trace_id, updated_ns)
+            return [] if trace is None else turns_of(trace)
+
         self._read = read
+        self._turns = read_turns
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -118,53 +143,81 @@ class Traces:
             Route("/traces/state", self.state),
             Route("/traces/figures", self.figures),
             Route("/traces/figures/part", self.figures_part),
+            Route("/traces/facets/part", self.facets_part),
             Route("/traces/{trace_id:str}", self.one),
             Route("/traces/{trace_id:str}/state", self.state_of_one),
             Route("/traces/{trace_id:str}/label", self.labelled, methods=["POST"]),
             Route("/traces/{trace_id:str}/outline", self.outlined),
+            Route("/traces/{trace_id:str}/copy/curl", self.curl),
             Route("/traces/{trace_id:str}/spans/{span_id:str}", self.span),
         ]
 
     def listed(self, request: Request) -> Response:
         """Render the list with its filter and statistics."""
-        query = Query({key: value for key, value in request.query_params.items() if value})
+        query = _query(request)
         problem: str | None = None
         try:
             chosen, part = filter_of(query), page_of(query)
         except ProctorError as error:
             problem = f"{error.message}. {error.hint or ''}"
-            chosen, part = filter_of({}), page_of({})
+            chosen, part = TraceFilter(), page_of({})
         count, rows = self._store.found(chosen, part)
         inline = self._statistics.compute(chosen) if count <= INLINE_TRACES else None
-        query_string = "?" + urlencode({} if problem else query)
-        unsorted = {name: query[name] for name in query if name not in ("sort", "offset")}
+        query_string = "?" + urlencode([] if problem else query.multi_items())
+        view = "sessions" if query.get("view") == "sessions" else "traces"
+        lines, sessions = self._store.sessions(chosen, part) if view == "sessions" else (count, [])
+        shown = len(sessions if view == "sessions" else rows)
         return page(
             "traces.html",
             request,
             status=400 if problem else 200,
             rows=rows,
             count=count,
-            figures=inline and inline.figures,
-            tools=inline and inline.tools,
-            periods=inline and inline.periods,
+            view=view,
+            sessions=[
+                (each, _address(query, "view", "offset", session_id=each.session_id))
+                for each in sessions
+            ],
+            views={
+                "traces": _address(query, "view", "offset"),
+                "sessions": _address(query, "offset", view="sessions"),
+            },
+            **_shown(inline, query),
             figures_page=f"/traces/figures{query_string}",
             figures_part=f"/traces/figures/part{query_string}",
+            facets_part=f"/traces/facets/part{query_string}",
             state=_state(count, rows),
             state_page=f"/traces/state{query_string}",
             here_url=str(request.base_url).rstrip("/"),
             by=part.sort,
-            orders={sort: f"/traces?{urlencode({**unsorted, 'sort': sort})}" for sort in SORTS},
-            query=query,
-            fields=FIELDS,
-            more_fields=MORE_FIELDS,
+            orders={sort: _address(query, "offset", sort=sort) for sort in SORTS},
+            query=Query(query),
+            filtered=set(query) - {"view", "sort", "offset", "limit"},
+            kept=[
+                (name, value)
+                for name, value in query.multi_items()
+                if name in ("service", "status", "model", "tool", "view")
+            ],
+            ids={name: query.getlist(name) or [""] for name in IDS},
+            numbers=NUMBERS,
+            times={name: _in_form(query.get(name, "")) for name in ("since", "until")},
+            ranges=RANGES,
+            chips=[
+                (FACET_NAMES.get(name, name.replace("_", " ")), value, _toggled(query, name, value))
+                for name, value in query.multi_items()
+                if name not in ("view", "sort", "offset", "limit")
+            ],
             sorts=list(SORTS),
             problem=problem,
-            earlier=_page_link(query, part.offset - part.limit) if part.offset else None,
-            later=_page_link(query, part.offset + part.limit)
-            if part.offset + part.limit < count
+            lines=lines,
+            earlier=_address(query, offset=str(max(0, part.offset - part.limit)))
+            if part.offset
             else None,
-            first=part.offset + 1 if rows else 0,
-            last=part.offset + len(rows),
+            later=_address(query, offset=str(part.offset + part.limit))
+            if part.offset + part.limit < lines
+            else None,
+            first=part.offset + 1 if shown else 0,
+            last=part.offset + shown,
         )
 
     def state(self, request: Request) -> Response:
@@ -190,26 +243,37 @@ class Traces:
         """Render the statistics as a part that the list loads."""
         return self._figures("figures_part.html", request)
 
+    def facets_part(self, request: Request) -> Response:
+        """Render the facets as a part that the list loads."""
+        return self._figures("facets_part.html", request)
+
     def _figures(self, template: str, request: Request) -> Response:
-        query = Query({key: value for key, value in request.query_params.items() if value})
+        query = _query(request)
         try:
             found = self._statistics.get(filter_of(query))
         except BadQuery as error:
             return PlainTextResponse(f"{error.message}. {error.hint or ''}", 400)
-        listed = "/traces?" + urlencode(query)
-        return page(template, request, **found._asdict(), listed=listed)
+        return page(template, request, **_shown(found, query), listed=_address(query))
 
     def one(self, request: Request) -> Response:
-        """Render the page of one trace; its spans are loaded as an outline."""
+        """Render the page of one trace: its conversation; spans are loaded as an outline."""
         trace_id = request.path_params["trace_id"]
         row = self._store.row(trace_id)
         if row is None:
             return page("missing.html", request, status=404, what="trace", name=trace_id)
         evaluations = self._store.evaluations(trace_id)
+        turns = self._turns(trace_id, row.updated_ns)
+        asked = request.query_params.get("from", "")[:9]
+        first = int(asked) if asked.isdecimal() and 0 < int(asked) <= len(turns) else 1
+        first -= (first - 1) % TURNS_SHOWN
         return page(
             "trace.html",
             request,
             row=row,
+            turns=turns[first - 1 : first - 1 + TURNS_SHOWN],
+            first=first,
+            turn_count=len(turns),
+            shown=TURNS_SHOWN,
             evaluations=[judged(each) for each in evaluations if each.name != "diagnosis"],
             state=_state(1, [row]),
             base=f"/traces/{row.trace_id}",
@@ -247,7 +311,19 @@ class Traces:
         trace = self._store.skeleton(trace_id)
         if trace is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
-        return JSONResponse(outline(trace, findings_of(self._store, trace_id)))
+        findings, links = findings_of(self._store, trace_id), {}
+        row = self._store.row(trace_id)
+        if findings and row is not None:  # the whole trace is read only if a turn is marked
+            links = turn_links(self._turns(trace_id, row.updated_ns), trace)
+        return JSONResponse({**outline(trace, findings), "decisive": None, "turns": links})
+
+    def curl(self, request: Request) -> Response:
+        """Return a model call of a trace as a command that repeats it."""
+        trace = self._trace(request.path_params["trace_id"])
+        found = None if trace is None else span_of(trace, request.query_params.get("span", ""))
+        if found is None or found.kind != SpanKind.LLM:
+            return PlainTextResponse("There is nothing to copy.", 404)
+        return PlainTextResponse(valid_unicode(as_curl(found)))
 
     def span(self, request: Request) -> Response:
         """Return the details of one span."""
@@ -307,5 +383,102 @@ def _state(count: int, rows: Sequence[TraceRow]) -> str:
     return hashlib.sha256(repr((count, seen)).encode()).hexdigest()[:16]
 
 
-def _page_link(query: Mapping[str, str], offset: int) -> str:
-    return "/traces?" + urlencode({**query, "offset": str(max(0, offset))})
+def _query(request: Request) -> QueryParams:
+    """Return the parameters with a value: they are the address of a filter."""
+    given = request.query_params.multi_items()
+    return QueryParams([(name, value) for name, value in given if value and name != "token"])
+
+
+def _address(query: QueryParams, *without: str, **changed: str) -> str:
+    """Return the address of the list with other values of some parameters."""
+    gone = {*without, *changed}
+    kept = [(name, value) for name, value in query.multi_items() if name not in gone]
+    return "/traces?" + urlencode([*kept, *changed.items()])
+
+
+def _toggled(query: QueryParams, name: str, value: str) -> str:
+    """Return the address of the list with one more value of a parameter, or one less."""
+    kept = [item for item in query.multi_items() if item[0] != "offset"]
+    one = (name, value)
+    return "/traces?" + urlencode(
+        [item for item in kept if item != one] if one in kept else [*kept, one]
+    )
+
+
+def _in_form(text: str) -> str:
+    """Return a time as a form has it; what is no time stays as it is."""
+    try:
+        return f"{datetime.fromtimestamp(moment(text) / 1e9, UTC):%Y-%m-%dT%H:%M:%S}"
+    except (BadQuery, ValueError, OverflowError):
+        return text
+
+
+class ShownValue(NamedTuple):
+    """A value of a facet: its link adds it to the filter, or takes it out."""
+
+    value: str
+    traces: int
+    chosen: bool
+    link: str
+
+
+class TrafficBar(NamedTuple):
+    """Traces of one period in the chart; heights are percentages."""
+
+    x: int
+    height: float
+    failed: float
+    label: str
+    link: str
+    period: Period
+
+
+class Traffic(NamedTuple):
+    """The chart of traces and failed traces over time."""
+
+    by: str
+    width: int
+    most: int
+    bars: list[TrafficBar]
+
+
+def _shown(found: TraceStatistics | None, query: QueryParams) -> dict[str, Any]:
+    """Return statistics as templates show them; None where they are loaded later."""
+    if found is None:
+        return dict.fromkeys(("figures", "tools", "traffic", "facets"))
+    facets: dict[str, list[ShownValue]] = {}
+    for name, values in found.facets.items():
+        chosen = query.getlist(name)
+        facets[FACET_NAMES.get(name, name)] = [
+            ShownValue(*each, each.value in chosen, _toggled(query, name, each.value))
+            for each in values
+        ]
+    return {
+        "figures": found.figures,
+        "tools": found.tools,
+        "traffic": _traffic(found.periods, query),
+        "facets": facets,
+    }
+
+
+def _traffic(periods: Sequence[Period], query: QueryParams) -> Traffic | None:
+    if not periods:
+        return None
+    first, most = periods[0].start_ns, max(each.traces for each in periods)
+    seconds = periods[0].seconds
+    length = seconds * 1_000_000_000
+    bars: list[TrafficBar] = []
+    for each in periods:
+        since, until = in_time(each.start_ns), in_time(each.start_ns + length)
+        bars.append(
+            TrafficBar(
+                (each.start_ns - first) // length,
+                round(100 * each.traces / most, 2),
+                round(100 * each.failed / most, 2),
+                f"{since}: {each.traces:,} traces, {each.failed:,} failed",
+                _address(query, "last", "offset", since=since, until=until),
+                each,
+            )
+        )
+    by = next(name for name, length in PERIODS.items() if length == seconds)
+    return Traffic(by, bars[-1].x + 1, most, bars)

@@ -12,7 +12,7 @@ notes(key)                   the version of these tables
 
 from typing import NamedTuple
 
-VERSION = 6
+VERSION = 7
 
 TABLES = {
     "traces": """(
@@ -21,8 +21,8 @@ TABLES = {
         started_ns {big} NOT NULL, ended_ns {big}, duration_ms {real}, status TEXT NOT NULL,
         spans {big} NOT NULL, errors {big} NOT NULL, llm_calls {big} NOT NULL,
         tool_calls {big} NOT NULL, input_tokens {big}, output_tokens {big}, cost_usd {real},
-        updated_ns {big} NOT NULL, evaluated_ns {big} NOT NULL DEFAULT 0,
-        score {real}, findings {big}
+        unpriced {big} NOT NULL DEFAULT 0, updated_ns {big} NOT NULL,
+        evaluated_ns {big} NOT NULL DEFAULT 0, score {real}, findings {big}
     )""",
     "spans": """(
         trace_id TEXT NOT NULL, span_id TEXT NOT NULL, parent_id TEXT, name TEXT NOT NULL,
@@ -47,13 +47,14 @@ TABLES = {
 INDEXES = {
     "payloads_of": "payloads (trace_id, chunk)",
     "payloads_logs": "payloads (trace_id) WHERE logs > 0",
-    # With the id, a page of the list is found in the index alone.
-    "traces_started": "traces (started_ns, trace_id)",
+    # With the id, a page of the list is found in the index alone; with the others, counts by
+    # service and status and the traffic over time of a range are too.
+    "traces_started": "traces (started_ns, trace_id, service, status, duration_ms)",
     "traces_updated": "traces (updated_ns)",
     "traces_duration": "traces (duration_ms)",
     # Most traces lack most of these, and no filter selects those that do.
-    "traces_session": "traces (session_id) WHERE session_id IS NOT NULL",
-    "traces_user": "traces (user_id) WHERE user_id IS NOT NULL",
+    "traces_session": "traces (session_id, started_ns) WHERE session_id IS NOT NULL",
+    "traces_user": "traces (user_id, started_ns) WHERE user_id IS NOT NULL",
     "traces_request": "traces (request_id) WHERE request_id IS NOT NULL",
     "traces_score": "traces (score) WHERE score IS NOT NULL",
     # With the counts, tools and models are counted from the index alone.

@@ -46,6 +46,7 @@ _TOTALS = {
     "input_tokens": "sum(CASE WHEN kind = 'llm' THEN input_tokens END)",
     "output_tokens": "sum(CASE WHEN kind = 'llm' THEN output_tokens END)",
     "cost_usd": "sum(CASE WHEN kind = 'llm' THEN cost_usd END)",
+    "unpriced": "count(CASE WHEN kind = 'llm' AND cost_usd IS NULL THEN 1 END)",
 }
 # The time of a trace never goes back: a count after an update of the tables gives 0.
 _PUT_TOTALS = f"""
@@ -150,8 +151,8 @@ class Writing:
             calls = len(trace.llm_calls)
             self._many(
                 "UPDATE traces SET input_tokens = ?, output_tokens = ?, cost_usd = ?, "
-                "llm_calls = ? WHERE trace_id = ?",
-                [(usage.input_tokens, usage.output_tokens, usage.cost_usd, calls, trace_id)],
+                "unpriced = ?, llm_calls = ? WHERE trace_id = ?",
+                [(*usage[:3], usage.unpriced, calls, trace_id)],
             )
 
     def _facts_in_logs(self, ids: Sequence[str]) -> Iterator[TraceFacts]:

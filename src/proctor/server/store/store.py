@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.prices import PriceTable
@@ -32,19 +32,24 @@ SORTS = {
 }
 
 
+OneOf = str | tuple[str, ...]
+"""A value, or several of which a trace must have one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFilter:
     """What traces must have; None or empty means any."""
 
     text: str = ""
     """Words that must occur in the name, query, response or id."""
-    request_id: str | None = None
-    session_id: str | None = None
-    user_id: str | None = None
-    service: str | None = None
-    status: Literal["ok", "error"] | None = None
-    tool: str | None = None
-    model: str | None = None
+    request_id: OneOf | None = None
+    session_id: OneOf | None = None
+    user_id: OneOf | None = None
+    service: OneOf | None = None
+    status: OneOf | None = None
+    """`ok` or `error`."""
+    tool: OneOf | None = None
+    model: OneOf | None = None
     since_ns: int | None = None
     until_ns: int | None = None
     min_ms: float | None = None
@@ -72,7 +77,6 @@ class PageRequest:
 
 _EQUAL = ("request_id", "session_id", "user_id", "service", "status")
 _CONDITIONS = {
-    **{column: f"{column} =" for column in _EQUAL},
     "since_ns": "started_ns >=",
     "until_ns": "started_ns <",
     "min_ms": "duration_ms >=",
@@ -81,6 +85,9 @@ _CONDITIONS = {
     "max_score": "score <=",
 }
 _USED = ("tool", "model")
+
+FACETS = ("service", "status", "model", "tool", "session_id", "user_id")
+"""What traces are counted by, for a reader to choose from."""
 
 
 # The condition of an empty filter.
@@ -99,19 +106,23 @@ def where(
     """
     parts: list[str] = []
     values: list[Any] = []
+    for name in _EQUAL:
+        if several := _several(chosen, name):
+            parts.append(f"{name} {_among(several, mark)}")
+            values += several
     for name, condition in _CONDITIONS.items():
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{condition} {mark}")
             values.append(value)
     for kind in _USED:
-        if (value := getattr(chosen, kind)) is not None:
-            of = f"u.kind = '{kind}' AND u.name = {mark}"
+        if several := _several(chosen, kind):
+            of = f"u.kind = '{kind}' AND u.name {_among(several, mark)}"
             if whole:
                 parts.append(f"trace_id IN (SELECT u.trace_id FROM uses u WHERE {of})")
             else:  # a page of a common value is found without collecting all of its traces
                 here = f"u.trace_id = traces.trace_id AND {of}"
                 parts.append(f"EXISTS (SELECT 1 FROM uses u WHERE {here})")
-            values.append(value)
+            values += several
     for word in chosen.text.split():
         columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]
         parts.append("(" + " OR ".join(like.format(column=c, mark=mark) for c in columns) + ")")
@@ -120,14 +131,23 @@ def where(
     return " AND ".join(parts) or EVERYTHING, values
 
 
+def _several(chosen: TraceFilter, name: str) -> tuple[str, ...]:
+    value: OneOf | None = getattr(chosen, name)
+    return (value,) if isinstance(value, str) else value or ()
+
+
+def _among(values: Sequence[str], mark: str) -> str:
+    return f"= {mark}" if len(values) == 1 else f"IN ({', '.join([mark] * len(values))})"
+
+
 def only_use(chosen: TraceFilter) -> tuple[str, str] | None:
     """Return kind and name of a filter by one tool or one model and nothing else.
 
     Such a filter is answered from the table `uses` alone.
     """
     for kind in _USED:
-        name = getattr(chosen, kind)
-        if name is not None and chosen == replace(TraceFilter(), **{kind: name}):
+        name: OneOf | None = getattr(chosen, kind)
+        if isinstance(name, str) and chosen == replace(TraceFilter(), **{kind: name}):
             return kind, name
     return None
 
@@ -162,6 +182,8 @@ class TraceRow(NamedTuple):
     input_tokens: int | None
     output_tokens: int | None
     cost_usd: float | None
+    unpriced: int
+    """Model calls without a known price: with any, the cost is a lower bound."""
     updated_ns: int
     evaluated_ns: int
     score: float | None
@@ -192,6 +214,8 @@ class Figures(NamedTuple):
     spans: int
     errors: int
     """Failed spans."""
+    unpriced: int
+    """Model calls without a known price: with any, the cost is a lower bound."""
     cost_usd: float | None
     p50_ms: float | None
     p95_ms: float | None
@@ -204,7 +228,7 @@ class Figures(NamedTuple):
 
 
 class Period(NamedTuple):
-    """The traces that started within one hour or day."""
+    """The traces that started within one minute, hour or day."""
 
     start_ns: int
     traces: int
@@ -212,6 +236,8 @@ class Period(NamedTuple):
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
+    seconds: int
+    """How long it is."""
 
     @property
     def error_rate(self) -> float:
@@ -219,10 +245,33 @@ class Period(NamedTuple):
         return self.failed / self.traces
 
 
-PERIODS = {"hour": 3600, "day": 86_400}
-"""Lengths of periods, in seconds. They start at full hours and days in UTC."""
+PERIODS = {"minute": 60, "hour": 3600, "day": 86_400}
+"""Lengths of periods, in seconds. They start at full minutes, hours and days in UTC."""
 
 SHOWN_PERIODS = 48
+
+
+class FacetValue(NamedTuple):
+    """A value that traces have, and how many do."""
+
+    value: str
+    traces: int
+
+
+class SessionRow(NamedTuple):
+    """The traces of one session, within a filter."""
+
+    session_id: str
+    user_id: str | None
+    traces: int
+    failed: int
+    first_ns: int
+    last_ns: int
+    llm_calls: int
+    tool_calls: int
+    tokens: int | None
+    cost_usd: float | None
+    unpriced: int
 
 
 class Share(NamedTuple):
@@ -470,33 +519,41 @@ class SqlStore(ABC):
             source, kept = "traces", "NOT MATERIALIZED"
         statement = f"""
             WITH chosen AS MATERIALIZED (
-                SELECT status, spans, errors, cost_usd, duration_ms FROM {traces}
+                SELECT status, spans, errors, unpriced, cost_usd, duration_ms FROM {traces}
                 WHERE {condition}),
             sums AS MATERIALIZED (SELECT count(*) AS traces, {_FAILED} AS failed,
                 coalesce(sum(spans), 0) AS spans,
-                coalesce(sum(errors), 0) AS errors, sum(cost_usd) AS cost,
+                coalesce(sum(errors), 0) AS errors, coalesce(sum(unpriced), 0) AS unpriced,
+                sum(cost_usd) AS cost,
                 count(duration_ms) AS timed FROM {source}),
             ranked AS {kept} (SELECT duration_ms FROM {source}
                 WHERE duration_ms IS NOT NULL ORDER BY duration_ms)
-            SELECT traces, failed, spans, errors, cost, {_rank(50)}, {_rank(95)}, {_rank(99)}
-            FROM sums
+            SELECT traces, failed, spans, errors, unpriced, cost,
+                {_rank(50)}, {_rank(95)}, {_rank(99)} FROM sums
         """
         row = self._all(statement, values)[0]
-        return Figures(*(int(count) for count in row[:4]), *row[4:])
+        return Figures(*(int(count) for count in row[:5]), *row[5:])
 
     def over_time(
-        self, chosen: TraceFilter | None = None, by: str = "hour", limit: int = SHOWN_PERIODS
+        self, chosen: TraceFilter | None = None, by: str | None = "hour", limit: int = SHOWN_PERIODS
     ) -> list[Period]:
-        """Return error rate and percentiles of the last periods, oldest first; none is empty."""
-        if by not in PERIODS:
+        """Return error rate and percentiles of the last periods, oldest first; none is empty.
+
+        Without `by`, the periods are the shortest of which `limit` hold all traces, or days.
+        """
+        if by is not None and by not in PERIODS:
             raise ProctorError(f"no period {by!r}", hint=hint_among(by, PERIODS))
-        length = PERIODS[by] * 1_000_000_000
         chosen = chosen or TraceFilter()
-        newest = self.traces(chosen, PageRequest(1))
-        if not newest:
+        traces, condition, values = self._whole(chosen)
+        ends = f"SELECT min(started_ns), max(started_ns) FROM {traces} WHERE {condition}"
+        ((first, last),) = self._all(ends, values)
+        if last is None:
             return []
+        fitting = (n for n in PERIODS.values() if (last - first) / 1e9 < n * (limit - 1))
+        seconds = PERIODS[by] if by else next(fitting, PERIODS["day"])
+        length = seconds * 1_000_000_000
         # Bounded by the index on the start: however many traces there are, few are read.
-        since = newest[0].started_ns // length * length - (limit - 1) * length
+        since = last // length * length - (limit - 1) * length
         recent = replace(chosen, since_ns=max(since, chosen.since_ns or since))
         condition, values = self._where(recent, whole=True)
 
@@ -513,7 +570,7 @@ class SqlStore(ABC):
             FROM ranked GROUP BY period ORDER BY period
         """
         rows = self._all(statement, values)
-        return [Period(*(int(count) for count in row[:3]), *row[3:]) for row in rows]
+        return [Period._make((*map(int, row[:3]), *row[3:], seconds)) for row in rows]
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
         """Return the tools of the traces of a filter, most called first."""
@@ -533,6 +590,71 @@ class SqlStore(ABC):
             GROUP BY name ORDER BY called DESC, name LIMIT {int(limit)}
         """
         return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
+
+    def facet(
+        self, name: str, chosen: TraceFilter | None = None, limit: int = 10
+    ) -> list[FacetValue]:
+        """Return the most frequent values of a facet with their numbers of traces.
+
+        The filter's own values of this facet do not limit the counts, so that a reader can add
+        another one; they are in the result even if they are rare.
+        """
+        chosen = chosen or TraceFilter()
+        others = replace(chosen, **{name: None})
+        traces, condition, values = self._whole(others)
+        if name in _USED:
+            source, wanted, value = "uses", f"kind = '{name}'", "name"
+            if condition != EVERYTHING or traces != "traces":
+                found = f"(SELECT traces.trace_id AS found FROM {traces} WHERE {condition}) chosen"
+                source = f"{found} {self.join_in_order} uses ON uses.trace_id = chosen.found"
+        else:
+            source, wanted, value = traces, f"{condition} AND {name} IS NOT NULL", name
+        statement = f"""
+            SELECT {value}, count(*) AS number FROM {source} WHERE {wanted}
+            GROUP BY {value} ORDER BY number DESC, {value} LIMIT {int(limit)}
+        """
+        counted = [FacetValue(str(v), int(n)) for v, n in self._all(statement, values)]
+        missing = set(_several(chosen, name)) - {each.value for each in counted}
+        return counted + [
+            FacetValue(each, self.count(replace(chosen, **{name: each})))
+            for each in sorted(missing)
+        ]
+
+    def sessions(
+        self, chosen: TraceFilter | None = None, page: PageRequest | None = None
+    ) -> tuple[int, list[SessionRow]]:
+        """Return the number of sessions with traces of a filter, and one page, latest first."""
+        page = page or PageRequest()
+        traces, condition, values = self._whole(chosen)
+        condition = f"{condition} AND session_id IS NOT NULL"
+        # The ids first, from the index if only a time range is chosen; sums of one page follow.
+        latest = self._all(
+            f"""SELECT session_id, max(started_ns) AS latest, count(*) OVER () FROM {traces}
+            WHERE {condition} GROUP BY session_id ORDER BY latest DESC, session_id
+            LIMIT {int(page.limit)} OFFSET {int(page.offset)}""",
+            values,
+        )
+        if not latest:
+            return 0, []
+        ids = [str(row[0]) for row in latest]
+        rows = self._all(
+            f"""SELECT session_id, max(user_id), count(*), {_FAILED}, min(started_ns),
+            max(started_ns), sum(llm_calls), sum(tool_calls), CASE WHEN
+            count(coalesce(input_tokens, output_tokens)) > 0 THEN
+            sum(coalesce(input_tokens, 0) + coalesce(output_tokens, 0)) END,
+            sum(cost_usd), sum(unpriced) FROM {traces} WHERE {condition}
+            AND session_id {_among(ids, self.mark)} GROUP BY session_id""",
+            [*values, *ids],
+        )
+        of = {
+            str(row[0]): SessionRow._make(
+                # PostgreSQL sums whole numbers as decimals.
+                (*row[:2], *map(int, row[2:8]), row[8] and int(row[8]), row[9], int(row[10]))
+            )
+            for row in rows
+        }
+        # A session whose traces were deleted between both queries is left out.
+        return int(latest[0][2]), [of[each] for each in ids if each in of]
 
     def row(self, trace_id: str) -> TraceRow | None:
         """Return the row of one trace."""

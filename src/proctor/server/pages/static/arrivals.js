@@ -19,8 +19,11 @@
   const exchange = async () => {
     const reply = await fetch(location.href).catch(() => null);
     if (!reply || !reply.ok) return;
-    const made = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById("found");
+    const whole = new DOMParser().parseFromString(await reply.text(), "text/html");
+    const made = whole.getElementById("found");
     if (!made) return;
+    const facets = whole.getElementById("facets");
+    if (facets && !facets.dataset.part) document.getElementById("facets")?.replaceChildren(...facets.childNodes);
     const open = place.querySelector("details")?.open;
     const chosen = [...place.querySelectorAll("input:checked")].map((box) => box.value);
     place.dataset.state = made.dataset.state;
