@@ -32,7 +32,7 @@ from proctor.server.pages._conversation import (
     turns_of,
 )
 from proctor.server.pages._span_view import detail, outline
-from proctor.server.pages.templating import Query, in_time, page, sent_on
+from proctor.server.pages.templating import Query, in_time, number_in, page, sent_on
 from proctor.server.store.store import FACETS, PERIODS, SORTS, TraceFilter
 from proctor.trace import SpanKind
 from proctor.trace.redact import default_redactor
@@ -263,8 +263,7 @@ class Traces:
             return page("missing.html", request, status=404, what="trace", name=trace_id)
         evaluations = self._store.evaluations(trace_id)
         turns = self._turns(trace_id, row.updated_ns)
-        asked = request.query_params.get("from", "")[:9]
-        first = int(asked) if asked.isdecimal() and 0 < int(asked) <= len(turns) else 1
+        first = number_in(request.query_params.get("from"), 1, max(1, len(turns)))
         first -= (first - 1) % TURNS_SHOWN
         return page(
             "trace.html",
