@@ -65,8 +65,9 @@ LLM = {
 class Running(uvicorn.Server):
     """A server in a thread of this process."""
 
-    def __init__(self, service: Service, *tokens: str | None) -> None:
-        super().__init__(uvicorn.Config(make_app(service, *tokens), port=0, log_level="error"))
+    def __init__(self, service: Service, *tokens: str | None, **access) -> None:
+        app = make_app(service, *tokens, **access)
+        super().__init__(uvicorn.Config(app, port=0, log_level="error"))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self.run, daemon=True)
         self.url = ""
@@ -88,10 +89,10 @@ class Running(uvicorn.Server):
 
 @contextmanager
 def serving(
-    service: Service, token: str | None = None, viewer_token: str | None = None
+    service: Service, token: str | None = None, viewer_token: str | None = None, **access
 ) -> Iterator[Running]:
     """A server that listens while the block lasts."""
-    running = Running(service, token, viewer_token)
+    running = Running(service, token, viewer_token, **access)
     running.start()
     try:
         yield running
@@ -107,6 +108,6 @@ def started(url: str, *flags: str) -> tuple[subprocess.Popen, str]:
     said = []
     for line in process.stderr:
         said.append(line)
-        if found := re.search(r"http://localhost:\d+", line):
+        if found := re.search(r"http://(?:localhost|0\.0\.0\.0):\d+", line):
             return process, found.group()
     raise AssertionError(f"the server did not start: {''.join(said)}")

@@ -231,7 +231,9 @@ tags_option = option(
     multiple=True,
 )
 host_option = option(
-    "--host", "The address to listen on. Non-local addresses require --token.", default="127.0.0.1"
+    "--host",
+    "The address to listen on. Beyond this machine, every request needs a token.",
+    default="127.0.0.1",
 )
 
 

@@ -36,7 +36,8 @@ viewer_token_option = option(
     groups={
         "Common options": "host port url token results evaluate retention",
         "Evaluate traces": "quiet_after checks judge judge_share webhook langfuse langfuse_traces",
-        "Operation": "viewer_token readers log_file log_level",
+        "Access": "viewer_token ingest_token projects rate_limit",
+        "Operation": "readers log_file log_level",
     },
 )
 @_options.host_option
@@ -49,6 +50,23 @@ viewer_token_option = option(
 )
 @option("--token", "Access token that clients must send.", envvar="PROCTOR_TOKEN")
 @viewer_token_option
+@option(
+    "--ingest-token",
+    "A token that may only send spans; without it, spans from this machine need none.",
+    envvar="PROCTOR_INGEST_TOKEN",
+)
+@option(
+    "--project NAME=STORE[,RESULTS]",
+    "projects",
+    "A project with a store and results of its own, for its tokens only; repeatable.",
+    multiple=True,
+)
+@option(
+    "--rate-limit",
+    "Requests per second of each token, twice as many at once.",
+    type=click.FloatRange(min=0, min_open=True),
+    default=200.0,
+)
 @option("--evaluate", "Score and diagnose traces once they are quiet.", is_flag=True)
 @option(
     "--quiet-after",
@@ -78,6 +96,7 @@ def serve(
     url: str,
     token: str | None,
     viewer_token: str | None,
+    ingest_token: str | None,
     **options: Any,
 ) -> None:
     """Receive, store and show live traces (OTLP).
@@ -92,12 +111,12 @@ def serve(
       proctor serve --evaluate --retention 30d
       # for other machines; the token comes from PROCTOR_TOKEN
       proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces
+      # a team: see `proctor store token add --help`
+      proctor serve --host 0.0.0.0 --project web=sqlite:///web.db,results/web
     """
     _options.require_server_extra()  # before the imports below, which would fail without a hint
-    from proctor.server.auth import check_host
     from proctor.server.decoder_process import started
 
-    check_host(host, token, viewer_token)
     # Silently ignored, they would look as if traces were being scored.
     flags = {"checks": "--checks", "judge": "--judge", "webhook": "--alert"}
     flags["langfuse"] = "--langfuse"
@@ -111,19 +130,70 @@ def serve(
     with started(options["readers"]) as readers:
         # These imports take a moment; the reader processes import the same in parallel.
         from proctor.server.app import Service, make_app, run_server
+        from proctor.server.auth import LOOPBACK, check_tokens, generated_token
         from proctor.server.store import open_store
 
+        check_tokens(token, viewer_token)
+        places = _projects(url, options["results"], options["projects"])
         settings = api.settings().settings
-        store = open_store(url, prices=settings.price_table())
-        service = Service.receiving(
-            store,
-            readers=readers,
-            patterns=settings.redaction.patterns,
-            watcher=_watcher(store, options) if options["evaluate"] else None,
-            retention_seconds=options["retention"],
-            results=options["results"],
+
+        def receiving(address: str, results: Path | None, **more: Any) -> Service:
+            store = open_store(address, prices=settings.price_table())
+            return Service.receiving(
+                store,
+                patterns=settings.redaction.patterns,
+                watcher=_watcher(store, options) if options["evaluate"] else None,
+                retention_seconds=options["retention"],
+                results=results,
+                **more,
+            )
+
+        service = receiving(url, options["results"], readers=readers)
+        generated = generated_token(host, token, service.store)
+        app = make_app(
+            service,
+            token or generated,
+            viewer_token,
+            ingest_token=ingest_token,
+            open_ingest=host in LOOPBACK and not (token or ingest_token),
+            projects={
+                name: receiving(address, results, suites=results)
+                for name, (address, results) in places.items()
+            },
+            rate=options["rate_limit"],
         )
-        run_server(make_app(service, token, viewer_token), host, port, _announce)
+        run_server(app, host, port, lambda address: _announce(address, generated))
+
+
+def _projects(
+    url: str, results: Path | None, given: tuple[str, ...]
+) -> dict[str, tuple[str, Path | None]]:
+    """Return store and results folder of each project; no two may share a place."""
+    found: dict[str, tuple[str, Path | None]] = {}
+    for each in given:
+        name, _, rest = each.partition("=")
+        address, _, folder = rest.partition(",")
+        if not name.strip() or "://" not in address or name in found:
+            raise ProctorError(
+                f"--project {each!r} is not a new project",
+                hint="write NAME=STORE or NAME=STORE,RESULTS: web=sqlite:///web.db,results/web",
+            )
+        if folder and not Path(folder).is_dir():
+            raise ProctorError(f"no results folder of project {name}", where=folder)
+        found[name] = (address, Path(folder) if folder else None)
+    every = [(url, results), *found.values()]
+    # The same file by another path is the same store.
+    stores = [Path(a[10:]).resolve() if a.startswith("sqlite:///") else a for a, _ in every]
+    folders = [folder.resolve() for _, folder in every if folder is not None]
+    nested = any(
+        a.is_relative_to(b) for i, a in enumerate(folders) for j, b in enumerate(folders) if i != j
+    )
+    if nested or len(set(stores)) < len(stores):
+        raise ProctorError(
+            "two projects share a store or a results folder",
+            hint="give each its own, none inside another: their tokens must not see the other's",
+        )
+    return found
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
@@ -152,10 +222,12 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
     return Watcher(store, how, alert=alert, push=push)
 
 
-def _announce(address: str) -> None:
+def _announce(address: str, generated: str | None) -> None:
     # To stderr and to the log file, which a service manager may be the only one to read.
     logging.getLogger("proctor.serve").info("receiving and showing traces at %s", address)
     click.echo(f"receiving and showing traces at {address}", err=True)
+    if generated:  # never to a log file: it is valid until the server ends
+        click.echo(f"  open {address}/?token={generated}", err=True)
     click.echo(f"  OTEL_EXPORTER_OTLP_ENDPOINT={address} python your_agent.py", err=True)
     click.echo("  Ctrl-C to stop", err=True)
 
@@ -199,7 +271,7 @@ def view(
     _options.require_server_extra()
     from proctor.runs.folder import all_runs
     from proctor.server.app import Service, make_app, run_server
-    from proctor.server.auth import check_host
+    from proctor.server.auth import check_tokens, generated_token
     from proctor.server.store import existing_store, open_store
 
     root = place or api.results_root()
@@ -208,7 +280,7 @@ def view(
         raise ProctorError(
             "no such results folder", where=str(root), hint="`proctor demo` creates a first run"
         )
-    check_host(host, token, viewer_token)
+    check_tokens(token, viewer_token)
     settings = api.settings().settings
     prices = settings.price_table()
     # With --store, the folder is one of runs, which may have none yet.
@@ -234,13 +306,15 @@ def view(
             service = Service(store=store, results=None if only_store else root)
         page = "traces" if shows_traces or only_store else "runs"
         what = "the trace store" if only_store else root
+        generated = generated_token(host, token, service.store)
 
         def announce(address: str) -> None:
-            click.echo(f"showing {what} at {address}/{page} (Ctrl-C to stop)", err=True)
+            # A token of the user is passed to the browser only and never printed.
+            shown = f"{address}/{page}" + (f"?token={generated}" if generated else "")
+            click.echo(f"showing {what} at {shown} (Ctrl-C to stop)", err=True)
             if not no_open:
                 import webbrowser
 
-                # The token is passed to the browser only and never printed.
-                webbrowser.open(f"{address}/{page}" + (f"?token={token}" if token else ""))
+                webbrowser.open(f"{address}/{page}?token={token}" if token else shown)
 
-        run_server(make_app(service, token, viewer_token), host, port, announce)
+        run_server(make_app(service, token or generated, viewer_token), host, port, announce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from proctor.cli._command import CommandGroup
 from proctor.cli._options import DURATION, FILE, json_option, option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import byte_size, dollars, percent, plural
 from proctor.sanitize import line
 
@@ -37,6 +38,8 @@ def store() -> None:
       proctor store add runs/
       # delete old traces
       proctor store prune --older-than 30d
+      # let a colleague read
+      proctor store token add ann --role viewer
     """
 
 
@@ -61,9 +64,6 @@ def stats(url: str, *, by: str | None, as_json: bool) -> None:
 
     from proctor.server.store import existing_store
     from proctor.server.store.store import PageRequest
-
-    def moment(nanoseconds: int) -> str:
-        return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
 
     opened = existing_store(url)
     figures = opened.figures()
@@ -91,6 +91,11 @@ def stats(url: str, *, by: str | None, as_json: bool) -> None:
             f"{percent(each.error_rate):>6} failed  "
             f"p50 {times[0]} ms  p95 {times[1]} ms  p99 {times[2]} ms"
         )
+
+
+def moment(nanoseconds: int) -> str:
+    """Return a time of the store for people."""
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
 
 
 def _text(name: str, value: Any) -> str:
@@ -217,3 +222,172 @@ def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     count = save_traces(traces, output, shape)
     opened.close()
     click.echo(f"{plural(count, 'trace')} written to {output}")
+
+
+# -- access ----------------------------------------------------------------------------------------
+
+access_option = option(
+    "--store",
+    "url",
+    "The server's store, or http(s)://HOST of the server with an admin's PROCTOR_TOKEN.",
+    default=DEFAULT_STORE,
+)
+
+
+@store.group(cls=CommandGroup)
+def token() -> None:
+    """Manage who may use the server.
+
+    Examples:
+      # a token for a colleague, printed once
+      proctor store token add ann --role writer
+      # who has one
+      proctor store token list
+      # refused within seconds
+      proctor store token revoke ann
+    """
+
+
+@token.command(name="add")
+@click.argument("name")
+@option(
+    "--role",
+    "viewer reads, writer also labels, promotes and sends spans, admin also manages tokens.",
+    choices=("viewer", "writer", "admin"),
+    required=True,
+)
+@option("--project", "A project of `serve --project`, instead of the server's own store.")
+@access_option
+def add_token(name: str, role: Any, project: str | None, url: str) -> None:
+    """Create a token and print it, once.
+
+    The store has its hash only. Once a store has a token, its server needs one from everyone,
+    except for spans from its own machine (see `serve --ingest-token`).
+
+    Examples:
+      # may label and send spans
+      proctor store token add ann --role writer
+      # reads one project, nothing of another
+      proctor store token add web-viewer --role viewer --project web
+    """
+    from proctor.runs.provenance import who
+    from proctor.server.store import open_store
+
+    if _is_server(url):
+        form = {"name": name, "role": role, **({"project": project} if project else {})}
+        click.echo(_of_server(url, "/api/tokens", form)["token"])
+        return
+    opened = open_store(url)
+    try:
+        click.echo(opened.add_token(name, role, project, who=who()))
+    finally:
+        opened.close()
+
+
+@token.command(name="list")
+@access_option
+@json_option
+def list_tokens(url: str, as_json: bool) -> None:
+    """List tokens with role and project, revoked ones included.
+
+    Examples:
+      # of the store in this folder
+      proctor store token list
+    """
+    from proctor.server.store import existing_store
+
+    if _is_server(url):
+        rows = _of_server(url, "/api/tokens")["tokens"]
+    else:
+        opened = existing_store(url)
+        rows = [row._asdict() for row in opened.tokens()]
+        opened.close()
+    for row in rows:
+        row.pop("hash", None)  # of use to nobody
+    if as_json:
+        click.echo(json.dumps({"tokens": rows}))
+        return
+    for row in rows:
+        state = f"revoked {moment(row['revoked_ns'])}" if row["revoked_ns"] else "valid"
+        place = f"project {row['project']}" if row["project"] else "server"
+        created = moment(row["created_ns"])
+        click.echo(f"{row['name']:<20} {row['role']:<7} {place:<20} {created}  {state}")
+
+
+@token.command()
+@click.argument("name")
+@access_option
+def revoke(name: str, url: str) -> None:
+    """Revoke a token; servers refuse it within seconds.
+
+    Examples:
+      # at once, also for open pages
+      proctor store token revoke ann
+    """
+    from proctor.runs.provenance import who
+    from proctor.server.store import existing_store
+
+    if _is_server(url):
+        from urllib.parse import quote
+
+        _of_server(url, f"/api/tokens/{quote(name, safe='')}/revoke", {})
+    else:
+        opened = existing_store(url)
+        try:
+            opened.revoke_token(name, who=who())
+        finally:
+            opened.close()
+    click.echo(f"{line(name, 100)} is revoked")
+
+
+@store.command()
+@access_option
+@option("--limit", "How many changes, the latest.", type=click.IntRange(1, 1000), default=100)
+@json_option
+def audit(url: str, *, limit: int, as_json: bool) -> None:
+    """Show who labelled, promoted, or changed tokens, newest first.
+
+    Examples:
+      # the last changes
+      proctor store audit --limit 20
+    """
+    from proctor.server.store import existing_store
+
+    if _is_server(url):
+        rows = _of_server(url, f"/api/audit?limit={limit}")["audit"]
+    else:
+        opened = existing_store(url)
+        rows = [row._asdict() for row in opened.audit(limit)]
+        opened.close()
+    if as_json:
+        click.echo(json.dumps({"audit": rows}))
+        return
+    for row in rows:
+        who, action, detail = (line(row[key], 300) for key in ("who", "action", "detail"))
+        click.echo(f"{moment(row['at_ns'])}  {who:<20} {action:<12} {detail}")
+
+
+def _is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _of_server(url: str, path: str, form: dict[str, str] | None = None) -> Any:
+    """Return the answer of a server to an admin's request; a form is a change."""
+    import httpx
+
+    headers = {"authorization": f"Bearer {os.environ.get('PROCTOR_TOKEN', '')}"}
+    method = "GET" if form is None else "POST"
+    try:
+        reply = httpx.request(
+            method, url.rstrip("/") + path, headers=headers, data=form, timeout=60
+        )
+        if reply.is_success:
+            return reply.json()
+        is_json = reply.headers.get("content-type", "").startswith("application/json")
+        said = reply.json() if is_json else {"error": reply.text}
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise ProctorError(f"no answer of a Proctor server: {error}", where=url) from None
+    hint = said.get("hint") or (
+        "give an admin's token in PROCTOR_TOKEN" if reply.status_code in (401, 403) else None
+    )
+    raise ProctorError(line(str(said.get("error")), 300), where=url, hint=hint)

@@ -10,21 +10,37 @@ GET /api/figures?by=hour                   counts, cost, percentiles, tools, and
                                            by minute, hour or day; takes the same filter
 GET /api/facets                            the most frequent values of each facet with their numbers
                                            of traces; takes the same filter
+
+For admins only:
+
+GET /api/tokens                            names, roles, projects; never a token or a hash
+POST /api/tokens                           add one: name, role, project; answers with the token
+POST /api/tokens/{name}/revoke
+GET /api/audit?limit=                      who changed what, newest first
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.server.store.store import FACETS, PERIODS, PageRequest, TraceFilter
+from proctor.server.auth import TOKEN, posted_form
+from proctor.server.store.store import (
+    FACETS,
+    PERIODS,
+    PageRequest,
+    Role,
+    StoreError,
+    TraceFilter,
+)
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
@@ -105,6 +121,67 @@ def routes(store: SqlStore) -> list[Route]:
         Route("/api/traces/{trace_id:str}/evaluations", answering(said)),
         Route("/api/figures", answering(figures)),
     ]
+
+
+def access_routes(
+    store: SqlStore, projects: Sequence[str], changed: Callable[[], Awaitable[None]]
+) -> list[Route]:
+    """Return the endpoints of tokens and audit; `changed` is called after a token did."""
+
+    def is_admin(request: Request) -> bool:
+        return TOKEN in request.scope and request.scope[TOKEN].role == "admin"
+
+    def tokens(request: Request) -> Any:
+        rows = [row._asdict() for row in store.tokens()]
+        return {"tokens": [{k: v for k, v in row.items() if k != "hash"} for row in rows]}
+
+    def audit(request: Request) -> Any:
+        limit = page_of({"limit": request.query_params.get("limit", "100")}).limit
+        return {"audit": [row._asdict() for row in store.audit(limit)]}
+
+    def reading(work: Callable[[Request], Any]) -> Callable[[Request], Response]:
+        answer = answering(work)
+        return lambda request: answer(request) if is_admin(request) else _json(_ADMINS, 403)
+
+    async def change(request: Request) -> Response:
+        if not is_admin(request):
+            return _json(_ADMINS, 403)
+        form = await posted_form(request)
+        if not isinstance(form, dict):
+            return form
+        who = request.scope[TOKEN].name
+        try:
+            if "name" in request.path_params:
+                await run_in_threadpool(store.revoke_token, request.path_params["name"], who=who)
+                answer: dict[str, str] = {}
+            else:
+                role, project = form.get("role", ""), form.get("project")
+                if role not in get_args(Role):
+                    raise BadQuery(f"no role {role[:40]!r}", hint="viewer, writer or admin")
+                if project is not None and project not in projects:
+                    raise BadQuery(
+                        f"no project {project[:40]!r}", hint=did_you_mean(project, projects)
+                    )
+                name = form.get("name", "")
+                token = await run_in_threadpool(
+                    store.add_token, name, cast("Role", role), project, who=who
+                )
+                answer = {"name": name, "token": token}
+        except ProctorError as error:
+            status = 503 if isinstance(error, StoreError) else 400
+            return _json({"error": error.message, "hint": error.hint}, status)
+        await changed()
+        return _json(answer)
+
+    return [
+        Route("/api/tokens", reading(tokens)),
+        Route("/api/tokens", change, methods=["POST"]),
+        Route("/api/tokens/{name:str}/revoke", change, methods=["POST"]),
+        Route("/api/audit", reading(audit)),
+    ]
+
+
+_ADMINS = {"error": "only a token with the role admin may do this", "hint": None}
 
 
 def answering(work: Callable[[Request], Any]) -> Callable[[Request], Response]:

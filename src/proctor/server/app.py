@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -30,7 +31,7 @@ from proctor.background import PeriodicWork
 from proctor.errors import ProctorError
 from proctor.sanitize import line
 from proctor.server import _json_api, _otlp_endpoint
-from proctor.server.auth import ACCEPTED, Guard
+from proctor.server.auth import ACCEPTED, RATE, Guard
 from proctor.server.ingest import Ingest
 from proctor.server.pages.review import ReviewPages
 from proctor.server.pages.run_lists import RunLists
@@ -63,6 +64,8 @@ class Service:
     results: Path | None = None
     temporary: bool = False
     """Whether the store is deleted at the end: nothing that people write is stored there."""
+    suites: Path | None = None
+    """The folder below which cases are promoted; None: where the server runs."""
     _pruner: PeriodicWork | None = None
 
     @classmethod
@@ -114,22 +117,57 @@ class Service:
 
 
 def make_app(
-    service: Service, token: str | None = None, viewer_token: str | None = None
+    service: Service,
+    token: str | None = None,
+    viewer_token: str | None = None,
+    *,
+    ingest_token: str | None = None,
+    open_ingest: bool | None = None,
+    projects: Mapping[str, Service] = MappingProxyType({}),
+    rate: float = RATE,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ASGIApp:
-    """Return the application of a service; with `viewer_token`, pages are read-only."""
+    """Return the application of a service, with its tokens and those of its store.
+
+    Each of `projects` is an application of its own, which only its tokens reach: isolation does not
+    depend on a filter in any statement. `open_ingest` accepts spans without a token on this
+    machine, by default if neither `token` nor `ingest_token` is given.
+    """
+    services: dict[str | None, Service] = {None: service, **projects}
 
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncGenerator[None]:
-        service.start()
-        try:
+        with contextlib.ExitStack() as stack:
+            for each in services.values():
+                stack.callback(each.stop)
+                each.start()
             yield
-        finally:
-            service.stop()
 
+    fixed = {
+        ("--token", "admin"): token,
+        ("--viewer-token", "viewer"): viewer_token,
+        ("--ingest-token", "ingest"): ingest_token,
+    }
+    apps: dict[str | None, Starlette] = {}
+    guard = Guard(
+        apps,
+        {key: value for key, value in fixed.items() if value},
+        service.store,
+        ingest_paths=_otlp_endpoint.PATHS,
+        open_ingest=not (token or ingest_token) if open_ingest is None else open_ingest,
+        rate=rate,
+        clock=clock,
+    )
     handlers = {404: not_found, ProctorError: in_trouble, 500: in_trouble}
-    app = Starlette(routes=list(_routes(service)), lifespan=life, exception_handlers=handlers)
-    app.state.has = {"traces": service.store is not None, "runs": service.results is not None}
-    return Guard(app, token, viewer_token)
+    for name, each in services.items():
+        routes = list(_routes(each))
+        if name is None and service.store is not None:
+            known = [project for project in services if project is not None]
+            routes += _json_api.access_routes(service.store, known, guard.refresh)
+        app = Starlette(routes=routes, lifespan=life, exception_handlers=handlers)
+        app.state.has = {"traces": each.store is not None, "runs": each.results is not None}
+        apps[name] = app
+    return guard
 
 
 def _routes(service: Service) -> Iterator[Route]:
@@ -144,7 +182,7 @@ def _routes(service: Service) -> Iterator[Route]:
         yield from Traces(service.store, temporary=service.temporary).routes()
     if service.results is not None:
         yield from RunLists(service.results).routes()
-        yield from ReviewPages(service.results).routes()
+        yield from ReviewPages(service.results, service.suites).routes()
 
 
 async def home(request: Request) -> Response:

@@ -1,15 +1,24 @@
 """Check the token and the host name of each request, and add security headers to each response.
 
 Guarantees: without a token, only requests to a name of this machine are answered, so that a web
-page elsewhere cannot reach the server through a host name that points here. With a token, every
-request must carry it; it is compared in constant time. A viewer's token reads and never writes. The
-headers keep pages from running or loading anything that is not ours. A form of a page is accepted
+page elsewhere cannot reach the server through a host name that points here. With tokens (of the
+command line or of the store), every request must carry one; hashes are compared in constant time,
+and a revoked token is refused within `REFRESH` seconds. The token decides which project's
+application answers, so that it reaches nothing of another. A viewer's token reads and never writes.
+Each token has a rate limit. Changes are recorded with the name of their token. The headers keep
+pages from running or loading anything that is not ours. A form of a page is accepted
 from that page only (`same_origin`), so that no other site can write through a reader's browser.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
+import math
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
@@ -18,9 +27,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 
 from proctor.errors import ProctorError
+from proctor.server.store.store import StoredToken, token_hash
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from proctor.server.store.store import SqlStore
 
 COOKIE = "proctor_token"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
@@ -45,6 +57,20 @@ ACCEPTED = "proctor.accepted"
 # The key in the scope of a request whose token may only read.
 READS_ONLY = "proctor.reads_only"
 
+# The key in the scope for the token of a request; absent on a server that needs none.
+TOKEN = "proctor.token"
+
+# The key in the scope under which a handler puts what it changed, for the audit: action, detail.
+CHANGE = "proctor.change"
+
+# Seconds for which the tokens of the store are cached: reading them with every request would make
+# each wait for the database.
+REFRESH = 2.0
+
+# Requests per second of one token, twice as many at once: far above a page or an exporter, which
+# sends spans in batches.
+RATE = 200.0
+
 # Bytes of a form.
 MAX_FORM = 64 << 10
 
@@ -52,78 +78,149 @@ MAX_FORM = 64 << 10
 OPEN_PATHS = frozenset({"/healthz"})
 
 
-def check_host(host: str, token: str | None, viewer_token: str | None = None) -> None:
-    """Raise an error when other machines could connect without a token, or viewers could write."""
+def check_tokens(token: str | None, viewer_token: str | None = None) -> None:
+    """Raise an error when viewers could write."""
     if viewer_token and (not token or token == viewer_token):
         raise ProctorError(
             "a viewer's token needs another token, for those who may write",
             hint="give one with --token or PROCTOR_TOKEN",
         )
-    if host not in LOOPBACK and not token:
-        raise ProctorError(
-            f"listening on {host} lets other machines in, and there is no token",
-            hint="give one with --token or PROCTOR_TOKEN, or listen on 127.0.0.1",
-        )
+
+
+def generated_token(host: str, token: str | None, store: SqlStore | None) -> str | None:
+    """Return a new token where pages need one and none is given; None elsewhere.
+
+    They need one where other machines can connect, and where the store has tokens.
+    """
+    needed = host not in LOOPBACK or (store is not None and store.tokens())
+    return secrets.token_urlsafe(32) if needed and not token else None
 
 
 class Guard:
-    """ASGI middleware: check each request, and add the headers to each response."""
+    """ASGI middleware: check each request, and add the headers to each response.
+
+    `apps` are the applications by project; None is the server's own. `fixed` are the tokens of the
+    command line, by name and role; those of the `store` are added to them. `ingest_paths` need no
+    token with `open_ingest`, if the request names this machine.
+    """
 
     def __init__(
-        self, app: ASGIApp, token: str | None = None, viewer_token: str | None = None
+        self,
+        apps: Mapping[str | None, ASGIApp],
+        fixed: Mapping[tuple[str, str], str],
+        store: SqlStore | None = None,
+        *,
+        ingest_paths: Collection[str] = (),
+        open_ingest: bool = True,
+        rate: float = RATE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._app = app
-        self._token = token
-        self._viewer_token = viewer_token
+        self._apps = apps
+        self._fixed = [
+            StoredToken(name, token_hash(token), role, None, 0)
+            for (name, role), token in fixed.items()
+        ]
+        self._store = store
+        self._stored = store.tokens() if store is not None else []
+        self._ingest_paths = ingest_paths
+        self._open_ingest = open_ingest
+        self._rate = rate
+        self._clock = clock
+        self._read_at = clock()
+        self._buckets: dict[str, tuple[float, float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that is refused, pass on the others."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._apps[None](scope, receive, send)
             return
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if self._store is not None and message["status"] < 400 and CHANGE in scope:
+                    await asyncio.to_thread(self._store.add_audit, *_audited(scope))
                 known = {name.lower() for name, _ in message["headers"]}
                 extra = [pair for pair in _ENCODED if pair[0] not in known]
                 message["headers"] = [*message["headers"], *extra]
             await send(message)
 
-        refusal = self._refusal(Request(scope))
-        if refusal is None and scope["path"] not in OPEN_PATHS:
-            scope[ACCEPTED] = True
-        respond = refusal or self._app
+        if self._store is not None and self._clock() - self._read_at > REFRESH:
+            await self.refresh()
+        respond = self._refusal(Request(scope))
+        if respond is None:
+            if scope["path"] not in OPEN_PATHS:
+                scope[ACCEPTED] = True
+            respond = self._apps[scope[TOKEN].project if TOKEN in scope else None]
         await respond(scope, receive, with_headers)
+
+    async def refresh(self) -> None:
+        """Read the tokens of the store; one that cannot be read keeps those it had."""
+        assert self._store is not None
+        self._read_at = self._clock()  # first: requests beside this one need not wait
+        with contextlib.suppress(ProctorError):
+            self._stored = await asyncio.to_thread(self._store.tokens)
 
     def _refusal(self, request: Request) -> ASGIApp | None:
         """Return the response to a request that is not passed on."""
-        if request.scope["path"] in OPEN_PATHS:
+        path = request.scope["path"]
+        if path in OPEN_PATHS:
             return None
-        if self._token is None:
-            if host_of(request.headers.get("host", "")) in LOOPBACK:
-                return None
-            return PlainTextResponse("this server answers only on this machine", 421)
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        bearer = scheme.lower() == "bearer"
-        sent = value.strip() if bearer else request.cookies.get(COOKIE, "")
-        if self._equals(sent, self._token):
+        sent = value.strip() if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
+        ingest = path in self._ingest_paths and request.method == "POST"
+        if sent and (token := self._find(sent)):
+            return self._limited(request, token, ingest=ingest)
+        # A store whose tokens are all revoked is not open to everyone again.
+        needed = self._stored or any(token.role != "ingest" for token in self._fixed)
+        # A token that is not valid any more must not send its project's spans to another.
+        is_open = (self._open_ingest and not (needed and sent)) if ingest else not needed
+        if is_open and host_of(request.headers.get("host", "")) in LOOPBACK:
             return None
-        if self._viewer_token and self._equals(sent, self._viewer_token):
-            request.scope[READS_ONLY] = True
-            if request.method in ("GET", "HEAD"):
-                return None
-            return PlainTextResponse("this token may only read", 403)
+        if not needed and not ingest:
+            return PlainTextResponse("this server answers only on this machine", 421)
         given = request.query_params.get("token") if request.method == "GET" else None
-        if given is not None and any(
-            self._equals(given, known) for known in (self._token, self._viewer_token) if known
-        ):
+        if given is not None and self._find(given):
             return _with_cookie(request, given)
         headers = {"www-authenticate": "Bearer"}
         return PlainTextResponse("a token is needed: Authorization: Bearer …", 401, headers)
 
-    @staticmethod
-    def _equals(given: str, wanted: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+    def _find(self, sent: str) -> StoredToken | None:
+        """Return the valid token that was sent."""
+        digest = token_hash(sent)
+        for token in (*self._fixed, *self._stored):
+            if hmac.compare_digest(token.hash, digest) and token.revoked_ns is None:
+                return token
+        return None
+
+    def _limited(self, request: Request, token: StoredToken, *, ingest: bool) -> ASGIApp | None:
+        """Return the refusal of a request beyond the rate, the role or the project of its token."""
+        now, most = self._clock(), 2 * self._rate
+        left, at = self._buckets.get(token.name, (most, now))
+        left = min(most, left + (now - at) * self._rate)
+        self._buckets[token.name] = (left - 1 if left >= 1 else left, now)
+        if left < 1:
+            wait = {"retry-after": str(math.ceil((1 - left) / self._rate))}
+            return PlainTextResponse("too many requests with this token", 429, wait)
+        if token.project not in self._apps:
+            return PlainTextResponse("this server does not have the project of this token", 403)
+        request.scope[TOKEN] = token
+        if token.role == "ingest":
+            return None if ingest else PlainTextResponse("this token may only send spans", 403)
+        if token.role == "viewer":
+            request.scope[READS_ONLY] = True
+            if request.method not in ("GET", "HEAD"):
+                return PlainTextResponse("this token may only read", 403)
+        return None
+
+
+def _audited(scope: Scope) -> tuple[str, str, str]:
+    """Return who changed what."""
+    action, detail = scope[CHANGE]
+    if TOKEN not in scope:
+        return "local", action, detail
+    token = scope[TOKEN]
+    place = f"project {token.project}: " if token.project else ""
+    return token.name, action, place + detail
 
 
 def same_origin(request: Request) -> bool:

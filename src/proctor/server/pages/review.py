@@ -35,7 +35,7 @@ from proctor.runs.annotations import (
 )
 from proctor.runs.folder import address_of, all_runs, run_name
 from proctor.runs.provenance import who
-from proctor.server.auth import READS_ONLY, posted_form
+from proctor.server.auth import CHANGE, READS_ONLY, posted_form
 from proctor.server.pages._conversation import turns_of
 from proctor.server.pages._span_view import aligned
 from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name, missing, trial_at
@@ -80,7 +80,14 @@ class ComparedCase(NamedTuple):
 
 
 class ReviewPages(Runs):
-    """The pages of one results folder, with those that compare, label and promote."""
+    """The pages of one results folder, with those that compare, label and promote.
+
+    Cases are promoted to suite files below `suites`, by default the folder the server runs in.
+    """
+
+    def __init__(self, root: Path, suites: Path | None = None) -> None:
+        super().__init__(root)
+        self._suites = suites
 
     def routes(self) -> list[Route]:
         """Return the routes; those of runs come last, because theirs match every path."""
@@ -194,6 +201,7 @@ class ReviewPages(Runs):
             rule=_kept_rule(run, found, rater, cast("SamplingRule", chosen)),
             blind="blind" in form,
         )
+        request.scope[CHANGE] = ("label", f"{self._name(run.path)}/{found.name}: {given.verdict}")
         audit.record(
             "label",
             self._root,
@@ -226,8 +234,12 @@ class ReviewPages(Runs):
         try:
             made = case_from_trial(run, trial, name=form.get("id", "").strip() or None)
             if form.get("write"):
-                write_case(made, _below_here(target))
+                write_case(made, _suite_path(target, self._suites or Path.cwd()))
                 written = target
+                request.scope[CHANGE] = (
+                    "promote",
+                    f"{self._name(run.path)}/{trial.name}: {target}",
+                )
                 audit.record("case", self._root, run=run.path, run_id=run.run_id, outcome=target)
         except ProctorError as error:
             problem = error
@@ -378,9 +390,9 @@ class ReviewPages(Runs):
             return PlainTextResponse(error.message, 400)
 
 
-def _below_here(name: str) -> Path:
-    """Return the path of a suite file, which must be below the folder the server runs in."""
-    here = Path.cwd().resolve()
+def _suite_path(name: str, folder: Path) -> Path:
+    """Return the path of a suite file, which must be below the folder."""
+    here = folder.resolve()
     path = (here / name).resolve() if "\0" not in name else here
     if path.suffix not in (".yaml", ".yml") or not path.is_relative_to(here) or path == here:
         raise ProctorError(

@@ -23,7 +23,7 @@ from proctor.errors import ProctorError
 from proctor.runs.annotations import MAX_TEXT, LabelVerdict
 from proctor.sanitize import line, valid_unicode
 from proctor.server._json_api import RANGES, BadQuery, filter_of, moment, page_of
-from proctor.server.auth import posted_form
+from proctor.server.auth import CHANGE, posted_form
 from proctor.server.pages._conversation import (
     TURNS_SHOWN,
     ShownTurn,
@@ -301,6 +301,10 @@ class Traces:
             cast("LabelVerdict", form["verdict"]),
             category=redacted(category[:200]),
             comment=redacted(comment[:MAX_TEXT]),
+        )
+        request.scope[CHANGE] = (
+            "label",
+            f"trace {trace_id}: {form['verdict']} by {line(rater, 200)}",
         )
         return sent_on(request, f"/traces/{trace_id}?{urlencode({'rater': rater})}")
 

@@ -6,6 +6,8 @@ payloads(trace_id, chunk)    what was received, compressed, in the order it came
 uses(trace_id, kind, name)   how often a trace called a tool or a model, derived from its spans
 evaluations(trace_id, name)  scores, checks and findings of a trace
 notes(key)                   the version of these tables
+tokens(name)                 who may use the server: the hash of a token, its role and project
+audit(number)                who changed what through the server, and changes of tokens
 
 `{big}`, `{real}`, `{blob}`, `{count}` and `{clustered}` are replaced by the words of each database.
 """
@@ -41,6 +43,19 @@ TABLES = {
     "evaluations": """(
         trace_id TEXT NOT NULL, name TEXT NOT NULL, score {real}, label TEXT,
         detail TEXT NOT NULL, at_ns {big} NOT NULL, PRIMARY KEY (trace_id, name)
+    )""",
+}
+
+# Created where they are missing, whatever the version: no row of another table changes for them,
+# and earlier versions of the program still open the store.
+ACCESS_TABLES = {
+    "tokens": """(
+        name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL, project TEXT,
+        created_ns {big} NOT NULL, revoked_ns {big}
+    )""",
+    "audit": """(
+        number {count}, at_ns {big} NOT NULL, who TEXT NOT NULL, action TEXT NOT NULL,
+        detail TEXT NOT NULL
     )""",
 }
 

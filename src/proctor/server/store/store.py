@@ -7,6 +7,9 @@ statements are the same for both databases; only connections and bulk writes dif
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -16,7 +19,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.prices import PriceTable
-from proctor.server.store._schema import INDEXES, SPAN_COLUMNS, TABLES, VERSION
+from proctor.server.store._schema import (
+    ACCESS_TABLES,
+    INDEXES,
+    SPAN_COLUMNS,
+    TABLES,
+    VERSION,
+)
 from proctor.server.store._writer import MANY, Writing, distinct
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.trace import Trace
@@ -205,6 +214,40 @@ class StoredEvaluation(NamedTuple):
     at_ns: int
 
 
+Role = Literal["viewer", "writer", "admin"]
+"""A viewer reads, a writer also labels, promotes and sends spans, an admin also manages tokens."""
+
+
+class StoredToken(NamedTuple):
+    """Who may use the server; the token is known by its hash only."""
+
+    name: str
+    hash: str
+    role: str
+    project: str | None
+    """None: the server's own store and results."""
+    created_ns: int
+    revoked_ns: int | None = None
+
+
+class AuditRow(NamedTuple):
+    """Who changed what through the server."""
+
+    at_ns: int
+    who: str
+    action: str
+    detail: str
+
+
+def token_hash(token: str) -> str:
+    """Return the SHA-256 of a token: with 256 random bits it needs no salt and no slow hash."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+# Names in audit rows, headers and terminals.
+_TOKEN_NAME = re.compile(r"\w[\w.@+-]{0,99}")
+
+
 class Figures(NamedTuple):
     """Totals over the traces of a filter."""
 
@@ -358,6 +401,8 @@ class SqlStore(ABC):
                     f"the store has version {at}, this program knows up to {VERSION}",
                     hint="upgrade proctor",
                 )
+            for table, columns in ACCESS_TABLES.items():
+                cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} {columns}".format(**self.types))
             if at < VERSION:
                 self._make_tables(cursor, existing=at > 0)
             cursor.execute(
@@ -447,6 +492,66 @@ class SqlStore(ABC):
             )
             marks = ", ".join([mark] * len(row))
             cursor.execute(f"INSERT INTO evaluations VALUES ({marks})", row)
+
+    # -- access ---------------------------------------------------------------------------------
+
+    def tokens(self) -> list[StoredToken]:
+        """Return all tokens, revoked ones included."""
+        columns = ", ".join(StoredToken._fields)
+        rows = self._all(f"SELECT {columns} FROM tokens ORDER BY created_ns, name")
+        return [StoredToken(*row) for row in rows]
+
+    def add_token(self, name: str, role: Role, project: str | None, *, who: str) -> str:
+        """Generate a token, store its hash, and return the token: it is stored nowhere."""
+        if not _TOKEN_NAME.fullmatch(name):
+            raise ProctorError(
+                f"{name[:100]!r} cannot name a token",
+                hint="letters, digits, `_`, `.`, `@`, `+` and `-`, at most 100",
+            )
+        if role == "admin" and project is not None:
+            raise ProctorError(
+                "an admin manages the tokens of all projects", hint="leave out the project"
+            )
+        token = secrets.token_urlsafe(32)
+        mark = self.mark
+        with self.writing() as cursor:
+            cursor.execute(f"SELECT 1 FROM tokens WHERE name = {mark}", (name,))
+            if cursor.fetchone():
+                raise ProctorError(
+                    f"there is or was a token {name!r}",
+                    hint="choose another name: the audit names tokens, so each name is used once",
+                )
+            row = StoredToken(name, token_hash(token), role, project, time.time_ns())
+            self.add_rows(cursor, "tokens", StoredToken._fields, [row])
+            place = f" of project {project}" if project else ""
+            self._add_audit(cursor, who, "token add", f"{name}: {role}{place}")
+        return token
+
+    def revoke_token(self, name: str, *, who: str) -> None:
+        """Revoke a token: servers refuse it within seconds."""
+        mark = self.mark
+        with self.writing() as cursor:
+            cursor.execute(
+                f"UPDATE tokens SET revoked_ns = {mark} WHERE name = {mark} AND revoked_ns IS NULL",
+                (time.time_ns(), name),
+            )
+            if not cursor.rowcount:
+                raise ProctorError(f"no valid token {name[:100]!r}", hint="see the list of tokens")
+            self._add_audit(cursor, who, "token revoke", name)
+
+    def add_audit(self, who: str, action: str, detail: str) -> None:
+        """Record a change."""
+        with self.writing() as cursor:
+            self._add_audit(cursor, who, action, detail)
+
+    def _add_audit(self, cursor: Any, *what: str) -> None:
+        self.add_rows(cursor, "audit", AuditRow._fields, [(time.time_ns(), *what)])
+
+    def audit(self, limit: int = 100) -> list[AuditRow]:
+        """Return the latest changes, newest first."""
+        columns = ", ".join(AuditRow._fields)
+        statement = f"SELECT {columns} FROM audit ORDER BY number DESC LIMIT {int(limit)}"
+        return [AuditRow(*row) for row in self._all(statement)]
 
     # -- querying -------------------------------------------------------------------------------
 
