@@ -152,7 +152,8 @@ run rerun list{cases experiments} data{show diff} agent{add list test remove} sc
 remove run serve} warm scenario{build check store fetch}
 results sql report view compare leaderboard gate ab profile fork why power runs{status tag note
 label verify validity audit share sync export import}
-trace{list show query convert score} serve store{stats add prune export} diagnose case{from}
+trace{list show query convert score} serve store{stats add prune export token audit}
+diagnose case{from}
 trail{run score compare}
 gateway judge{audit} mcp{skill lint} mock-llm
 """

@@ -199,8 +199,9 @@ def test_a_token_of_one_project_reads_nothing_of_another(store, tmp_path: Path) 
     write(web, {"id": 1, "name": "web-secret", "trace": TRACE}, service="web-service")
     write(app, {"id": 1, "name": "app-secret", "trace": OTHER}, service="app-service")
     results = {name: tmp_path / "results" / name for name in ("web", "app")}
+    agents = {"hasty": shop_agent(False), "slow": shop_agent(model="other-model")}
     runs = {
-        "web": run_suite(shop_suite("lamp"), {"hasty": shop_agent(False)}, results["web"]),
+        "web": run_suite(shop_suite("lamp"), agents, results["web"]),
         "app": made_run(results["app"], {"fast": suite([(1, 2)])}, name="app-run"),
     }
     names = {name: runs[name].relative_to(results[name]).as_posix() for name in runs}
