@@ -104,7 +104,7 @@ def ab(  # noqa: PLR0913 (one for each option)
     code = {"HURTS": 1, "NOT RECEIVED": EXIT_CANNOT_JUDGE, "INCOMPLETE": EXIT_CANNOT_JUDGE}.get(
         result.verdict, EXIT_PASS
     )
-    if signals[-1] is not None:
+    if signals and signals[-1] is not None:
         code = 128 + signals[-1]
     echo_report(document("ab", result, exit_code=code) if as_json else render_ab(result))
     ctx.exit(code)
@@ -199,7 +199,7 @@ def profile(
     changed = _changes(environment, "--environment")
     found = api.profile(suite, environment=changed, carry=carry, **given)
     code = EXIT_PASS if found.figure("pass rate").n else EXIT_CANNOT_JUDGE
-    if signals[-1] is not None:
+    if signals and signals[-1] is not None:
         code = 128 + signals[-1]
     echo_report(document("profile", found, exit_code=code) if as_json else render_profile(found))
     ctx.exit(code)

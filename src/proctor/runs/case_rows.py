@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import replacing
 
 NAME = "cases.jsonl"
 """The file of a run folder with the rows of its cases."""
@@ -154,7 +155,8 @@ class RowFile(Sequence[Row]):
 
     def write_to(self, path: Path) -> None:
         """Write the rows to the file of a run folder."""
-        with path.open("wb") as file:
+        # On disk before the spec that names it.
+        with replacing(path) as aside, aside.open("wb") as file:
             file.writelines(self.lines())
 
 
