@@ -121,7 +121,7 @@ class Children:
         return self.wait()
 
 
-def until(holds: Callable[[], bool], seconds: float = 30.0, *, every: float = 0.005) -> None:
+def until(holds: Callable[[], bool], seconds: float = 180.0, *, every: float = 0.005) -> None:
     """Watch for something that another process does; `every` 0 watches without a pause."""
     end = time.monotonic() + seconds
     while not holds():

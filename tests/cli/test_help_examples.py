@@ -60,7 +60,7 @@ NOT_HERE = {
     r"|schedule serve",
     "data that is not in this repository": r"^proctor trail|tasks/|jobs/|\.eval$"
     r"|labels\.csv|scored\.csv",
-    "a store of live traces": r"^proctor store (stats|prune|export)",
+    "a store of live traces": r"^proctor store (stats|prune|export|token|audit)",
     "a shell": r"[|<>]|^eval ",
     "an experiment over parameters": r"fast \(t=0\)",
     "long": r"--seeds 100|^proctor run .*--seeds 10|^proctor run mutualism --agent",

@@ -101,7 +101,7 @@ def test_a_link_leads_to_the_heading_of_its_section(running: Any, large: Path, w
     with opened(running, large, width=width) as (page, seen):
         for name in ("cost", "trials", "cells", "leaderboard", "timeline"):
             page.locator(f".bar-top a[href='#{name}']").click()
-            page.wait_for_function(f"document.documentElement.dataset.placed === '#{name}'")
+            page.wait_for_selector(f"html[data-placed='#{name}']", state="attached")
             top = page.locator(f"#{name}-title").evaluate("it => it.getBoundingClientRect().top")
             end = page.evaluate("scrollY + innerHeight >= document.body.scrollHeight - 2")
             assert 30 <= top <= 120 or (end and top > 0), (name, top)
@@ -110,7 +110,7 @@ def test_a_link_leads_to_the_heading_of_its_section(running: Any, large: Path, w
     context = running.new_context(viewport={"width": width, "height": 900})
     page = context.new_page()
     page.goto(f"{large.as_uri()}#timeline")
-    page.wait_for_function("document.documentElement.dataset.placed === '#timeline'")
+    page.wait_for_selector("html[data-placed='#timeline']", state="attached")
     top = page.locator("#timeline-title").evaluate("it => it.getBoundingClientRect().top")
     assert 30 <= top <= 900
     context.close()
@@ -173,10 +173,7 @@ def test_cases_as_pass_rates_scores_and_bars(running: Any, large: Path) -> None:
         pictures = set[str]()
         for show, name in (("chart", "heatmap"), ("scores", "scores"), ("bars", "bars")):
             figure.locator(f"[data-show={show}]").click()
-            page.wait_for_function(
-                "(name) => document.querySelector('[data-chart=heatmap]').dataset.drawn === name",
-                arg=name,
-            )
+            page.wait_for_selector(f"[data-chart=heatmap][data-drawn={name}]")
             pictures.add(figure.locator("canvas").evaluate("it => it.toDataURL()"))
             with page.expect_download() as saved:
                 figure.locator("[data-save=svg]").click()
@@ -186,9 +183,7 @@ def test_cases_as_pass_rates_scores_and_bars(running: Any, large: Path) -> None:
             assert len(set(labels)) == 40
         assert len(pictures) == 3
         figure.locator("[data-show=chart]").click()
-        page.wait_for_function(
-            "document.querySelector('[data-chart=heatmap]').dataset.drawn === 'heatmap'"
-        )
+        page.wait_for_selector("[data-chart=heatmap][data-drawn=heatmap]")
         box = figure.locator("canvas").bounding_box()
         page.mouse.move(box["x"] + 100, box["y"] + 60)
         shown = page.locator("#vg-tooltip-element.visible")

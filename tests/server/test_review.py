@@ -65,6 +65,7 @@ def test_review_by_keyboard_corrects_the_rate_and_the_gate(browsing, tmp_path) -
             assert "The judge" not in page.inner_text("main")
             for number in range(24):
                 page.wait_for_selector(f"[role=status]:text-matches('^{number} of')")
+                page.wait_for_load_state()  # the script that reads the keys is there
                 page.keyboard.press("p" if number % 4 == 0 else "f")
             page.wait_for_selector("[role=status]:text-matches('^24 of')")
             page.keyboard.press("c")

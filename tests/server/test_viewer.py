@@ -483,7 +483,7 @@ def test_many_runs_are_read_a_few_at_a_time(shop) -> None:
 
     lists = RunLists(shop.results, clock=clock)
     app = make_app(Service())
-    app._app.router.routes += lists.routes()
+    app._apps[None].router.routes += lists.routes()
     with TestClient(app, base_url="http://localhost") as client:
         first = client.get("/runs").text
         assert first.count("reading …") >= 1
