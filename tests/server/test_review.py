@@ -68,13 +68,15 @@ def test_review_by_keyboard_corrects_the_rate_and_the_gate(browsing, tmp_path) -
                 page.wait_for_load_state()  # the script that reads the keys is there
                 page.keyboard.press("p" if number % 4 == 0 else "f")
             page.wait_for_selector("[role=status]:text-matches('^24 of')")
+            page.wait_for_load_state()
             page.keyboard.press("c")
             page.keyboard.type("pf is typed, not a label")
             page.keyboard.press("Escape")
             page.keyboard.press("b")
             page.wait_for_selector("text=Your label: fail")
-            page.keyboard.press("s")
-            page.wait_for_load_state("networkidle")
+            page.wait_for_load_state()
+            with page.expect_navigation():
+                page.keyboard.press("s")
             page.click("#figures summary")
             rates = page.inner_text("#rates")
         found = labels_of(bad)
@@ -203,7 +205,8 @@ def test_promote_previews_and_writes_a_case(browsing, shop) -> None:
     path = f"/runs/{shop.bad}/promote/{address_name(failing)}"
     with page_at(browsing, shop, f"/runs/{shop.bad}/trial/{address_name(failing)}") as page:
         page.click("text=Make a case of it")
-        page.wait_for_load_state("networkidle")
+        page.wait_for_selector("pre.preview")
+        page.wait_for_load_state()
         preview = page.inner_text("pre.preview")
         assert "id: lamp-regression" in preview
         assert "tool: delete_account" in preview
@@ -245,7 +248,8 @@ def test_two_runs_and_two_trials_compared(browsing, shop) -> None:
         assert "3 unchanged" in text
         assert "−100 points" in text
         page.click("text=compare trials >> nth=0")
-        page.wait_for_load_state("networkidle")
+        page.wait_for_selector(".step.only")
+        page.wait_for_load_state()
         text = page.inner_text("main")
         assert "call delete_account" in text
         assert page.locator(".step.only:has-text('delete_account')").count() == 1
