@@ -113,7 +113,8 @@ def ensure_environment(pins: str) -> None:
 def fingerprint(pins: str) -> str:
     """Return a digest that changes when an existing environment may be out of date."""
     digest = hashlib.sha256(str(ROOT).encode())  # an editable install knows where it lives
-    for path in (CONSTRAINTS / f"{pins}.txt", WEIGHTS, ROOT / "pyproject.toml"):
+    version = ROOT / "src" / "proctor" / "__init__.py"  # installed metadata has it, too
+    for path in (CONSTRAINTS / f"{pins}.txt", WEIGHTS, ROOT / "pyproject.toml", version):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -163,11 +163,12 @@ def diagnose(_folder: Path, size: int) -> Callable[[], object]:
 
 
 def two_runs(folder: Path, size: int) -> tuple[Path, Path]:
-    """Two runs of five cases with so many trials each."""
-    return tuple(
+    """Return two runs of five cases with this many trials each."""
+    first, second = (
         made_run(folder / f"{size}-{seed}" / "2026-05-28_001", 5, size, seed=seed).path
         for seed in (1, 2)
     )
+    return first, second
 
 
 def comparison(folder: Path, size: int) -> Callable[[], object]:
@@ -234,7 +235,7 @@ def run_list(folder: Path, size: int, *, again: bool = False) -> Callable[[], ob
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from proctor.server.pages.runs import Runs
+    from proctor.server.pages.run_lists import RunLists
 
     root = folder / f"{size}-{again}"
     for number in range(size):
@@ -243,10 +244,10 @@ def run_list(folder: Path, size: int, *, again: bool = False) -> Callable[[], ob
     app = Starlette()
     app.state.has = {"traces": False, "runs": True}
     request = Request({**scope, "app": app})
-    known = Runs(root)
+    known = RunLists(root)
     if again:
         known.listed(request)
-    return lambda: (known if again else Runs(root)).listed(request)
+    return lambda: (known if again else RunLists(root)).listed(request)
 
 
 def run_list_again(folder: Path, size: int) -> Callable[[], object]:
@@ -269,7 +270,7 @@ JOBS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, two rounds")
     parser.add_argument("--only", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,12 +1,15 @@
 """How soon the viewer's pages of a large run answer, and how soon a reader can use them.
 
-    python benchmarks/viewer.py [--rounds N]
+    python benchmarks/viewer.py [--rounds N] [--spans N] [--store URL]
 
 A run of 40 cases × 3 agents × 10 trials with five earlier runs of it, one of them the baseline, and
-a trial whose trace has 5,000 spans. Each page is requested from a `proctor view` of its own: cold
-is the first request after its start, the others follow once lists have read every run. CPU is what
-the server's process used for a request: the first byte on a machine without other work. Interactive
-is the time from the navigation until Chromium has run the page's scripts. Goals: 300 ms to the
+a trial whose trace has 5,000 spans. With `--spans` also the pages of live traces, of a store with
+so many spans, ten a trace; with `--store` of one that exists. Each page is requested from a
+`proctor view` of its own: cold is the first request after its start, the others follow once lists
+have read every run. CPU is what the server's process used for a request: the first byte on a
+machine without other work. Interactive is the time from the navigation until Chromium has run the
+page's scripts.
+Goals: 300 ms to the
 first byte, 1 s until interactive. Exit code 1 when missed. Needs Playwright and Chromium.
 """
 
@@ -23,19 +26,26 @@ from typing import NamedTuple
 
 import httpx
 from _measure import ROOT, machine, verdict
+from _serve_spans import invented
 from playwright.sync_api import Browser, sync_playwright
 
 import proctor
 from proctor.runs.annotations import tag
 from proctor.runs.run import Run
+from proctor.server.decoder_process import PROTOBUF, make
+from proctor.server.decoder_process import SPANS as SPANS_OF_A_REQUEST
 from proctor.server.pages.runs import address_name
+from proctor.server.store import existing_store, open_store
+from proctor.server.store.rows import Batch
+from proctor.server.store.store import PageRequest
 from proctor.spec import Case, Suite
+from proctor.spec.suite import Correctness
 from proctor.trace.model import Message, ToolCall
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from browser import ARGUMENTS, chromium
-from viewer_parts import run_suite
+from browser import ARGUMENTS, chromium  # pyright: ignore[reportMissingImports]
+from viewer_parts import run_suite  # pyright: ignore[reportMissingImports]
 
 MAX_FIRST_BYTE = 0.3
 MAX_INTERACTIVE = 1.0
@@ -81,7 +91,7 @@ def suite(cases: int) -> Suite:
             Case(
                 id=f"case-{n:02}",
                 input=f"Is {n} even?",
-                correctness={"expected_in_answer": ["yes"]},
+                correctness=Correctness(expected_in_answer=("yes",)),
             )
             for n in range(cases)
         ]
@@ -91,7 +101,10 @@ def suite(cases: int) -> Suite:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--spans", type=int, default=0)
+    parser.add_argument("--store")
+    given = parser.parse_args()
+    rounds = given.rounds
     print(machine())
     with tempfile.TemporaryDirectory() as place:
         results = Path(place)
@@ -101,6 +114,7 @@ def main() -> int:
             run = run_suite(suite(40), agents, results, trials=10)
             if number == 2:
                 tag(run, "baseline")
+                first = run
         long = run_suite(suite(1), {"long": long_agent}, results, trials=1)
         one = address_name(next(Run(run).trials()))
         pages = {
@@ -111,7 +125,12 @@ def main() -> int:
             "trial": f"/runs/suite/{run.name}/trial/{one}",
             "trial, 5,000 spans": f"/runs/suite/{long.name}/trial/"
             f"{address_name(next(Run(long).trials()))}",
+            "review": f"/runs/suite/{run.name}/review",
+            "compare two runs": f"/compare?run=suite/{first.name}&run=suite/{run.name}",
         }
+        store = given.store or (stored(results / "traces.db", given.spans) if given.spans else None)
+        if store:
+            pages |= live_pages(store)
         good = True
         print(
             "| page | cold, ms | cold, CPU ms | first byte, ms | CPU ms | interactive, ms | kB | |"
@@ -120,7 +139,7 @@ def main() -> int:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=[*ARGUMENTS])
             for name, path in pages.items():
-                with Viewer(results) as viewer:
+                with Viewer(results, store) as viewer:
                     cold = viewer.request(path)
                     viewer.settle()
                     warm = [viewer.request(path) for _ in range(rounds)]
@@ -139,11 +158,42 @@ def main() -> int:
     return 0 if good else 1
 
 
+def stored(path: Path, spans: int) -> str:
+    """Return the address of a new store with so many spans."""
+    store = open_store(f"sqlite:///{path}")
+    for number in range(0, spans, 10_000):
+        batch = Batch()
+        for body in invented(min(10_000, spans - number) // 100, seed=number).bodies:
+            batch.extend(make(body, PROTOBUF, SPANS_OF_A_REQUEST, None))
+        store.write(batch)
+    store.close()
+    return f"sqlite:///{path}"
+
+
+def live_pages(address: str) -> dict[str, str]:
+    """Return the pages of live traces: lists, and parts that lists of many traces load later."""
+    store = existing_store(address)
+    (row,) = store.traces(page=PageRequest(limit=1))
+    traces, spans = store.count(), store.figures().spans
+    store.close()
+    print(f"{traces:,} live traces, {spans:,} spans\n")
+    return {
+        "live traces": "/traces",
+        "live traces, a tool": "/traces?tool=search",
+        "live traces, words": "/traces?text=harbour+river",
+        "live traces, page 100": "/traces?offset=5000",
+        "live traces, sessions": "/traces?view=sessions",
+        "statistics (after the list)": "/traces/figures/part",
+        "one live trace": f"/traces/{row.trace_id}",
+    }
+
+
 class Viewer:
     """A real `proctor view` in a process of its own."""
 
-    def __init__(self, results: Path) -> None:
+    def __init__(self, results: Path, store: str | None = None) -> None:
         command = [sys.executable, "-m", "proctor", "view", results, "--port", "0", "--no-open"]
+        command += ["--store", store] if store else []
         self._process = subprocess.Popen(
             [str(part) for part in command], stderr=subprocess.PIPE, text=True
         )

@@ -99,7 +99,9 @@ def report(
         ]
         spec = {"run_id": name, "name": name, "options": {}, "cells": cells, "suite": {}}
         places = {each.trial.case: each.place for each in own if each.place is not None}
-        runs.append(Run.in_memory(spec, [each.trial for each in own], {}, places))
+        run = Run(None, spec=spec, finished=[each.trial for each in own])
+        run.places = places
+        runs.append(run)
     return ReportFacts(*runs, labels=list(suites), remarks=notes, **more)
 
 

@@ -108,6 +108,6 @@ def started(url: str, *flags: str) -> tuple[subprocess.Popen, str]:
     said = []
     for line in process.stderr:
         said.append(line)
-        if found := re.search(r"http://(?:localhost|0\.0\.0\.0):\d+", line):
+        if found := re.search(r"http://[\w.-]+:\d+", line):
             return process, found.group()
     raise AssertionError(f"the server did not start: {''.join(said)}")

@@ -81,9 +81,11 @@ def page(figures: Figures) -> str:
 PLANTED = """\
 ## The decisive step of made-up failures
 
-Failures with one planted cause, built from a seed by `tests/planted.py`: four designs of group
-chats and two of traces with spans, several faults each, 12 of every fault. They were written by the
-authors of the detector and are easier than real logs; the figures show that it works where position
+Failures with one planted cause, built from a seed. Short ones (`tests/planted.py`): four designs of
+group chats and two of traces with spans, 12 of every fault. Long ones (`tests/planted_teams.py`):
+logs of seven kinds of teams with pages, ledgers, code and wrong approvals, 6 of every fault, half
+of the causes in the second half of the log. They were written by the authors of the detector and
+are easier than real logs; the figures show that it works where position
 says nothing, not how often it is right on your agents. No figure on annotated logs of real
 multi-agent systems is given, because none was available here. "Position" is the rule "first turn of
 a worker that is neither orchestrator nor terminal". Clean traces are of the same designs.
@@ -96,22 +98,33 @@ a worker that is neither orchestrator nor terminal". Clean traces are of the sam
 def _planted() -> str:
     """Return the figures of the decisive step on made-up failures."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-    import planted
+    import planted  # pyright: ignore[reportMissingImports]
+    import planted_teams  # pyright: ignore[reportMissingImports]
 
+    from proctor.diagnose._steps import read_steps
+    from proctor.diagnose.group_chat import read_turns
     from proctor.diagnose.methods import diagnose_offline
 
+    def first_worker(one: planted.Planted) -> tuple[str, int]:
+        turns = read_turns(read_steps(one.trace))
+        return next((t.agent, t.act.number) for t in turns if t.role == "worker")
+
+    short = [
+        ("group chats" if one.name.split(":")[0] in planted.CHATS else "traces", one)
+        for one in planted.failures(12, seed=2026)
+    ]
+    long = [(f"long logs, {name}", one) for name, one in planted_teams.failed_teams(6, seed=2026)]
     groups: dict[tuple[str, str], list[tuple[bool, bool, bool]]] = {}
-    for one in planted.failures(12, seed=2026):
-        kind = "group chats" if one.name.split(":")[0] in planted.CHATS else "traces"
-        when = "late cause" if one.late else "early cause"
+    for kind, one in [*short, *long]:
+        when = "" if kind.startswith("long") else ", late cause" if one.late else ", early cause"
         cause = diagnose_offline(one.trace).decisive
         found = {
             "offline": ("", -9) if cause is None else (cause.agent, cause.step),
-            "position": planted.first_worker(one),
+            "position": first_worker(one) if when == "" else planted.first_worker(one),
         }
         for method, (agent, step) in found.items():
             hits = (agent == one.agent, step == one.step, abs(step - one.step) <= 1)
-            groups.setdefault((f"{kind}, {when}", method), []).append(hits)
+            groups.setdefault((f"{kind}{when}", method), []).append(hits)
     lines = [
         f"| {data} | {len(hits)} | {method} | "
         + " | ".join(f"{sum(column) / len(hits):.2f}" for column in zip(*hits, strict=True))

@@ -87,7 +87,7 @@ A23 | live judge test only on request | `PROCTOR_LIVE=1` with tests/llm/test_liv
 A28 | handoff checks | `proctor.checks.ExpectHandoffs` `proctor.checks.HandoffsAvailable` `proctor.checks.CountHandoffs`
 A32 | filter by tags | `proctor test --tags`; a tag that selects nothing is an error
 A33 | evaluate_query | `proctor.check`
-A34 | evaluate_spec over traces | `proctor test --traces` `proctor.evaluate`
+A34 | evaluate_spec over traces | `proctor test --traces`, `proctor.check` for each trace
 A44 | validate | `proctor validate`; exit code 2 for an invalid file, because 1 means that a gate failed
 A45 | test with config, tags, format | `proctor test --tags --format`; the suite is an argument
 A46 | save | `proctor baseline save --version --force`

@@ -32,8 +32,13 @@ from typing import Any
 import proctor
 import proctor.api
 from proctor.agents._coding import PRESETS
+from proctor.background import run_sync
+from proctor.causes.fork import edit_from, prepare_fork
+from proctor.diagnose.methods import acts_of
+from proctor.gateway.options import ForkArm
 from proctor.llm import MockLLM
 from proctor.llm.mock import ScriptRequest
+from proctor.trials.session import run_session
 
 MODELS = {
     "claude_code": "claude-sonnet-4-5",
@@ -52,7 +57,8 @@ VERSIONS = {
     "qwen": "npm/@qwen-code/qwen-code@0.24.4",
     "opencode": "npm/opencode-ai@1.18.33",
     "aider": "aider-chat==0.86.2",
-    "mini_swe": "mini-swe-agent==2.4.6",
+    # Its model client imports mcp without asking for it.
+    "mini_swe": "mini-swe-agent==2.4.6 mcp==2.3.0",
 }
 """What is installed: agents change often, so a failure must not be due to a new version."""
 
@@ -80,7 +86,8 @@ def install(kind: str, folder: Path) -> str:
     commands: list[list[str]] = []
     if npm == package:
         commands.append(["uv", "venv", "-q", "--python", "3.12", "--allow-existing", str(place)])
-        commands.append(["uv", "pip", "install", "-q", "--python", str(bins / "python"), package])
+        python = str(bins / "python")
+        commands.append(["uv", "pip", "install", "-q", "--python", python, *package.split()])
     else:
         own = shutil.which("node")
         text = "0" if own is None else subprocess.check_output([own, "--version"], text=True)
@@ -219,6 +226,7 @@ def show(kind: str, trials: int, folder: Path) -> list[str]:
             problems.append(f"{kind}: the server reported {dict(model.reported)}")
         if kind in ("claude_code", "codex"):
             problems += kill_and_resume(kind, suite, folder, trials)
+            problems += fork(kind, run, model)
     problems += replay(kind, folder, cassette, trials, calls)
     return problems
 
@@ -246,6 +254,30 @@ def kill_and_resume(kind: str, suite: Path, folder: Path, trials: int) -> list[s
     if passed != trials or len(run.trials) != trials or before >= trials:
         return [f"{kind}: after the kill {before}, after resuming {passed} of {trials}\n{output}"]
     return []
+
+
+def fork(kind: str, run: Any, model: Model) -> list[str]:
+    """Continue a trial from its last step with another answer: only that step may differ."""
+    trial = next(trial for trial in run.trials if trial.passed)
+    recorded = run.trace(trial)
+    last = acts_of(recorded)[-1].number
+    before = model.reported["calls"]
+    context, folder = prepare_fork(
+        run,
+        trial,
+        {trial.agent: ForkArm(step=last, edit=edit_from("answer=Another end."))},
+        trials=1,
+    )
+    done = run_sync(run_session(context, folder), nested=True)
+    (one,) = done.trials
+    said = [call.output_messages for call in recorded.llm_calls[:-1]]
+    trace = done.trace(one)
+    same = trace is not None and [c.output_messages for c in trace.llm_calls[:-1]] == said
+    sent = model.reported["calls"] - before
+    print(f"{kind}: forked at step {last}, prefix equal: {same}, {sent} calls, ends {one.answer!r}")
+    if same and said and not sent and "Another end." in (one.answer or ""):
+        return []
+    return [f"{kind}: fork: {one.status}, {one.error and one.error.message}"]
 
 
 def replay(
@@ -363,8 +395,7 @@ def main() -> int:
         if reason := install(kind, given.install.resolve()):
             print(f"{kind}: cannot be installed: {reason}")
     if given.sandbox:
-        shown = [str(given.install.resolve())] if given.install else given.path.split(os.pathsep)
-        SANDBOX["sandbox"] = {"kind": given.sandbox, "read": [each for each in shown if each]}
+        SANDBOX["sandbox"] = given.sandbox
     with tempfile.TemporaryDirectory(prefix="coding-agents-") as folder:
         if given.clients:
             problems += mixed(given.agents, Path(folder), given.clients)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from proctor.trace.capture import capture, span, tool
     from proctor.trace.load import load_traces
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Case",

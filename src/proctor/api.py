@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from proctor.stats.gate import GateRule
     from proctor.trace import Trace
     from proctor.trials.prepare import AgentLike, ChosenAgent
-    from proctor.trials.resume import Carry
+    from proctor.trials.resume import RunTrials
     from proctor.trials.session import Observer
     from proctor.trials.target import Target
 
@@ -346,17 +346,16 @@ def evaluate(
     from proctor.background import refuse_exit, run_sync
     from proctor.spec import Suite, load_suite, select_cases
     from proctor.trials.options import RunOptions
-    from proctor.trials.prepare import given_agents, prepare
+    from proctor.trials.prepare import agents_by_name, prepare
     from proctor.trials.session import run_session
 
     if not isinstance(suite, Suite):
         suite = load_suite(Path(suite), need_agent=False)
     configuration = settings(suite.folder)
-    given = _one_or_several(agent, agents)
     context = prepare(
         suite,
         RunOptions(trials=1, concurrency=concurrency, timeout=timeout),
-        agents=None if given is None else given_agents(suite, given, configuration),
+        agents=agents_by_name(agent, agents),
         cases=select_cases(suite.cases, tags=list(tags), filter=_with_ids(filter, cases)),
         configuration=configuration,
     )
@@ -383,18 +382,18 @@ def _find_target(
     from proctor.errors import ProctorError
     from proctor.spec import Suite
     from proctor.spec.experiment import Experiment
-    from proctor.trials.target import Kind, Target, batch_experiment, find_target
+    from proctor.trials.target import Target, batch_experiment, find_target
 
     if isinstance(target, Suite):
-        return Target(Kind.SUITE, suite=target)
+        return Target(suite=target)
     if isinstance(target, Experiment):
-        return Target(Kind.EXPERIMENTS, experiments=(target,))
+        return Target(experiments=(target,))
     if target is not None:
         return find_target(Path(target))
     if cases is None:
         raise ProctorError("nothing to run", hint="name a target, or cases=…")
     experiment = batch_experiment(cases, name=name or "batch")
-    return Target(Kind.EXPERIMENTS, experiments=(experiment,))
+    return Target(experiments=(experiment,))
 
 
 async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
@@ -403,13 +402,14 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
 
     from proctor.background import refuse_exit
     from proctor.runs.remote.upload import uploading_async
+    from proctor.trials.prepare import agents_by_name
     from proctor.trials.session import run_session
     from proctor.trials.target import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
     given: RunKeywords = {**keywords}
     selection: dict[str, Any] = {
-        "agents": _one_or_several(given.pop("agent", None), given.pop("agents", None)),
+        "agents": agents_by_name(given.pop("agent", None), given.pop("agents", None)),
         "seeds": given.pop("seeds", None),
         "settings": given.pop("set", None),
         "expression": given.pop("filter", ""),
@@ -443,18 +443,6 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
                     if bar is not None:
                         bar.close()
     return runs
-
-
-def _one_or_several(
-    agent: AgentLike | str | None,
-    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None,
-) -> AgentLike | str | list[str] | None:
-    from proctor.errors import ProctorError
-    from proctor.trials.prepare import several_agents
-
-    if agent is not None and agents is not None:
-        raise ProctorError("give agent or agents, not both")
-    return agent if agents is None else several_agents(agents)
 
 
 def _with_ids(expression: str, cases: str | Sequence[str] | None) -> str:
@@ -561,20 +549,20 @@ def ab(
     estimand: Estimand = "suite",
     concurrency: int | None = None,
     results: PathLike | None = None,
-    carry: Carry | None = None,
+    run_trials: RunTrials | None = None,
 ) -> ABResult:
     """Test whether a change of the agent helps, as `proctor ab` does.
 
     `a` is the agent of the first arm (by default the suite's). The second arm is the agent `b`, or
-    the same one with `changes`, options by their dotted names. `carry` runs the trials of a round.
+    the same one with `changes`, options by their dotted names. `run_trials` runs those of a round.
 
         found = proctor.api.ab("suite.yaml", changes={"system": "Answer briefly."})
         found.verdict, found.pass_rate.difference, found.pass_rate.interval
     """
     from proctor.causes.ab import changed_agent, run_ab
     from proctor.errors import ProctorError
-    from proctor.trials.prepare import NamedAgents, choose_agents
-    from proctor.trials.target import Kind, Target, folder_for, prepare_target
+    from proctor.trials.prepare import choose_agents
+    from proctor.trials.target import Target, folder_for, prepare_target
 
     if bool(b) == bool(changes):
         raise ProctorError("say what arm b is", hint="use --change KEY=VALUE, or --b AGENT")
@@ -585,12 +573,12 @@ def ab(
     else:
         arms = {"a": chosen, "b": changed_agent(chosen, changes or {}, loaded.folder)}
     options = {"trials": -(-trials // looks), "concurrency": concurrency}
-    found = Target(Kind.SUITE, suite=loaded)
-    (context,) = prepare_target(found, options, agents=NamedAgents(arms))
+    found = Target(suite=loaded)
+    (context,) = prepare_target(found, options, agents=arms)
     return run_ab(
         context,
-        folder_for(context, None if results is None else Path(results), None),
-        carry or _carry,
+        folder_for(context, None if results is None else Path(results), made_by="ab"),
+        run_trials or _run_trials,
         changes=changes or {},
         trials=trials,
         looks=looks,
@@ -610,7 +598,7 @@ def profile(
     environment: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
     results: PathLike | None = None,
-    carry: Carry | None = None,
+    run_trials: RunTrials | None = None,
 ) -> ReliabilityProfile:
     """Profile how reliable an agent is, as `proctor profile` does.
 
@@ -632,8 +620,8 @@ def profile(
     )
     from proctor.files import write_atomic
     from proctor.llm.providers import get_model
-    from proctor.trials.prepare import NamedAgents, suite_name
-    from proctor.trials.target import Kind, Target, folder_for, prepare_target
+    from proctor.trials.prepare import suite_name
+    from proctor.trials.target import Target, folder_for, prepare_target
 
     loaded, name, chosen = _suite_and_agent(suite, agent, "--agent")
     made: dict[tuple[str, int], str] = {}
@@ -651,13 +639,13 @@ def profile(
     runs: dict[str, Run] = {}
     for each in conditions:
         (context,) = prepare_target(
-            Target(Kind.SUITE, suite=each.suite),
+            Target(suite=each.suite),
             {"trials": trials, "concurrency": concurrency},
-            agents=NamedAgents({name: each.agent}),
+            agents={name: each.agent},
         )
         place = None if results is None else Path(results)
-        folder = folder_for(context, place, f"{suite_name(loaded)}-{each.name}")
-        runs[each.name] = (carry or _carry)(context, folder)
+        folder = folder_for(context, place, f"{suite_name(loaded)}-{each.name}", made_by="profile")
+        runs[each.name] = (run_trials or _run_trials)(context, folder)
         if runs[each.name].stopped:
             left = [other.name for other in conditions if other.name not in runs]
             not_tested |= dict.fromkeys(left, "the profile was stopped")
@@ -668,7 +656,7 @@ def profile(
     return found
 
 
-def _carry(context: Any, folder: Any) -> Run:
+def _run_trials(context: Any, folder: Any) -> Run:
     from proctor.background import run_sync
     from proctor.trials.session import run_session
 
@@ -803,12 +791,15 @@ def power(
         proctor.api.power(0.1, run="latest").suite
     """
     from proctor.results.outcomes import outcomes_of
-    from proctor.results.power import PowerOptions, plan_experiment
+    from proctor.results.power import plan_experiment
 
     return plan_experiment(
         effect,
         alpha=alpha,
         power=power,
         outcomes=() if run is None else outcomes_of(open_run(run, results=results)),
-        options=PowerOptions(cases, trials, sigma2, omega2),
+        cases=cases,
+        trials=trials,
+        sigma2=sigma2,
+        omega2=omega2,
     )

@@ -1,6 +1,7 @@
 """Replace, lock, append to and decompress files: one implementation for the whole package.
 
 - `replacing`, `write_atomic`: a reader finds the old content or the new, never a part.
+- `remove_tree`: a folder that an agent has filled.
 - `lock_file`: one process at a time; the lock ends with the process that holds it.
 - `append_line`, `read_lines`: a file of JSON lines that many processes may add to.
 - `add_checksum`, `checksum_ok`: a JSON object that shows whether it was changed.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -147,6 +149,35 @@ def _lock_on_windows(file: IO[bytes], *, wait: bool) -> bool:
 
 
 # -- open files --------------------------------------------------------------------------------
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete what an agent has left: of any depth, and parts that it made inaccessible.
+
+    What cannot be deleted stays; nothing is raised, since the trial is over.
+    """
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        # Folders are moved up before they are emptied, so that no path and no stack gets long.
+        waiting = [folder]
+        while waiting:
+            place = waiting.pop()
+            with suppress(OSError):
+                place.chmod(0o700)
+                for entry in list(os.scandir(place)):
+                    with suppress(OSError):
+                        if entry.is_dir(follow_symlinks=False):
+                            moved = folder / f".{secrets.token_hex(8)}"
+                            os.rename(entry.path, moved)  # noqa: PTH104
+                            waiting.append(moved)
+                        else:
+                            os.unlink(entry.path)  # noqa: PTH108
+            if place != folder:
+                with suppress(OSError):
+                    place.rmdir()
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def open_files_limit() -> int:

@@ -45,6 +45,11 @@ def clipped(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def last_line(output: str) -> str:
+    """Return the last line of a program's output, where errors are; empty without output."""
+    return output.strip().rpartition("\n")[2]
+
+
 def dollars(amount: float) -> str:
     """Return `$1,234.50`, `$0.50`, `$0.0123`, `$0.000012`: cents, or three digits below a dollar.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import islice
 from typing import Any, cast
@@ -263,6 +263,18 @@ def json_bytes(value: Any) -> bytes:
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(value, enc_hook=json_value, str_keys=True)
         return msgspec.json.encode(without_surrogates(plain))
+
+
+def map_texts(value: Any, change: Callable[[str], Any]) -> Any:
+    """Return a copy of plain data (dicts, lists) with each text changed; keys stay as they are."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value).items()
+        return {key: map_texts(item, change) for key, item in entries}
+    if isinstance(value, list | tuple):
+        return [map_texts(item, change) for item in cast("list[Any]", value)]
+    return value
 
 
 def without_surrogates(value: Any) -> Any:

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from proctor.errors import ProctorError, hint_among
 
@@ -46,6 +46,22 @@ class Strict(BaseModel):
             for name in docs.keys() & cls.model_fields.keys():
                 properties[cls.model_fields[name].alias or name]["description"] = docs[name]
         return schema
+
+
+def short_for(field: str, written: Any) -> BeforeValidator:
+    """Return a validator for options in short: a text is the value of one field.
+
+    `written` is the type for the JSON Schema.
+    """
+    return BeforeValidator(
+        lambda value: {field: value} if isinstance(value, str) else value,
+        json_schema_input_type=written,
+    )
+
+
+def one_or_more(value: Any) -> Any:
+    """Return a text as a tuple of one text, and other values unchanged."""
+    return (value,) if isinstance(value, str) else value
 
 
 def read_strict(model: type[Model], value: Any, where: str) -> Model:

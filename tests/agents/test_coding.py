@@ -4,11 +4,12 @@ import json
 import stat
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 import proctor
-from proctor.agents._coding import PRESETS
+from proctor.agents._coding import PRESETS, CodingAgentConfig
 from proctor.agents.registry import agent_config, kind_class
 from proctor.llm import MockLLM
 
@@ -39,6 +40,20 @@ CLAUDE = """
     call = message["content"][-1]
     if call["type"] == "tool_use":
         open("made.txt", "w").write("x")
+        if "telemetry" in prompt and "CLAUDE_CODE_ENABLE_TELEMETRY" in os.environ:
+            _, trace, parent, _ = os.environ["TRACEPARENT"].split("-")
+            texts = {{"span.type": "tool", "tool_name": "Write", "tool_use_id": call["id"]}}
+            attributes = [
+                {{"key": key, "value": {{"stringValue": value}}}} for key, value in texts.items()
+            ]
+            span = {{"traceId": trace, "spanId": "00000000000000aa", "parentSpanId": parent,
+                    "name": "claude_code.tool", "startTimeUnixNano": "1700000000000000000",
+                    "endTimeUnixNano": "1700000001000000000", "attributes": attributes}}
+            scope = {{"name": "com.anthropic.claude_code.tracing"}}
+            sent = {{"resourceSpans": [{{"scopeSpans": [{{"scope": scope, "spans": [span]}}]}}]}}
+            url = os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/traces"
+            headers = {{"content-type": "application/json"}}
+            urllib.request.urlopen(urllib.request.Request(url, json.dumps(sent).encode(), headers))
         result = {{"type": "tool_result", "tool_use_id": call["id"], "content": "written"}}
         line("user", message={{"role": "user", "content": [result]}})
         messages += [{{"role": "assistant", "content": message["content"]}},
@@ -51,7 +66,15 @@ CLAUDE = """
 """
 
 
-def test_a_session_joins_what_the_gateway_saw(tmp_path, monkeypatch):
+def trace_of(run: proctor.Run, trial: proctor.Trial) -> proctor.Trace:
+    trace = run.trace(trial)
+    assert trace is not None
+    return trace
+
+
+def test_a_session_joins_what_the_gateway_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R-N3: each call is one span: usage from the gateway, tools and answer from the session."""
     program = tmp_path / "bin" / "claude"
     program.parent.mkdir()
@@ -60,8 +83,18 @@ def test_a_session_joins_what_the_gateway_saw(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     call = {"name": "Write", "arguments": {"path": "made.txt"}}
     script = [
-        {"when": "make", "tool_calls": [call], "usage": {"input": 5, "output": 3}},
-        {"when": {"tool_result": True}, "text": "Made it.", "usage": {"input": 9, "output": 4}},
+        {
+            "when": {"tool_result": True},
+            "text": "Made it.",
+            "usage": {"input": 9, "output": 4},
+            "times": "forever",
+        },
+        {
+            "when": "make",
+            "tool_calls": [call],
+            "usage": {"input": 5, "output": 3},
+            "times": "forever",
+        },
         {"text": "cannot", "usage": {"input": 2, "output": 1}},
     ]
     with MockLLM(script) as server:
@@ -74,13 +107,18 @@ def test_a_session_joins_what_the_gateway_saw(tmp_path, monkeypatch):
         cases = [
             {"id": "a", "input": "make a file", "correctness": {"exact_match": "Made it."}},
             {"id": "b", "input": "fail", "correctness": {"exact_match": "x"}},
+            {
+                "id": "c",
+                "input": "make it with telemetry",
+                "correctness": {"exact_match": "Made it."},
+            },
         ]
         suite = tmp_path / "suite.yaml"
         suite.write_text(json.dumps({"agent": agent, "cases": cases}))
         run = proctor.run(suite, results=tmp_path / "results", concurrency=1, trials=1)
     trials = {trial.case: trial for trial in run.trials}
     assert trials["a"].passed, trials["a"]
-    trace = run.trace(trials["a"])
+    trace = trace_of(run, trials["a"])
     calls = [span for span in trace.spans if span.kind == "llm"]
     assert [(s.input_tokens, s.output_tokens) for s in calls] == [(5, 3), (9, 4)]
     (tool,) = (span for span in trace.spans if span.kind == "tool")
@@ -90,18 +128,26 @@ def test_a_session_joins_what_the_gateway_saw(tmp_path, monkeypatch):
         trace.spans[0].span_id,
     )
     # The session has no times: the call begins when the reply that asked for it has ended.
-    assert calls[0].end_ns == tool.start_ns <= tool.end_ns
-    assert trace.duration < 3600
+    assert calls[0].end_ns == tool.start_ns <= (tool.end_ns or 0)
+    assert 0 < (trace.duration or 0) < 3600
     assert set(trace.observed) >= {"model_calls", "tool_calls", "arguments"}
+    # The program's own span of the tool and the session's are one call.
+    trace = trace_of(run, trials["c"])
+    assert [span.model for span in trace.llm_calls] == ["m", "m"]
+    (tool,) = [span for span in trace.spans if span.kind == "tool"]
+    assert (tool.span_id, tool.duration) == ("00000000000000aa", 1.0)
+    assert (tool.tool_input, tool.tool_output) == ({"path": "made.txt"}, "written")
+    assert trials["c"].tool_calls == 1
     assert trials["b"].status == "failed"
-    assert "cannot" in trials["b"].error.message
+    assert "cannot" in str(trials["b"].error)
 
 
-def test_presets_are_kinds():
+def test_presets_are_kinds() -> None:
     """R-N3: every preset is a kind; a missing program is an error that says how to install it."""
     for kind, preset in PRESETS.items():
         config = agent_config({"kind": kind, "command": ["no-such-program-here"], "model": "m"})
         assert type(config) is kind_class(kind)
+        assert isinstance(config, CodingAgentConfig)
         line = config.command_line()
         assert line[0] == "no-such-program-here"
         assert "m" in line
@@ -109,6 +155,7 @@ def test_presets_are_kinds():
             config.check()
         assert raised.value.hint == preset.install
     codex = agent_config({"kind": "codex", "gateway": False, "arguments": ["-s", "x"]})
+    assert isinstance(codex, CodingAgentConfig)
     line = codex.command_line()
     assert line[:2] == ["codex", "exec"]
     assert line[-3:] == ["-s", "x", "-"]
@@ -150,7 +197,7 @@ ACP = """
 """
 
 
-def test_an_agent_that_speaks_acp(tmp_path):
+def test_an_agent_that_speaks_acp(tmp_path: Path) -> None:
     """R-N3: a turn over the Agent Client Protocol: answer, tools, permissions, a dead agent."""
     pytest.importorskip("acp")
     program = tmp_path / "agent.py"
@@ -165,8 +212,19 @@ def test_an_agent_that_speaks_acp(tmp_path):
     run = proctor.run(suite, results=tmp_path / "results", trials=1)
     trials = {trial.case: trial for trial in run.trials}
     assert trials["a"].passed, trials["a"]
-    (tool,) = (span for span in run.trace(trials["a"]).spans if span.kind == "tool")
+    (tool,) = (span for span in trace_of(run, trials["a"]).spans if span.kind == "tool")
     assert (tool.tool_name, tool.tool_input) == ("write", {"path": "a"})
     assert tool.tool_output == {"chosen": "yes"}
     assert trials["b"].status == "failed"
-    assert "no idea" in trials["b"].error.message
+    assert "no idea" in str(trials["b"].error)
+
+
+def test_a_program_that_trusts_pwd_works_in_its_workspace(tmp_path: Path) -> None:
+    """R-N3: OpenCode works where PWD points to; that must not be the folder of the user."""
+    code = "import os; print(os.environ['PWD'] == os.getcwd())"
+    agent = {"kind": "command", "command": [sys.executable, "-c", code], "protocol": "text"}
+    case = {"input": "x", "correctness": {"exact_match": "True"}}
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(json.dumps({"agent": agent, "cases": [case]}))
+    (trial,) = proctor.run(suite, results=tmp_path / "results", trials=1).trials
+    assert trial.passed, trial

@@ -1,7 +1,12 @@
 """A/B experiments: error rate, power, verdicts, and whether the change arrived."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -9,6 +14,8 @@ from commands import proctor as command
 
 from proctor.causes.ab import look_shares, shows_change
 from proctor.llm import MockLLM
+from proctor.llm.mock import ScriptRequest
+from proctor.runs.folder import find_run
 from proctor.stats.compare import on_suite
 from proctor.trace import Message, Span, SpanKind, Trace
 
@@ -125,3 +132,80 @@ def test_what_a_trace_can_show() -> None:
     assert shows_change(trace, "system", "You are a careless assistant.") is False
     assert shows_change(trace, "temperature", 0.2) is None
     assert shows_change(Trace(trace_id="t"), "system", "You are a careful assistant.") is None
+
+
+def test_latest_is_the_run_of_the_suite(tmp_path: Path) -> None:
+    """R-N10: runs of `ab` and `profile` are experiments on a suite, as forks are: after them,
+    `latest` is still the run of the suite, for every command; alone, they are the latest."""
+    suite_in(tmp_path, coin="coins:coin", good="coins:good")
+    ab = ("ab", "suite.yaml", "--a", "coin", "--b", "good", "--trials", "4", "--quiet")
+    assert command(*ab, cwd=tmp_path).returncode in (0, 1)
+    results = tmp_path / "results"
+    (only,) = (results / "suite").iterdir()
+    assert find_run("latest", results) == only
+    assert command("run", "suite.yaml", "--trials", "1", "--quiet", cwd=tmp_path).returncode < 2
+    second = find_run("latest", results)
+    assert second != only
+    assert command(*ab, cwd=tmp_path).returncode in (0, 1)
+    profile = ("profile", "suite.yaml", "--agent", "coin", "--trials", "2", "--quiet")
+    assert command(*profile, cwd=tmp_path).returncode < 2
+    assert find_run("latest", results) == second
+    shown = command("results", "latest", "--format", "json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert second.name in shown.stdout
+    assert "suite-" not in shown.stdout
+
+
+def obedient(request: ScriptRequest) -> Any:
+    """A model that says what its system prompt wants."""
+    system = " ".join(m.content or "" for m in request.messages if m.role == "system")
+    return "yes" if "Say yes" in system else "no"
+
+
+def test_the_recipe_for_ci_works(tmp_path: Path, root: Path) -> None:
+    """R-N10: the steps of the documented workflow, run in a repository with a pull request that
+    changes the prompt: HURTS fails the job, HELPS does not."""
+    page = (root / "docs/how-to/test-a-change.md").read_text()
+    (block,) = re.findall(r"```yaml\n(name: prompt\n.*?)```", page, re.DOTALL)
+    steps = yaml.safe_load(block)["jobs"]["ab"]["steps"]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert commands[0].startswith("pip install")
+    (setting,) = re.findall(r"`(system: !include [^`]+)`", page)
+    with MockLLM({"replies": [], "default": obedient}) as server:
+        project = tmp_path / "project"
+        (project / "prompts").mkdir(parents=True)
+        cases = "".join(
+            f"  - {{id: c{n}, input: Is it done?, correctness: {{exact_match: 'yes'}}}}\n"
+            for n in range(4)
+        )
+        (project / "suite.yaml").write_text(
+            "agents:\n  chat:\n    kind: chat\n    model: openai:gpt-4o-mini\n"
+            f"    base_url: {server.base_url}\n    {setting}\ncases:\n{cases}"
+        )
+        here = Path(sys.executable).parent
+        env = {**os.environ, "OPENAI_API_KEY": "k", "PATH": f"{here}:{os.environ['PATH']}"}
+        env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_AUTHOR_NAME": "a", "GIT_COMMITTER_NAME": "a"}
+        env |= {"GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_EMAIL": "a@example.org"}
+
+        def bash(script: str) -> int:
+            done = subprocess.run(["bash", "-ec", script], cwd=project, env=env, check=False)
+            return done.returncode
+
+        prompt = project / "prompts" / "system.txt"
+        prompt.write_text("Say no.")
+        assert bash("git init -q -b main && git add -A && git commit -qm base") == 0
+        assert bash("git clone -q --bare . ../origin && git remote add origin ../origin") == 0
+        assert bash("git fetch -q origin && git checkout -q -b change") == 0
+
+        def job(text: str) -> tuple[int, str]:
+            prompt.write_text(text)
+            for each in commands[1:]:
+                code = bash(each.replace("${{ github.base_ref }}", "main"))
+            return code, json.loads((project / "ab.json").read_text())["verdict"]
+
+        assert job("Say yes.") == (0, "HELPS")
+        assert bash("git checkout -q main && echo 'Say yes.' > prompts/system.txt") == 0
+        assert (
+            bash("git commit -qam better && git push -q origin main && git checkout -q change") == 0
+        )
+        assert job("Say no.") == (1, "HURTS")

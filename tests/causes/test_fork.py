@@ -1,22 +1,28 @@
 """Forks: the prefix from the record, one change, the real agent from there on."""
 
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from commands import proctor as command
 
 import proctor
 from proctor.background import run_sync
 from proctor.causes.fork import checked_arm, edit_from, fork_result, prepare_fork, recorded_trace
 from proctor.errors import ProctorError
+from proctor.gateway.calls import _without_trial
 from proctor.gateway.options import ForkArm, ForkEdit
-from proctor.gateway.prefix import REPLAYED
+from proctor.gateway.prefix import REPLAYED, Prefix
 from proctor.llm import MockLLM
+from proctor.llm.cassette import RecordedResponse
 from proctor.llm.mock import ScriptRequest
 from proctor.runs.folder import find_run
 from proctor.runs.run import Run
+from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trials.session import run_session
 
 TOOLS = '''
@@ -278,3 +284,55 @@ def test_a_world_continues_and_plain_code_is_tried_until_it_repeats_the_record(
         if t.agent == "held"
     }
     assert read == {"{'name': 'shipping'}"}
+
+
+def test_an_agent_that_ends_its_process_does_not_end_the_command(tmp_path: Path) -> None:
+    """R-G10: a fork runs the agent in a worker, as `run` does: its exit is a failed trial."""
+    (tmp_path / "agents.py").write_text(
+        "import os\nfrom proctor import tool\n\n@tool\ndef look(x: str) -> str:\n    return x\n\n"
+        "def answer(question: str) -> str:\n    look('a')\n"
+        "    if os.environ.get('DIE'):\n        os._exit(0)\n    return 'no'\n"
+    )
+    case = {"id": "c", "input": "hi", "correctness": {"expected_in_answer": ["yes"]}}
+    suite = {"agents": {"only": "agents:answer"}, "cases": [case]}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    assert command("run", "suite.yaml", "--trials", "1", cwd=tmp_path).returncode == 1
+    environ = {**os.environ, "DIE": "1"}
+    done = command("fork", "c/only/0/0", "--at", "1", "--trials", "1", cwd=tmp_path, env=environ)
+    assert "passed 0 of 1 judged trial" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("protocol", "url"),
+    [
+        ("ollama", "http://localhost:11434/api/chat"),
+        ("bedrock", "https://bedrock-runtime.eu-west-1.amazonaws.com/model/m/converse"),
+    ],
+)
+def test_a_protocol_that_cannot_be_replayed_says_what_to_do(protocol: Any, url: str) -> None:
+    """R-G10: a fork of an agent that speaks Ollama's or Bedrock's own protocol is refused with a
+    way out, not answered wrongly."""
+    asked: dict[str, Any] = {"role": "user", "content": "Hi"}
+    if protocol == "bedrock":
+        asked["content"] = [{"text": "Hi"}]
+    call = Span(
+        span_id="a",
+        trace_id="t",
+        name="chat",
+        kind=SpanKind.LLM,
+        input_messages=(Message("user", "Hi"),),
+        output_messages=(Message("assistant", "Hello"),),
+    )
+    trace = Trace(trace_id="t", spans=[call])
+    prefix = Prefix(trace, {"a": 1}, ForkArm(step=2), str, 0, 1, in_process=True)
+    reply = prefix.call(protocol, url, json.dumps({"model": "m", "messages": [asked]}).encode())
+    assert isinstance(reply, RecordedResponse)
+    assert b"cannot be replayed; use the endpoint" in reply.content
+    assert prefix.diverged is not None
+
+
+def test_the_folder_of_a_trial_is_the_same_wherever_it_ran() -> None:
+    """R-G10: a trial recorded by a worker can be forked in process: its folder has a longer name
+    there, which programs such as Codex write into every request."""
+    texts = ["/tmp/proctor-0a1b2c3d4e5f-wjuliyb0/home/skills", "/tmp/proctor-d0qoay0j/home/skills"]
+    assert len({_without_trial(text) for text in texts}) == 1

@@ -1,14 +1,19 @@
 """Tested causes: error rates and coverage by simulation, planted causes end to end."""
 
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from commands import proctor as command
 
 from proctor.causes.ab import look_shares
 from proctor.causes.why import UNCHANGED, ArmCount, outcome_of, sequential
+from proctor.llm import MockLLM
+from proctor.llm.mock import ScriptRequest
 from proctor.runs.annotations import experiments_of
 from proctor.runs.run import Run
 from proctor.stats.intervals import newcombe
@@ -74,10 +79,12 @@ def test_a_planted_cause_is_ranked_first(
 ) -> None:
     """R-G10: end to end; `benchmarks/causes.py` does this 100 times."""
     monkeypatch.syspath_prepend(str(root / "benchmarks"))
-    import causes
+    import causes  # pyright: ignore[reportMissingImports]
 
     for step, seed in ((1, 1), (2, 2), (3, 3)):
-        result = causes.planted(tmp_path, step, seed)
+        result = causes.planted(  # pyright: ignore[reportAttributeAccessIssue]
+            tmp_path, step, seed
+        )
         assert result is not None
         first = result.causes[0]
         assert (first.step, first.outcome) == (step, "decisive"), result
@@ -115,3 +122,73 @@ def test_the_demo_names_its_tested_cause(tmp_path: Path) -> None:
         "why", f"{run.path}:{name}", "--max-trials", "40", "--json", "--quiet", cwd=tmp_path
     )
     assert json.loads(small.stdout)["trials"] <= 40
+
+
+POLICIES = """
+def read_policy(name: str) -> str:
+    \"\"\"Read a policy.\"\"\"
+    return {"returns": "30 days", "shipping": "2 days"}[name]
+"""
+
+
+def shop_model(draw: random.Random) -> Any:
+    """A model that reads the wrong policy in four of ten trials, and answers what it read."""
+
+    def reply(request: ScriptRequest) -> Any:
+        results = [m.content or "" for m in request.messages if m.role == "tool"]
+        usage = {"input": 1000, "output": 100}
+        if not results:
+            name = "shipping" if draw.random() < 0.4 else "returns"
+            call = {"name": "read_policy", "arguments": {"name": name}}
+            return {"tool_calls": [call], "usage": usage}
+        return {"text": f"You may return it within {results[-1]}.", "usage": usage}
+
+    return reply
+
+
+@pytest.mark.slow
+def test_a_chat_agent_is_tested_within_a_cost_limit(tmp_path: Path) -> None:
+    """R-G10: `why` on a chat agent, against a scripted model: the wrong call is decisive, the
+    answer after it is not, replayed calls cost nothing, and `--max-cost` ends the experiment."""
+    (tmp_path / "shop_tools.py").write_text(POLICIES)
+    with MockLLM({"replies": [], "default": shop_model(random.Random(3))}) as server:
+        agent = {
+            "kind": "chat",
+            "model": "openai:gpt-4o-mini",
+            "base_url": server.base_url,
+            "tools": [{"python": "shop_tools:read_policy"}],
+        }
+        case: dict[str, Any] = {"id": "late", "input": "May I return it?"}
+        case["correctness"] = {"expected_in_answer": ["30 days"]}
+        suite = {"agents": {"clerk": agent}, "cases": [case]}
+        (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+        # A server on this machine has no published price.
+        prices = {"prices": {"gpt-4o-mini": "openai:gpt-4o-mini"}}
+        (tmp_path / "proctor.yaml").write_text(yaml.safe_dump(prices))
+
+        def proctor(*arguments: str) -> dict[str, Any]:
+            env = {"OPENAI_API_KEY": "k"}
+            done = command(*arguments, "--json", "--quiet", cwd=tmp_path, env=env)
+            assert done.stdout, done.stderr
+            return json.loads(done.stdout)
+
+        env = {"OPENAI_API_KEY": "k"}
+        command("run", "suite.yaml", "--trials", "12", "--quiet", cwd=tmp_path, env=env)
+        run = Run(next((tmp_path / "results" / "suite").iterdir()))
+        failing = next(t for t in run.trials() if not t.passed)
+        found = proctor("why", f"{run.path}:{failing.name}")
+        first, *others = found["causes"]
+        assert (first["step"], first["outcome"]) == (1, "decisive"), json.dumps(found)[:3000]
+        assert first["passed"] == 0, "as recorded it always fails"
+        assert {"resample", "passing call", "hint"} <= {c["name"] for c in first["counterfactuals"]}
+        assert all(each["outcome"] != "decisive" for each in others)
+        # gpt-4o-mini: 1000 tokens in and 100 out are 0.00021 dollars; only the unchanged answer of
+        # step 2 or the step and its answer are called in a trial.
+        assert 0 < found["cost_usd"] <= found["trials"] * 2 * 0.00022
+        # As in every run, a trial that has begun when the limit is reached is not cut off.
+        options = ("--max-cost", "0.004", "--concurrency", "1")
+        limited = proctor("why", f"{run.path}:{failing.name}", *options)
+        assert 0.003 < limited["cost_usd"] <= 0.004 + 2 * 0.00022
+        assert limited["trials"] < found["trials"]
+        assert "0.004" in limited["stopped"] or "budget" in limited["stopped"], limited["stopped"]
+        assert limited["causes"][-1]["reason"] or limited["causes"][-1]["judged"]

@@ -26,7 +26,7 @@ def broken(what):
     raise KeyError(f"oops {what}")
 
 sys.modules["a_module"] = types.SimpleNamespace(broken=broken)
-program.cli.table["broken"] = Entry("a_module", "broken", "For tests.")
+program.cli.table["broken"] = Entry("a_module", "For tests.")
 program.main()
 """
 

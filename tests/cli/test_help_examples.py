@@ -60,7 +60,7 @@ NOT_HERE = {
     r"|schedule serve",
     "data that is not in this repository": r"^proctor trail|tasks/|jobs/|\.eval$"
     r"|labels\.csv|scored\.csv",
-    "a store of live traces": r"^proctor store (stats|prune|export|token|audit)",
+    "a store of live traces": r"^proctor store (stats|prune|export)",
     "a shell": r"[|<>]|^eval ",
     "an experiment over parameters": r"fast \(t=0\)",
     "long": r"--seeds 100|^proctor run .*--seeds 10|^proctor run mutualism --agent",
@@ -205,6 +205,9 @@ NEED_FIRST = {
     "proctor baseline list --suite": "baseline save suite.yaml --version v1",
     "proctor run suite.yaml --replay": "run suite.yaml --record calls.jsonl --quiet",
     "proctor schedule add": "schedule remove exp",
+    "proctor store token list": "store token add ann --role writer",
+    "proctor store token revoke": "store token add ann --role writer",
+    "proctor store audit": "store token add ann --role writer",
 }
 """What must have been done before examples that begin so."""
 

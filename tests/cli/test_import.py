@@ -433,3 +433,30 @@ def test_python_of_promptfoo_runs_as_a_check(project: Path, capsys) -> None:
     found = [(check["status"], check["score"]) for check in case["checks"]]
     passed, scored = ("pass", 1.0), ("pass", 0.9)
     assert found == [passed, passed, scored, ("fail", 0.0), passed, passed]
+
+
+def test_assertions_on_a_transformed_output_have_no_equivalent(project: Path, capsys) -> None:
+    """R-S6: what promptfoo checks after a transformation, a suite does not check before it."""
+    (project / "promptfooconfig.yaml").write_text(
+        "prompts: ['{{q}}']\n"
+        "tests:\n"
+        "  - vars: {q: Who}\n"
+        "    options: {transform: output.toUpperCase()}\n"
+        "    assert:\n"
+        "      - {type: contains, value: PARIS}\n"
+        "      - {type: latency, threshold: 60000}\n"
+    )
+    assert run(["import-suite", "promptfooconfig.yaml", "--agent", "bot:answer"]) == 0
+    out, err = capsys.readouterr()
+    (case,) = yaml.safe_load(out)["cases"]
+    assert [each["type"] for each in case["assertions"]] == ["latency_under"]
+    assert "no equivalent: contains (1)" in err
+    assert "no equivalent: options.transform (1)" in err
+
+
+def test_a_config_that_is_no_yaml_is_refused_with_its_place(project: Path, capsys) -> None:
+    """R-S6: one line with the file, the line and the column."""
+    (project / "promptfooconfig.yaml").write_text("prompts: [a]\ntests:\n  - vars: {q: Who?}\n")
+    assert run(["import-suite", "promptfooconfig.yaml"]) == 2
+    message = "promptfooconfig.yaml:3:18: not readable: expected ',' or '}', but got '?'"
+    assert message in capsys.readouterr().err

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from result_parts import trial, write_run
@@ -18,7 +19,8 @@ from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.runs.trial import Trial
 
-Scores = Mapping[tuple[str, int | None], Sequence[float]]
+Scores = Mapping[Any, Sequence[float]]
+"""By case and seed."""
 """(case, seed) → the score of each trial; 0.5 and more passes."""
 
 
@@ -266,7 +268,8 @@ def test_pass_at_k_is_per_instance(tmp_path, capsys):
 
 
 def test_every_surface_counts_instances(tmp_path, capsys):
-    """R-Q1: rates and intervals of `results`, `leaderboard` and Python are over instances. One case
+    """R-Q1: rates and intervals of `results`, `leaderboard` and Python are over instances, and the
+    suite is the default of all. For cases like these, one case
     × 20 seeds × 10 equal trials are 20 observations (the t interval of their mean, turned into
     Wilson's, is far from that of 200 trials), and a seed with fewer judged trials weighs the same.
     """
@@ -276,31 +279,38 @@ def test_every_surface_counts_instances(tmp_path, capsys):
     # By hand: n_eff = p(1 − p) / SE², scaled by the quantiles of t.
     spread = 0.5 * (20 / 19) ** 0.5 / 20**0.5
     scale = (stats.t.ppf(0.975, 199) / stats.t.ppf(0.975, 19)) ** 2
-    bounds = proportion_confint(0.5 * (n_eff := 0.25 / spread**2 * scale), n_eff, method="wilson")
+    bounds: Any = proportion_confint(
+        0.5 * (n_eff := 0.25 / spread**2 * scale), n_eff, method="wilson"
+    )
     for run in runs:
-        (row,) = facts(capsys, tmp_path, "results", run)["groups"]
-        (place,) = facts(capsys, tmp_path, "leaderboard", run, "--estimand", "population")["rows"]
-        (by_default,) = facts(capsys, tmp_path, "leaderboard", run)["rows"]
         python = query(run, results=tmp_path)
-        rate, here = python.pass_rate(), python.pass_rate(estimand="suite")
-        assert (by_default["pass_rate"]["low"], by_default["pass_rate"]["high"]) == pytest.approx(
-            (here.low, here.high)
-        )
-        found = [row["pass_rate"], place["pass_rate"], asdict(rate)]
-        assert [each["value"] for each in found] == [0.5] * 3
-        assert len({(each["low"], each["high"], each["cases"]) for each in found}) == 1
+        for asked in ("population", "suite"):
+            # The suite is the default of all three.
+            option = () if asked == "suite" else ("--estimand", asked)
+            (row,) = facts(capsys, tmp_path, "results", run, *option)["groups"]
+            (place,) = facts(capsys, tmp_path, "leaderboard", run, *option)["rows"]
+            rate = (
+                python.pass_rate() if asked == "suite" else python.pass_rate(estimand="population")
+            )
+            found = [row["pass_rate"], place["pass_rate"], asdict(rate)]
+            assert [each["value"] for each in found] == [0.5] * 3
+            assert len({(each["low"], each["high"], each["cases"]) for each in found}) == 1
+            assert {each["estimand"] for each in found} == {asked}
+        rate = python.pass_rate(estimand="population")
         # Scores that are passes have the same mean.
         scores = (row["score"]["value"], place["score"]["value"], python.mean("score").value)
         assert scores == (0.5,) * 3
         if run == runs[0]:
             assert (rate.low, rate.high) == pytest.approx(bounds)
             assert (rate.cases, rate.n) == (1, 200)
-    text = told(capsys, tmp_path, "results", runs[0])
+    text = told(capsys, tmp_path, "results", runs[0], "--estimand", "population")
     assert "of a single case: intervals are for instances (seeds) like these" in text
     assert "(of each seed of a case)" in told(capsys, tmp_path, "results", runs[1])
     # Exactly these instances: their repeats leave little open.
-    suite = query(runs[0], results=tmp_path).pass_rate(estimand="suite")
+    suite = query(runs[0], results=tmp_path).pass_rate()
     assert (suite.estimand, suite.value) == ("suite", 0.5)
+    assert suite.high is not None
+    assert suite.low is not None
     assert suite.high - suite.low < (bounds[1] - bounds[0]) / 3
 
 
@@ -372,7 +382,7 @@ def test_three_runs_are_compared_pair_by_pair(tmp_path, capsys):
     others = [each for pair in found["pairs"] for each in pair["metrics"][1:]]
     tests = [each["suite"] or each["population"] for each in others]
     values = [test["p_value"] or 1.0 for test in tests]
-    expected = multipletests(values, method="holm")[1]
+    expected: Any = multipletests(values, method="holm")[1]
     assert [each["adjusted"] or 1.0 for each in others] == pytest.approx(list(expected))
     text = told(capsys, tmp_path, "compare", *runs)
     assert "Pass rates of 3 pairs" in text
@@ -443,7 +453,7 @@ def test_parameters_of_a_scenario_are_instances(tmp_path, capsys):
         for size in (5, 7)
         for seed in range(5)
     ]
-    generated = {"experiment": {"scenarios": {"cases": {"s": {"template": "s"}}}}}
+    generated: dict[str, Any] = {"experiment": {"scenarios": {"cases": {"s": {"template": "s"}}}}}
     write_run(tmp_path, every, name="scenario", cases={"s": {}}, **generated)
     board = facts(capsys, tmp_path, "leaderboard", "latest")
     assert [(row["name"], row["best"], row["trials"]) for row in board["rows"]] == [

@@ -21,7 +21,7 @@ WITH_EXTRA = """
 import sys
 from proctor.cli._command import Entry
 from proctor.cli.main import cli, main
-cli.table["extra"] = Entry("extra", "extra", "For tests.")
+cli.table["extra"] = Entry("extra", "For tests.")
 main()
 """
 

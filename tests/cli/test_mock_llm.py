@@ -10,7 +10,7 @@ import pytest
 
 from proctor.cli.main import run
 
-PROGRAM = "import sys; from proctor.cli.mock_llm import mock_llm; mock_llm(sys.argv[1:])"
+PROGRAM = "import sys; from proctor.cli.gateway import mock_llm; mock_llm(sys.argv[1:])"
 
 
 def start(*args: str) -> subprocess.Popen[str]:
@@ -23,6 +23,7 @@ def start(*args: str) -> subprocess.Popen[str]:
 
 
 def environment_of(process: subprocess.Popen[str]) -> dict[str, str]:
+    assert process.stdout is not None
     lines = [process.stdout.readline().strip() for _ in range(5)]
     return dict(line.removeprefix("export ").split("=", 1) for line in lines[1:])
 

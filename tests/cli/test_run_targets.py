@@ -394,3 +394,13 @@ def test_several_agents_made_in_code(project: Path) -> None:
         api.run("suite.yaml", agents=[yes, yes])
     with pytest.raises(ProctorError, match="agent or agents"):
         api.run("suite.yaml", agent=yes, agents=["people:zero"])
+
+
+@pytest.mark.parametrize("verb", ["run", "validate"])
+def test_a_link_that_leads_to_itself_is_an_unreadable_file(project: Path, verb: str) -> None:
+    """R-S1: the system's own words, and no hint to the same file."""
+    (project / "loop.yaml").symlink_to("loop.yaml")
+    code, out, err = command(project, verb, "loop.yaml")
+    assert code == 2
+    assert "loop.yaml: cannot be read: Too many levels of symbolic links" in out + err
+    assert "hint" not in out + err

@@ -243,7 +243,7 @@ def test_what_could_be_read_is_said_once(tmp_path: Path) -> None:
 def test_a_bad_span_is_a_warning(example: Path, tmp_path: Path) -> None:
     """R-T7: the others are kept, and the exit code says the file was readable."""
     document = json.loads(example.read_text())
-    document["resourceSpans"][0]["scopeSpans"][0]["spans"][1]["spanId"] = 7
+    document["resourceSpans"][0]["scopeSpans"][0]["spans"][1]["spanId"] = {}
     example.write_text(json.dumps(document))
     done = proctor("trace", "show", example)
     assert done.code == 0

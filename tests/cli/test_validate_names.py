@@ -31,6 +31,18 @@ def environment(**more: str) -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}, **more}
 
 
+@pytest.mark.parametrize("more", [(), ("--import",)])
+def test_an_agent_in_the_working_folder_is_found_as_when_it_runs(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """R-S1: what `test` runs from this folder is valid, wherever the suite is."""
+    (tmp_path / "suites").mkdir()
+    suite(tmp_path / "suites", agent="local_agent:answer")
+    (tmp_path / "local_agent.py").write_text("def answer(question): return 'Paris'")
+    found = proctor("validate", *more, "suites/suite.yaml", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+
+
 WRONG = [
     ({"agent": "agent:answr"}, "agent:answr: agent has no 'answr'"),
     ({"agent": "agnt:answer"}, "agnt:answer: no module 'agnt'"),

@@ -5,9 +5,11 @@ asks, is asked for facts, gives them one at a time, and leaves when the matter i
 refused. A planted fault replaces one message, at a seeded place.
 """
 
+from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 
 from proctor.conversations import SimulatedUser, user_faults
 
@@ -242,6 +244,27 @@ def test_planted_faults_are_found_and_honest_users_are_left_alone() -> None:
     print(f"{60 - len(missed)} of 60 planted faults found, {len(alarms)} of 200 honest alarmed")
     assert len(missed) <= 3, missed
     assert len(alarms) <= 4, alarms
+
+
+def test_other_phrasings_are_found_and_left_alone() -> None:
+    """R-N8: the same bounds for conversations of eight other users, each in its own words."""
+    path = Path(__file__).with_name("user_conversations.yaml")
+    found: dict[str, list[tuple[bool, str]]] = {"faulty": [], "honest": []}
+    for each in yaml.safe_load(path.read_text(encoding="utf-8")):
+        user = SimulatedUser.model_validate({**each["user"], "model": "openai:x"})
+        for kind, results in found.items():
+            for messages in each[kind]:
+                said = [
+                    {"role": "user" if number % 2 else "assistant", "content": text}
+                    for number, text in enumerate(messages)
+                ]
+                results.append((bool(user_faults(user, said)), messages[-1]))
+    missed = [text for faulty, text in found["faulty"] if not faulty]
+    alarms = [text for faulty, text in found["honest"] if faulty]
+    counts = {kind: len(results) for kind, results in found.items()}
+    print(f"{len(missed)} missed, {len(alarms)} alarms of {counts}")
+    assert len(missed) <= 0.05 * counts["faulty"], missed
+    assert len(alarms) <= 0.02 * counts["honest"], alarms
 
 
 @pytest.mark.parametrize(

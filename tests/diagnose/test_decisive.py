@@ -4,8 +4,10 @@ import json
 import math
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import planted
+import planted_teams
 import pytest
 from click.testing import CliRunner
 from scipy import stats as scipy_stats
@@ -13,14 +15,19 @@ from spans import span, trace
 
 import proctor
 from proctor.checks.base import CheckResult, CheckStatus, Layer
+from proctor.checks.layers import Correctness
 from proctor.cli.diagnose import diagnose as command
+from proctor.diagnose._steps import read_steps
 from proctor.diagnose.evidence import Trajectories
 from proctor.diagnose.finding import SHOWN_FROM, Category, Impact
+from proctor.diagnose.group_chat import read_turns
 from proctor.diagnose.methods import TrialEvidence, diagnose_offline
 from proctor.llm import MockLLM
 from proctor.stats.ranking import fisher_exact
 from proctor.trace import SpanKind, SpanStatus, Trace
+from proctor.trace.assemble import Collector
 from proctor.trace.export import save_traces
+from proctor.trace.formats import transcript
 from proctor.trace.model import Message
 
 
@@ -56,6 +63,103 @@ def test_planted_causes() -> None:
         if any(f.impact is Impact.HIGH for f in diagnose_offline(one.trace).findings)
     ]
     assert len(harmful) <= 0.02 * len(clean), harmful
+
+
+def test_long_logs_of_teams() -> None:
+    """R-G8: in long logs of seven kinds of teams, with pages, ledgers, code and wrong approvals,
+    the decisive message is named more often than by position, of no kind less often; a failed log
+    always has one, and its step is the index of a message of that agent."""
+    found: dict[str, list[tuple[bool, bool, bool, bool, bool]]] = {}
+    for design, one in planted_teams.failed_teams(3, seed=2024):
+        turns = read_turns(read_steps(one.trace))
+        first = next(turn for turn in turns if turn.role == "worker")
+        cause = diagnose_offline(one.trace).decisive
+        assert cause is not None, one.name
+        said = next(s for s in one.trace.spans if s.attributes.get("message.index") == cause.step)
+        assert (said.span_id, said.agent_name) == (cause.location, cause.agent)
+        found.setdefault(design, []).append(
+            (
+                cause.agent == one.agent,
+                cause.step == one.step,
+                first.agent == one.agent,
+                first.act.number == one.step,
+                one.late,
+            )
+        )
+    rows = [row for each in found.values() for row in each]
+    assert len(rows) >= 100
+    assert 0.4 <= sum(late for *_, late in rows) / len(rows) <= 0.6
+    for design, each in found.items():
+        agent, step, by_first, by_place, _ = (sum(column) for column in zip(*each, strict=True))
+        assert agent >= by_first, design
+        assert step >= by_place, design
+    agent, step, by_first, by_place, _ = (sum(c) / len(rows) for c in zip(*rows, strict=True))
+    assert (agent, step) >= (0.65, 0.55), (agent, step, by_first, by_place)
+    assert agent >= by_first + 0.2
+    assert step >= by_place + 0.3
+
+
+def team_log(**facts: Any) -> Trace:
+    """Two values are reported, the second one becomes the answer."""
+    history = [
+        {"role": "user", "content": "How many berths does the harbour of Narva have?"},
+        {"name": "searcher", "content": "The harbour office lists 412 berths."},
+        {"name": "archivist", "content": "The old atlas has the harbour with 388 berths."},
+        {"name": "clerk", "content": "We compare both sources now and then decide."},
+        {"name": "clerk", "content": "The answer is 388."},
+    ]
+    out = Collector("log.json")
+    transcript.read({"question": history[0]["content"], "history": history, **facts}, out)
+    (found,) = out.traces.values()
+    return found
+
+
+def test_the_right_answer_of_a_log_is_evidence() -> None:
+    """R-G8: who replaces an answer that the log itself calls right is the cause; a log that calls
+    its answer correct has none; a plain chat that calls its answer wrong has one."""
+    cause = diagnose_offline(team_log(ground_truth="412", is_correct=False)).decisive
+    assert cause is not None
+    assert (cause.agent, cause.step) == ("archivist", 2)
+    assert "replaces the right answer" in cause.why
+    without = diagnose_offline(team_log()).decisive
+    assert without is not None
+    assert "right answer" not in without.why
+    assert diagnose_offline(team_log(ground_truth="388", is_correct=True)).decisive is None
+    plain = Collector("plain.json")
+    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}]
+    transcript.read({"messages": messages, "is_correct": False}, plain)
+    (only,) = plain.traces.values()
+    cause = diagnose_offline(only).decisive
+    assert cause is not None
+    assert (cause.what, cause.confidence) == ("5", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("Seats: 21 × 3 = 53.", True),
+        ("Seats: 21 × 3 = 63.", False),
+        ("1,200 + 34.5 = 1,234.5 in all", False),
+        ("10 / 3 = 3.33", False),
+        ("10 / 3 = 3.5", True),
+        ("2 + 3 * 4 = 14", False),
+        ("in 2019-2020 = two seasons", False),
+    ],
+)
+def test_equations_of_agents_are_checked(text: str, wrong: bool) -> None:
+    """R-G8: an equation that does not hold points at its author, one that holds does not."""
+    history = [
+        {"role": "user", "content": "How many seats are there, and how many are sold?"},
+        {"name": "first", "content": "I read the question and start with the seats."},
+        {"name": "second", "content": text},
+        {"name": "third", "content": "Thank you, we are done with this."},
+    ]
+    out = Collector("log.json")
+    transcript.read(history, out)
+    (found,) = out.traces.values()
+    cause = diagnose_offline(found).decisive
+    assert cause is not None
+    assert ("miscalculates" in cause.why) is wrong
 
 
 def test_unknown_instead_of_perfect() -> None:
@@ -208,7 +312,7 @@ def test_fisher_exact() -> None:
     """R-G9: the test agrees with another implementation on every small table."""
     for a, b, c, d in product(range(5), repeat=4):
         if (a + b) * (c + d) * (a + c) * (b + d):
-            wanted = scipy_stats.fisher_exact([[a, b], [c, d]]).pvalue
+            wanted = scipy_stats.fisher_exact([[a, b], [c, d]]).pvalue  # pyright: ignore[reportAttributeAccessIssue]
             assert math.isclose(fisher_exact(a, b, c, d), wanted, rel_tol=1e-9), (a, b, c, d)
     assert fisher_exact(6, 1, 0, 9) == pytest.approx(0.000874, abs=1e-5)
 
@@ -283,7 +387,7 @@ def test_notes_of_a_run_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """R-G8: with a server that refuses, a run says that the model gave no answer, and why."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     suite = proctor.Suite(
-        cases=[proctor.Case(input="x", correctness={"expected_in_answer": ["y"]})]
+        cases=[proctor.Case(input="x", correctness=Correctness(expected_in_answer=("y",)))]
     )
     run = proctor.run(suite, agent=lambda _: "z", trials=2, results=tmp_path)
     with MockLLM([{"error": 401, "times": "forever"}]) as server:

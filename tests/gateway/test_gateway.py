@@ -51,7 +51,7 @@ async def test_every_protocol_passes_unchanged_and_becomes_a_span() -> None:
     gemini = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     calls: list[tuple[str, str, dict[str, Any]]] = []
     for stream in (False, True):
-        usage = {"stream_options": {"include_usage": True}} if stream else {}
+        usage: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
         calls += [
             ("openai", "chat/completions", chat(stream=stream, **usage)),
             ("openai", "responses", {"model": "m", "input": "hi", "stream": stream}),
@@ -203,6 +203,21 @@ async def test_budgets_are_exact_for_calls_side_by_side() -> None:
         assert refused.status_code == 402
         assert "no known price" in refused.json()["error"]["message"]
         assert not server.requests
+
+
+async def test_a_budget_admits_no_request_whose_cost_is_unknown() -> None:
+    """R-N2: images, files and batches cost money that no limit sees; look-ups cost nothing."""
+    paths = ("images/generations", "batches", "responses/input_tokens", "messages/count_tokens")
+    with MockLLM(["x"]) as server, Gateway() as gateway:
+        for limits, refused in (({"max_calls": 5}, [True, True, False, False]), ({}, [False] * 4)):
+            session = session_of([], server, **limits)
+            async with gateway.session(session), httpx.AsyncClient(timeout=60) as client:
+                base = f"{gateway.address(session)}/openai"
+                codes = [
+                    (await client.post(f"{base}/{path}", json={})).status_code for path in paths
+                ]
+                assert [code == 402 for code in codes] == refused
+                assert (await client.get(f"{base}/models")).status_code != 402
 
 
 async def test_retries_rate_limits_and_outages() -> None:
@@ -367,6 +382,7 @@ def test_a_program_in_a_run(tmp_path: Path) -> None:
     trials = {trial.case: trial for trial in run.trials}
     assert trials["a"].passed, trials["a"]
     trace = run.trace(trials["a"])
+    assert trace is not None
     calls = [span for span in trace.spans if span.kind == "llm"]
     assert [(s.input_tokens, s.output_tokens) for s in calls] == [(5, 3), (9, 4)]
     (tool,) = [span for span in trace.spans if span.kind == "tool"]
@@ -374,7 +390,9 @@ def test_a_program_in_a_run(tmp_path: Path) -> None:
     assert tool.tool_output == "18 degrees"
     # A killed program keeps its calls, and its failure is its own.
     assert trials["b"].status == "failed"
-    dying = [span for span in run.trace(trials["b"]).spans if span.kind == "llm"]
+    killed = run.trace(trials["b"])
+    assert killed is not None
+    dying = [span for span in killed.spans if span.kind == "llm"]
     assert [(s.input_tokens, s.output_tokens) for s in dying] == [(2, 1)]
     assert trials["c"].status == "failed"
 

@@ -18,7 +18,6 @@ from proctor.ops.notify import (
     DEFAULT_TEMPLATE,
     FIELDS,
     Notifier,
-    NotifyEvent,
     NotifyRequest,
     checked_template,
     masked,
@@ -126,9 +125,9 @@ def test_a_service_that_never_answers_is_waited_for_only_so_long() -> None:
     problems: list[str] = []
     with sink(silent=True) as server:
         notifier = Notifier(
-            NotifyRequest((server.address,), frozenset({NotifyEvent.END}), "x"), problems.append
+            NotifyRequest((server.address,), frozenset({"end"}), "x"), problems.append
         )
-        assert notifier.send(notice([NotifyEvent.END], name="n", outcome="passed"))
+        assert notifier.send(notice(["end"], name="n", outcome="passed"))
         notifier.close(max_wait=0.2)
         assert not server.released.is_set()
     assert problems == ["json://… did not answer within 0.2 s"]
@@ -205,11 +204,9 @@ def test_hostile_text_is_only_text() -> None:
     """R-Q7: no escape, no mention, no line of its own, no field of the template, no secret."""
     bad = "\x1b[31m@everyone <!channel>\n{path.__class__} password=hunter2hunter2"
     with sink() as server:
-        request = NotifyRequest(
-            (server.address,), frozenset({NotifyEvent.END}), "{failures}|{name}"
-        )
+        request = NotifyRequest((server.address,), frozenset({"end"}), "{failures}|{name}")
         notifier = Notifier(request, pytest.fail)
-        notifier.send(notice([NotifyEvent.END], name="n", outcome="failed", failures=bad))
+        notifier.send(notice(["end"], name="n", outcome="failed", failures=bad))
         notifier.close()
     [message] = server.messages
     assert "@everyone" not in message["message"]
@@ -254,7 +251,7 @@ def test_templates_are_refused_or_filled(text: str) -> None:
         template = checked_template(text, "here")
     except ProctorError:
         return
-    assert isinstance(render(template, notice([NotifyEvent.END], name="n", outcome="passed")), str)
+    assert isinstance(render(template, notice(["end"], name="n", outcome="passed")), str)
 
 
 def test_every_field_is_told_in_the_guide(root: Path) -> None:

@@ -68,6 +68,7 @@ def test_what_works_without_extras(use, tmp_path: Path) -> None:
             "gateway",
             "acp",
             "mcp",
+            "oidc",
         ),
         *("sweep", "cloud", "notify", "schedule", "ray"),
     }

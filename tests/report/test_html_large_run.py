@@ -85,6 +85,8 @@ def test_nothing_is_clipped(running: Any, large: Path, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == width
         for button in page.locator("[data-show=table]").all():
             button.click()
+        for folded in page.locator(".moves > summary").all():
+            folded.click()
         wide = page.evaluate(
             "[...document.querySelectorAll('.scroll')]"
             ".filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.ariaLabel)"
@@ -127,6 +129,7 @@ def test_names_with_slashes_and_changed_cases_lead_to_their_trials(
             case, agent = re.match(r"(.+) × (.+), trial", words).groups()  # type: ignore[union-attr]
             assert agent in AGENTS
             assert case.endswith("-with-suffix")
+        page.locator(".moves > summary").first.click()  # folded, since there are several agents
         link = page.locator(".change a[data-case]").first
         link.click()
         listed = page.locator("#trial-list tbody tr")

@@ -328,6 +328,65 @@ def test_share_payloads_of_promptfoo(tmp_path: Path) -> None:
         assert {t.case for t in run.trials()} == {"france", "peru"}
 
 
+def _rows_changed(change) -> dict:
+    """The file of promptfoo with each of its results changed."""
+    whole = json.loads((DATA / "promptfoo.json").read_text())
+    for row in whole["results"]["results"]:
+        change(row)
+    return whole
+
+
+def _with_gap(row: dict) -> None:
+    if row["gradingResult"]:
+        row["gradingResult"]["componentResults"].insert(0, None)
+
+
+ODD_PROMPTFOO = {
+    "truth as text": _rows_changed(lambda row: row.update(success=str(row["success"]).lower())),
+    "no success": _rows_changed(lambda row: row.pop("success")),
+    "score as text": _rows_changed(lambda row: row.update(score=str(row["score"]))),
+    "no grading": _rows_changed(lambda row: row.update(gradingResult=None)),
+    "gaps among assertions": _rows_changed(_with_gap),
+    "rows alone": _rows_changed(lambda row: None)["results"]["results"],
+}
+
+
+@pytest.mark.parametrize("document", ODD_PROMPTFOO.values(), ids=ODD_PROMPTFOO)
+def test_promptfoo_with_odd_values(tmp_path: Path, document) -> None:
+    """R-D3: verdicts are promptfoo's, whatever the types and the envelope of the file."""
+    (tmp_path / "results.json").write_text(json.dumps(document))
+    run = import_results(tmp_path / "results.json", root=tmp_path)
+    expected = import_results(DATA / "promptfoo.json", root=tmp_path)
+    seen = [(t.case, t.agent, t.status, t.score) for t in run.trials()]
+    assert seen == [(t.case, t.agent, t.status, t.score) for t in expected.trials()]
+    # A gap is no assertion that failed.
+    assert "assertion" not in {check.id for t in run.trials() for check in t.checks}
+
+
+@pytest.mark.parametrize(
+    ("source", "suffix"), [("promptfoo.json", "jsonl"), ("promptfoo.jsonl", "json")]
+)
+def test_promptfoo_under_another_suffix(tmp_path: Path, source, suffix) -> None:
+    """R-D3: the content tells whether a file has one result per line."""
+    shutil.copy(DATA / source, tmp_path / f"renamed.{suffix}")
+    run = import_results(tmp_path / f"renamed.{suffix}", root=tmp_path)
+    expected = import_results(DATA / source, root=tmp_path)
+    assert [t.status for t in run.trials()] == [t.status for t in expected.trials()]
+
+
+def test_promptfoo_says_what_it_leaves_out(tmp_path: Path, capsys) -> None:
+    """R-D3: scores outside the scale, missing results and rows that are none are reported."""
+    whole = _rows_changed(lambda row: row.update(score=5))
+    whole["results"]["results"].append(None)
+    whole["results"]["stats"]["failures"] += 3
+    (tmp_path / "odd.json").write_text(json.dumps(whole))
+    assert main(["runs", "import", str(tmp_path / "odd.json"), "--results", str(tmp_path)]) == 0
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "8 scores not within 0 to 1 (e.g. 5)" in said
+    assert "1 result skipped: not an object" in said
+    assert "the file holds 16 of 19 results" in said
+
+
 # -- Inspect -------------------------------------------------------------------------------------
 
 MAKE_LOGS = """
@@ -566,6 +625,55 @@ def test_scores_of_inspect_outside_the_scale(inspect_logs, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
+def _log(tmp_path: Path, **changes) -> Path:
+    """A log of one sample of Inspect, changed."""
+    sample = {"id": 1, "epoch": 1, "input": "q", "scores": {"match": {"value": "C"}}, **changes}
+    log = {"eval": {"task": "t", "model": "m"}, "status": "success", "samples": [sample]}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(log))
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scores": None, "score": {"value": "C"}},
+        {"scores": {"match": 1}},
+        {"scores": {"match": {"value": "1.0"}}, "epoch": "1", "total_time": "1.5"},
+        {"model_usage": {"m": {"input_tokens": "many", "output_tokens": None}}},
+    ],
+    ids=["one scorer of the first versions", "bare score", "text", "odd usage"],
+)
+def test_samples_of_inspect_with_odd_values(tmp_path: Path, changes) -> None:
+    """R-D3: old and odd forms of a sample have the same verdict."""
+    (trial,) = import_results(_log(tmp_path, **changes), root=tmp_path).trials()
+    assert (trial.case, trial.status, trial.score) == ("1", "passed", 1.0)
+
+
+def test_errors_of_inspect_are_shown(tmp_path: Path) -> None:
+    """R-D3: an error that is plain text, and the error of a tool without content."""
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": "f"}]},
+        {
+            "role": "tool",
+            "tool_call_id": "c",
+            "content": "",
+            "error": {"type": "timeout", "message": "too slow"},
+        },
+    ]
+    run = import_results(
+        _log(tmp_path, scores=None, error="sandbox gone", messages=messages), root=tmp_path
+    )
+    (trial,) = run.trials()
+    assert trial.status == "infra_error"
+    assert trial.error is not None
+    assert trial.error.message == "sandbox gone"
+    trace = run.trace(trial)
+    assert trace is not None
+    assert [call.result for call in trace.tool_calls] == ["timeout: too slow"]
+
+
 def test_a_log_without_all_samples_is_incomplete(inspect_logs, tmp_path: Path, capsys) -> None:
     """R-D3: a partial log warns and stays incomplete in report and gate; a header is named."""
     root = ["--results", str(tmp_path / "r")]

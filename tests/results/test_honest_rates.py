@@ -132,9 +132,12 @@ def test_the_estimand_is_named(root: Path) -> None:
     )
     assert (population["estimand"], suite["estimand"]) == ("population", "suite")
     assert population["value"] == suite["value"]
-    assert "cases like these" in proctor("results", "--results", root).stdout
-    named = proctor("results", "--results", root, "--estimand", "suite").stdout
-    assert "exactly these cases; only the noise of trials" in named
+    assert groups(root)[0]["pass_rate"] == suite
+    named = proctor("results", "--results", root).stdout
+    assert "estimand suite (the default: " in named
+    assert "exactly these cases and instances, only trial noise counts" in named
+    other = proctor("results", "--results", root, "--estimand", "population").stdout
+    assert "estimand population: intervals are for cases like these" in other
 
 
 def test_tables_have_deviation_and_tails(root: Path) -> None:

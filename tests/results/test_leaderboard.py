@@ -10,7 +10,7 @@ from proctor.errors import ProctorError
 from proctor.report.console_results import render_leaderboard
 from proctor.report.figures import leading
 from proctor.results.compare import NamedGroup, compare_arms
-from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
+from proctor.results.leaderboard import METRIC_VALUES, Entrant, entrants_of, leaderboard
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
 from proctor.stats.intervals import case_rate, population_rate, suite_rate
@@ -206,7 +206,9 @@ rows = st.dictionaries(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["x", "y", "z"]), rows), st.sampled_from(sorted(METRICS)))
+@given(
+    st.dictionaries(st.sampled_from(["x", "y", "z"]), rows), st.sampled_from(sorted(METRIC_VALUES))
+)
 def test_places_hold_together(arms, metric):
     """R-Q3: whatever the counts, places are sets within 1 … agents ranked, or none at all."""
     found = board(arms, metric=metric)

@@ -134,7 +134,7 @@ def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:
     assert outcomes.clustering.unit == "cluster"
     from proctor.stats.intervals import population_rate
 
-    asked = query(results=tmp_path).pass_rate()
+    asked = query(results=tmp_path).pass_rate(estimand="population")
     expected = population_rate(outcomes.counts, clusters=outcomes.clustering.keys)
     assert (asked.low, asked.high) == pytest.approx((expected.low, expected.high))
     assert asked.low != population_rate(outcomes.counts).low

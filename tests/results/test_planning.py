@@ -3,7 +3,7 @@
 import pytest
 from outcome_parts import arm, suite
 
-from proctor.results.power import PowerOptions, plan_experiment
+from proctor.results.power import plan_experiment
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from proctor.results.power import PowerOptions, plan_experiment
 )
 def test_the_published_sizes(per_arm, points):
     """R-Q1: at a noise of 0.10 and power 0.8, S·k trials an arm find these drops."""
-    found = plan_experiment(points / 100, options=PowerOptions(cases=10, sigma2=0.10))
+    found = plan_experiment(points / 100, cases=10, sigma2=0.10)
     (row,) = found.suite
     assert row.plan.cases * row.plan.trials[0] == pytest.approx(per_arm, rel=0.05, abs=10)
     assert row.noise.source == "as given"
@@ -72,7 +72,7 @@ def test_noise_that_a_run_does_not_show_is_assumed(counts, why):
 
 def test_only_more_cases_help_against_differences_between_cases():
     """R-Q1: where true differences outweigh trial noise, the plan says so."""
-    found = plan_experiment(0.1, options=PowerOptions(sigma2=0.05, omega2=0.2))
+    found = plan_experiment(0.1, sigma2=0.05, omega2=0.2)
     by_trials = {row.plan.trials[0]: row.plan for row in found.population}
     assert by_trials[10].cases > 0.65 * by_trials[1].cases
     assert "add cases" in (by_trials[10].reason or "")

@@ -14,7 +14,13 @@ from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.results.result_set import ResultSet
 from proctor.stats._distributions import t_cdf, t_quantile
-from proctor.stats.intervals import case_rate, pass_at_k, pass_hat_k, population_rate
+from proctor.stats.intervals import (
+    case_rate,
+    pass_at_k,
+    pass_hat_k,
+    population_rate,
+    suite_rate,
+)
 
 JUDGED = {"passed", "failed", "hard_fail"}
 
@@ -94,7 +100,12 @@ def test_figures_equal_plain_python(tmp_path_factory, facts) -> None:
     if len(of_judged) == 1 or len(counts) == 1:
         whole = case_rate(*(of_judged or counts)[0])
     else:
-        whole = population_rate(counts, clusters=[case for _, case in sorted(cells)])
+        whole = suite_rate(counts)
+        like = population_rate(counts, clusters=[case for _, case in sorted(cells)])
+        other = found.pass_rate(estimand="population")
+        assert (other.value, other.low, other.high) == pytest.approx(
+            (like.value, like.low, like.high)
+        )
     assert (rate.value, rate.low, rate.high) == pytest.approx((whole.value, whole.low, whole.high))
     assert rate.n == len(judged)
     assert found.pass_at_k(1).value == pytest.approx(pass_at_k(counts, 1).value)

@@ -6,9 +6,10 @@ import duckdb
 import pytest
 
 from proctor.errors import ProctorError
+from proctor.results.metadata import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.parquet import MIN_OBJECT, parquet_in_background, write_parquet
+from proctor.runs.parquet import MIN_OBJECT, write_parquet
 from proctor.runs.trial import Trial, TrialStatus
 
 
@@ -49,14 +50,19 @@ def test_lines_of_any_length_become_rows(tmp_path: Path, sizes: list[int]) -> No
     assert lengths(folder) == sizes
 
 
-def test_what_goes_wrong_meanwhile_is_raised_at_the_end(tmp_path: Path) -> None:
-    """R-R11: a table that cannot be written is told; the rest was done all the same."""
+def test_what_goes_wrong_in_the_background_is_raised_at_the_end(tmp_path: Path) -> None:
+    """R-R11: a table that cannot be written is an error; the rest was written all the same."""
     folder = folder_with(tmp_path, ["x"])
+    cell = {"case": "c", "agent": "a", "trials": 1, "threshold": 1.0}
+    folder.write_spec({"run_id": "r", "name": "n", "cells": [cell]})
     folder.parquet_path.mkdir()
-    done = []
-    told = pytest.raises(ProctorError, match=r"cannot write results\.parquet")
-    with told, parquet_in_background(folder):
-        done.append("the rest")
-    assert done == ["the rest"]
-    with pytest.raises(ValueError, match="first"), parquet_in_background(folder):
-        raise ValueError("first")
+    with pytest.raises(ProctorError, match=r"cannot write results\.parquet"):
+        finalise(folder)
+    assert folder.results_path.is_file()
+    assert folder.summary_path.is_file()
+    # Where both fail, the error of the block comes first: it is the one that is waited for.
+    folder.results_path.unlink()
+    folder.results_path.mkdir()
+    with pytest.raises(ProctorError) as raised:
+        finalise(folder)
+    assert str(raised.value.where).endswith("results.json")

@@ -109,7 +109,9 @@ def test_a_task_runs_as_a_case_with_the_same_reward(tasks: Path, sandbox: str | 
         (trial,) = run.trials()
         assert trial.score == reward, (how, trial)
         assert trial.status.value == status, trial
-        changed = run.trace(trial).metadata["workspace"]["paths"]
+        trace = run.trace(trial)
+        assert trace is not None
+        changed = trace.metadata["workspace"]["paths"]
         assert changed == ({} if how == "idle" else {"hello.txt": "added"})
 
 
@@ -133,6 +135,7 @@ def test_a_reward_that_is_missing_or_wrong_is_no_verdict(tmp_path: Path) -> None
         run = package.run(suite, agent=agent, trials=1, results=tmp_path / f"r{number}")
         (trial,) = run.trials()
         assert trial.status.value == "infra_error"
+        assert trial.error is not None
         assert reason in trial.error.message
     with pytest.raises(ValueError, match="reward alone"):
         CommandPasses("true", reward="/rewards", exit_code=1)
@@ -209,7 +212,9 @@ def test_a_job_is_imported_as_a_run(tmp_path: Path) -> None:
     first, second = by_name["hello", 0], by_name["hello", 1]
     assert (first.score, first.cost_usd, first.input_tokens) == (1.0, 0.0125, 1200)
     assert (first.agent, first.latency_ms, first.duration_ms) == ("codex:gpt-5", 60_000, 90_000)
-    assert run.trace(first).tool_calls[0].arguments == {"path": "h"}
+    trace = run.trace(first)
+    assert trace is not None
+    assert trace.tool_calls[0].arguments == {"path": "h"}
     assert (second.score, second.status.value, second.cost_usd) == (0.0, "failed", None)
     # Judged by its reward, though the agent ran out of time: as Harbor does.
     late, broken = by_name["bug", 0], by_name["bug", 1]
@@ -217,6 +222,7 @@ def test_a_job_is_imported_as_a_run(tmp_path: Path) -> None:
         0.75,
         {"tests": 1.0, "style": 0.5},
     )
+    assert broken.error is not None
     assert (broken.status.value, broken.error.type) == ("infra_error", "Docker")
     # An unfinished job has no file of its own; a folder that is none is said to be none.
     (folder / "result.json").unlink()

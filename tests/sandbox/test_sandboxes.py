@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from proctor.runs.trial import TrialStatus
 from proctor.sandbox._bwrap import Bwrap, _capabilities, cgroup_problem
 from proctor.sandbox.base import Capabilities, SandboxError, SandboxSetting
 from proctor.sandbox.options import SandboxOptions
-from proctor.sandbox.place import RunningSandbox, TrialWorkspace
+from proctor.sandbox.place import FORWARDER, RunningSandbox, TrialWorkspace, installation
 
 needs_bwrap = pytest.mark.skipif(not _capabilities().works, reason=_capabilities().reason)
 needs_cgroups = pytest.mark.skipif(cgroup_problem() is not None, reason=str(cgroup_problem()))
@@ -60,6 +61,13 @@ subprocess.Popen(["sleep", "1000"], start_new_session=True)
 pathlib.Path("result.txt").write_text("done")
 print(json.dumps({"answer": json.dumps(found)}))
 """
+
+
+def changes_of(run: package.Run, trial: package.Trial) -> dict[str, Any]:
+    """What is stored about a trial's workspace."""
+    trace = run.trace(trial)
+    assert trace is not None
+    return trace.metadata["workspace"]
 
 
 @pytest.fixture
@@ -121,7 +129,7 @@ def test_a_hostile_agent_sees_reaches_and_changes_nothing(
         assert found["processes"] < 10
         assert found["secret_env"] is None
         assert found["mount"] != 0
-        assert run.trace(trial).metadata["workspace"]["paths"] == {"result.txt": "added"}
+        assert changes_of(run, trial)["paths"] == {"result.txt": "added"}
     assert not (tmp_path / "owned").exists()
     assert not Path("/tmp/proctor-hostile").exists()
     left = subprocess.run(["pgrep", "-fx", "sleep 1000"], capture_output=True, check=False)
@@ -302,7 +310,7 @@ def test_another_package_brings_a_sandbox(tmp_path: Path, monkeypatch: pytest.Mo
     run = package.run(Suite(cases=[case]), agent=config, results=tmp_path / "r")
     (trial,) = run.trials
     assert trial.status is TrialStatus.PASSED, (trial.error, trial.checks)
-    assert run.trace(trial).metadata["workspace"]["paths"] == {"b.txt": "added"}
+    assert changes_of(run, trial)["paths"] == {"b.txt": "added"}
 
 
 ENGINE = ["--runtime=runc", "--cgroup-manager=cgroupfs"]
@@ -390,7 +398,7 @@ def test_podman_shows_files_and_tests_where_a_task_expects_them(
     run = package.run(Suite(cases=[case]), agent=config, results=tmp_path / "r", trials=1)
     (trial,) = run.trials
     assert [check.score for check in trial.checks] == [0.25, 1.0], (trial.error, trial.checks)
-    assert run.trace(trial).metadata["workspace"]["paths"] == {"out.txt": "added"}
+    assert changes_of(run, trial)["paths"] == {"out.txt": "added"}
 
 
 @pytest.mark.slow
@@ -446,3 +454,191 @@ async def test_docker_is_used_through_its_api(
     trial = (await package.arun(suite, agent=config, results=tmp_path / "r")).trials[0]
     assert trial.status is TrialStatus.FAILED
     assert "code 3: oops" in str(trial.error)
+
+
+ESCAPES = r"""
+import ctypes, json, os, pathlib, shutil, socket, stat, sys
+mode, victim = sys.argv[1], sys.argv[2]
+here = pathlib.Path.cwd()
+found = {}
+def attempt(name, work):
+    try: found[name] = work()
+    except Exception as error: found[name] = type(error).__name__
+if mode == "link":  # the workspace itself becomes a link out of the sandbox
+    os.chdir("/")
+    shutil.rmtree(here)
+    here.symlink_to(victim)
+elif mode == "deep":  # longer than any path, deeper than any stack
+    for _ in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
+    pathlib.Path("hidden.txt").write_text("x")
+elif mode == "original":  # what the diff compares with
+    (here / "a.txt").write_text("B")
+    for path in here.parent.rglob("a.txt"):
+        path.write_text("B")
+elif mode == "names":
+    open(b"\xff\n\x1b[31m", "w").write("x")
+    open("-rf", "w").write("x")
+    os.mkfifo("pipe")
+    os.link("a.txt", "hard")
+    os.truncate(os.open("sparse", os.O_CREAT | os.O_RDWR), 1 << 40)
+    socket.socket(socket.AF_UNIX).bind("socket")
+elif mode == "kernel":
+    attempt("mknod", lambda: os.mknod("disk", 0o600 | stat.S_IFBLK, os.makedev(8, 0)))
+    attempt("chroot", lambda: os.chroot("/"))
+    libc = ctypes.CDLL(None, use_errno=True)
+    found["ptrace"] = libc.ptrace(16, int(sys.argv[3]), 0, 0)
+    attempt("environ", lambda: pathlib.Path(f"/proc/{sys.argv[3]}/environ").read_bytes() and "read")
+    attempt("sysctl", lambda: os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))
+    attempt("dev", lambda: pathlib.Path("/dev/owned").write_text("x"))
+    abstract = socket.socket(socket.AF_UNIX)
+    attempt("abstract", lambda: abstract.connect("\0" + sys.argv[4]) or "reached")
+    def fill():
+        with open("/dev/shm/full", "wb") as file:
+            for _ in range(1 << 20): file.write(bytes(1 << 20))
+    attempt("memory", fill)
+print(json.dumps(found))
+"""
+
+
+@needs_bwrap
+def test_what_an_agent_leaves_leads_nobody_out_of_its_sandbox(tmp_path: Path) -> None:
+    """R-N6: links, depth, names and forged originals change neither this machine nor a verdict."""
+    for name in ("project", "tests", "victim"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "project" / "a.txt").write_text("A")
+    (tmp_path / "tests" / "owned.txt").write_text("test")
+    (tmp_path / "victim" / "secret.txt").write_text("top secret")
+    (tmp_path / "agent.py").write_text(ESCAPES)
+    name = f"proctor-test-{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{name}")
+    listener.listen()
+    command = f"/usr/bin/python3 agent.py {{}} {tmp_path}/victim {os.getpid()} {name}"
+    modes = ("link", "deep", "original", "names", "kernel")
+    agents = {
+        mode: {"kind": "command", "command": command.format(mode), "protocol": "text"}
+        for mode in modes
+    }
+    suite: dict[str, Any] = {
+        "sandbox": {"kind": "bwrap", "network": "none"},
+        # With a setup, the state after it is what changes are compared with.
+        "workspace": {"folder": "project", "setup": ["true"], "keep": ["*"]},
+        "agents": agents,
+        "cases": [{
+            "input": "go",
+            "trials": 1,
+            "correctness": {
+                "command": {"run": "test -e owned.txt", "add": "tests"},
+                "files": [{"path": "a.txt", "unchanged": True}],
+            },
+        }],
+    }  # fmt: skip
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    proctor("run", "suite.yaml", cwd=tmp_path)
+    listener.close()
+    run = package.api.open_run(next((tmp_path / "results").glob("suite/*")))
+    trials = {trial.agent: trial for trial in run.trials}
+    changes = {mode: changes_of(run, trials[mode]) for mode in modes}
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["secret.txt"]
+    assert "top secret" not in json.dumps(changes)
+    assert changes["link"]["paths"] == {"a.txt": "removed"}
+    assert changes["original"]["paths"] == {"a.txt": "changed"}
+    for mode in ("link", "original"):
+        assert trials[mode].status is TrialStatus.HARD_FAIL, trials[mode].checks
+    for mode in ("deep", "names", "kernel"):
+        assert trials[mode].status is TrialStatus.PASSED, (mode, trials[mode].error)
+    (deep,) = changes["deep"]["paths"]
+    assert deep.startswith("d/d/d/")
+    assert {"-rf", "hard", "pipe", "socket", "sparse"} < changes["names"]["paths"].keys()
+    found = json.loads(str(trials["kernel"].answer))
+    assert found.pop("ptrace") == -1
+    refused = {"PermissionError", "FileNotFoundError", "OSError", "ConnectionRefusedError"}
+    assert set(found.values()) <= refused, found
+    left = [p for trial in run.trials if (p := trial.workdir) is not None]
+    assert not left
+
+
+@needs_bwrap
+async def test_an_agent_cannot_change_what_starts_the_checks(tmp_path: Path) -> None:
+    """R-N6: with an allow list, the forwarder also starts the commands of checks."""
+    async with running(tmp_path / "a", kind="bwrap", network=["example.com"]) as place:
+        forge = "for f in .net/*.py; do printf 'raise SystemExit(0)' > $f; done; true"
+        assert (await place.run(forge, seconds=60)).code == 0
+        done = await place.run("echo judged; exit 3", seconds=60)
+        assert (done.code, "judged" in done.output) == (3, True)
+        overwritten = await place.run(f"echo > {FORWARDER}", seconds=60)
+        assert overwritten.code != 0
+    assert FORWARDER.stat().st_size > 1000
+
+
+@needs_bwrap
+def test_files_of_a_program_that_are_no_files_are_not_waited_for(tmp_path: Path) -> None:
+    """R-N5, R-N6: a session that is a pipe or a link out is no session; a turn follows no link."""
+    (tmp_path / "secret.jsonl").write_text('{"type": "result", "result": "top secret"}\n')
+    program = tmp_path / "codex"
+    program.write_text(
+        "#!/bin/sh\n"
+        'mkdir -p "$CODEX_HOME/sessions"\n'
+        'mkfifo "$CODEX_HOME/sessions/rollout-1.jsonl" 2>/dev/null\n'
+        f'ln -sf {tmp_path}/secret.jsonl "$CODEX_HOME/sessions/rollout-2.jsonl"\n'
+        f'ln -sf {tmp_path}/victim "$CODEX_HOME/.keep"\n'
+        "echo fine\n"
+    )
+    program.chmod(0o755)
+    (tmp_path / "victim").write_text("before")
+    agent = {"kind": "codex", "command": [str(program)], "gateway": False}
+    suite = {
+        "sandbox": {"kind": "bwrap", "read": [str(program)]},
+        "agent": agent,
+        "cases": [{"turns": ["one", "two"], "correctness": {"expected_in_answer": ["fine"]}}],
+    }
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    proctor("run", "suite.yaml", "--trials", "1", "--timeout", "120", cwd=tmp_path)
+    (trial,) = package.api.open_run(next((tmp_path / "results").glob("suite/*"))).trials
+    assert trial.status is TrialStatus.PASSED, (trial.error, trial.checks)
+    assert (tmp_path / "victim").read_text() == "before"
+
+
+@needs_bwrap
+def test_programs_that_a_suite_names_are_shown_and_nothing_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-N6: a grader outside /usr is found by its name; its neighbours stay hidden."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "secret").write_text("secret")
+    (tools / "grade").write_text(f"#!/bin/sh\ntest ! -e {tools}/secret && echo graded\n")
+    (tools / "grade").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    (tmp_path / "suite.yaml").write_text(
+        "sandbox: bwrap\nworkspace: {files: {a.txt: a}}\n"
+        "agent: {kind: command, command: /bin/echo fine, protocol: text}\n"
+        "cases:\n  - input: go\n    trials: 1\n"
+        "    correctness: {command: {run: grade a.txt, contains: graded}}\n"
+    )
+    proctor("run", "suite.yaml", cwd=tmp_path)
+    (trial,) = package.api.open_run(next((tmp_path / "results").glob("suite/*"))).trials
+    assert trial.passed, trial.checks
+
+
+def test_an_installation_is_what_a_program_needs(tmp_path: Path) -> None:
+    """R-N6: packages of Node, a virtual environment with its Python, or the file alone."""
+    script = tmp_path / "lib" / "node_modules" / "@x" / "cli" / "node_modules" / "y" / "cli.js"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/usr/bin/env no-such-interpreter\n")
+    script.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cli").symlink_to(script)
+    assert installation(tmp_path / "bin" / "cli") == [tmp_path / "lib" / "node_modules"]
+    alone = tmp_path / "bin" / "alone"
+    alone.write_bytes(b"\x7fELF")
+    assert installation(alone) == [alone]
+    (tmp_path / "pyvenv.cfg").write_text("")
+    base = tmp_path / "pythons" / "3"
+    (base / "bin").mkdir(parents=True)
+    (base / "bin" / "python3").write_text("")
+    (tmp_path / "bin" / "python").symlink_to(base / "bin" / "python3")
+    assert installation(alone) == [tmp_path, base]
+    assert installation(Path("/usr/bin/env")) == []

@@ -71,12 +71,15 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
     try:
         opening = process.stderr.readline().split()[-1]
         assert len(opening.partition("?token=")[2]) >= 43  # 256 bits
-        here = address.replace("0.0.0.0", "127.0.0.1")
+        assert "0.0.0.0" not in opening  # which leads to the reader's own machine
+        here = f"http://127.0.0.1:{address.rpartition(':')[2]}"
+        # The line to copy sends spans with the token; without it they are refused.
+        assert f"Bearer {opening.partition('?token=')[2]}" in process.stderr.readline()
         assert httpx.get(f"{here}/api/traces").status_code == 401
         span = httpx.post(f"{here}/v1/traces", content=wire_request({"id": 1}), headers=PROTOBUF)
         assert span.status_code == 401
         with httpx.Client(follow_redirects=True, timeout=60) as browser:
-            assert browser.get(opening.replace("0.0.0.0", "127.0.0.1")).status_code == 200
+            assert browser.get(opening.replace(address, here)).status_code == 200
             assert browser.get(f"{here}/api/traces").json()["count"] == 0
     finally:
         process.terminate()

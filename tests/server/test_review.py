@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -41,7 +42,8 @@ def shop(tmp_path_factory):
     here = Path.cwd()
     os.chdir(folder)  # cases are written below the folder that the server runs in
     try:
-        with serving(Service(results=results)) as running:
+        with serving(Service(results=results)) as server:
+            running: Any = server
             running.good, running.bad = f"suite/{good.name}", f"suite/{bad.name}"
             running.folder, running.results = folder, results
             yield running
@@ -187,7 +189,7 @@ def test_only_our_pages_with_a_writing_token_write(tmp_path) -> None:
             reply = httpx.post(site.url + address, data=form, headers=given)
             assert reply.status_code == code
             page = httpx.get(site.url + address, headers=given).text
-            assert ("Read-only: Your token may read" in page) == (token == "viewer")
+            assert ("Read-only: You may read" in page) == (token == "viewer")
             runs = httpx.get(f"{site.url}/runs", headers=given).text
             assert (">read-only<" in runs) == (token == "viewer")
         entered = httpx.get(f"{site.url}/runs?token=viewer")

@@ -4,6 +4,7 @@ import itertools
 import random
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 from server_parts import LLM, TOOL, TRACE, wire_request, write
@@ -92,7 +93,7 @@ def test_filters(store) -> None:
         assert [row.trace_id for row in store.traces(chosen)] == found
         assert store.count(chosen) == len(found)
     assert [r.trace_id for r in store.traces(page=PageRequest(1, 1, "slowest"))] == [OTHER]
-    assert store.tools() == [("search", 1, 1)]
+    assert store.tools() == [("search", 1, 1, 1)]
     figures = store.figures()
     assert (figures.traces, figures.spans, figures.p50_ms, figures.p95_ms) == (2, 5, 8000, 8000)
     assert store.figures(TraceFilter(service="nobody")).p50_ms is None
@@ -282,7 +283,8 @@ def test_a_newer_store_is_refused(tmp_path) -> None:
 def test_a_failed_write_leaves_nothing(store) -> None:
     """R-D7: all of a batch or none of it."""
     batch = batch_of(received(wire_request(*spans_of_a_trace()), PROTOBUF)[0], None)
-    batch.facts.append(("x", object(), None, None, None, None, None))
+    odd: Any = ("x", object(), None, None, None, None, None)
+    batch.facts.append(odd)
     with pytest.raises(Exception, match=r"(?s)."):
         store.write(batch)
     assert store.row(TRACE) is None
@@ -319,3 +321,22 @@ def test_the_outline_needs_no_payload(store) -> None:
     assert rows == whole
     assert rows["kind"] == ["other", "llm", "tool", "llm"]
     assert store.skeleton(OTHER) is None
+
+
+def test_a_page_of_a_rare_tool_is_that_of_a_common_one(store, monkeypatch) -> None:
+    """R-D7: traces of a tool are listed alike, whether they are collected or searched for."""
+    for number in range(6):
+        trace = f"{number:032x}"
+        write(store, {"id": 1, "trace": trace, "attributes": TOOL if number % 2 else LLM})
+    for chosen in (
+        TraceFilter(tool="search"),
+        TraceFilter(tool=("search", "none"), status="ok"),
+        TraceFilter(model="gpt-4o"),
+        TraceFilter(tool="none"),
+    ):
+        pages = []
+        for rare in (2_000, 0):
+            monkeypatch.setattr("proctor.server.store.store.RARE", rare)
+            pages.append(store.traces(chosen, PageRequest(limit=2, offset=1)))
+        assert pages[0] == pages[1]
+        assert len(pages[0]) == (0 if chosen.tool == "none" else 2)

@@ -12,10 +12,10 @@ from server_parts import TOOL, TRACE, write
 from proctor.checks.judge import Judge
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
-from proctor.server.langfuse_scores import Langfuse
 from proctor.server.store import open_store
 from proctor.server.watch import (
     Alert,
+    Langfuse,
     Watcher,
     WatchOptions,
     Webhook,

@@ -165,7 +165,7 @@ def test_rates_that_cannot_be_corrected_have_a_reason() -> None:
     assert few.rate.value is None
     assert "at least 5" in (few.rate.reason or "")
     assert (few.naive, few.labels, few.table) == (0.4, 4, (4, 0, 0, 0))
-    one = corrected_rate(drawn(np.random.default_rng(1), 0.5))
+    one = corrected_rate(drawn(np.random.default_rng(1), 0.5), estimand="population")
     assert one.rate.value is not None
     assert one.rate.low is None
     assert "one case" in (one.rate.reason or "")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from proctor.errors import ProctorError
+from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
+from proctor.runs.trial import TrialStatus
 from proctor.stats.sequential import Curtailed, EProcess, Sprt, follow
 
 
@@ -82,7 +84,7 @@ def test_e_value_is_the_integral(passes, n):
     end = math.asin(math.sqrt(0.8))
     expected = quad(density, 0, end)[0] / end / (0.8**passes * 0.2**fails)
     found = EProcess(0.8).look(passes, n)
-    assert math.exp(found.evidence) == pytest.approx(expected, rel=1e-6)
+    assert math.exp(found.evidence or 0.0) == pytest.approx(expected, rel=1e-6)
 
 
 def test_e_process_is_a_martingale_bound():
@@ -90,7 +92,7 @@ def test_e_process_is_a_martingale_bound():
     process = EProcess(0.7)
     for n in (1, 5, 30):
         mean = sum(
-            math.comb(n, s) * 0.7**s * 0.3 ** (n - s) * math.exp(process.look(s, n).evidence)
+            math.comb(n, s) * 0.7**s * 0.3 ** (n - s) * math.exp(process.log_e(s, n))
             for s in range(n + 1)
         )
         assert mean == pytest.approx(1)
@@ -117,6 +119,18 @@ def test_running_out_is_not_a_verdict():
     assert follow(Sprt().look, []).verdict == "continue"
 
 
+@given(
+    required=st.sampled_from([0.05, 0.5, 0.8, 0.99]),
+    n=st.integers(1, 2_000),
+    share=st.floats(0, 1),
+)
+def test_evidence_is_never_above_its_bound(required, n, share):
+    """R-Q1: a look that the bound rules out would not have raised the alarm."""
+    process = EProcess(required)
+    evidence = process.log_e(share * n, n)
+    assert process.log_e_at_most(share * n, n) >= evidence - 1e-9 * max(1, abs(evidence))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -133,3 +147,20 @@ def test_impossible_rules_are_refused(make):
     """R-Q1: a rule that cannot be is an error before the first trial."""
     with pytest.raises(ProctorError):
         make()
+
+
+def test_most_looks_need_no_exact_evidence(monkeypatch):
+    """R-R4: the exact evidence takes more steps the more trials there are, so that looking after
+    every trial grew faster than their number; far from an alarm a bound decides."""
+    exact: list[int] = []
+    log_e = EProcess.log_e
+    monkeypatch.setattr(
+        EProcess, "log_e", lambda self, total, n: exact.append(n) or log_e(self, total, n)
+    )
+    trials = [FinishedTrial(n, TrialStatus.PASSED, (1.0, 0.6)[n % 2]) for n in range(2_000)]
+    assert find_stop(trials, CellPlan(2_000, 0.8), rules_named(["sequential"])) is None
+    assert len(exact) <= 20
+    trials = [FinishedTrial(n, TrialStatus.FAILED, 0.0) for n in range(2_000)]
+    stop = find_stop(trials, CellPlan(2_000, 0.8), rules_named(["sequential"]))
+    assert stop is not None
+    assert stop.after == exact[-1] < 10

@@ -176,13 +176,12 @@ def test_wrong_types_cost_only_their_span():
     bad = [
         7,
         {**good, "spanId": None},
-        {**good, "spanId": 12},
+        {**good, "spanId": [12]},
         {**good, "traceId": "0" * 32},
         {**good, "startTimeUnixNano": "soon"},
         {**good, "startTimeUnixNano": -5},
         {**good, "startTimeUnixNano": 1e300},
         {**good, "name": ["x"]},
-        {**good, "status": {"code": "BROKEN"}},
     ]
     document = {"resourceSpans": [{"scopeSpans": [{"spans": [*bad, good, None]}, 5]}, "x"]}
     loaded = load_traces(json.dumps(document).encode())
@@ -211,7 +210,7 @@ def test_a_bad_attribute_costs_only_itself():
 
 def test_the_same_fault_many_times_is_one_problem_with_a_count():
     """R-T7: a thousand bad spans do not make a thousand lines."""
-    spans = [{"trace_id": "aa", "span_id": 5, "name": "x"}] * 1000
+    spans = [{"trace_id": "aa", "span_id": [5], "name": "x"}] * 1000
     problem = only(problems_of(json.dumps(spans).encode()))
     assert (problem.count, problem.place) == (1000, "[0]")
     assert "(and 999 more like it)" in str(problem)

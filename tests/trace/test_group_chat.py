@@ -72,3 +72,83 @@ def test_a_plain_conversation_is_none(tmp_path: Path) -> None:
     path.write_text(json.dumps(log))
     (trace,) = proctor.load_traces(path)
     assert [span.name for span in trace.index.spans] == ["agent", "chat"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda log: {"data": {"history": log}},
+        lambda log: {"run": {"log": {"messages": log}}, "level": 2},
+        lambda log: {"history": {"messages": log}},
+        lambda log: {"history": [log]},
+        lambda log: {"history": json.dumps(log)},
+        lambda log: [{**m, "name": "assistant"} for m in log],
+        lambda log: [{"source": m["role"], "content": m["content"]} for m in log],
+    ],
+)
+def test_logs_inside_other_objects(tmp_path: Path, wrap: Any) -> None:
+    """R-G8: a log is found below other keys, as text, and whatever its speakers are called; steps
+    are indexes in the list all the same."""
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(wrap(TEAM)))
+    (trace,) = proctor.load_traces(path)
+    assert not trace.problems
+    found = diagnose_offline(trace).decisive
+    assert found is not None
+    assert (found.agent, found.step) == ("WebSurfer", 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"page": "albums", "count": 31}, '{"page": "albums", "count": 31}'),
+        (31, "31"),
+        (True, "true"),
+        (["I opened it.", "31 albums"], "I opened it.\n31 albums"),
+        ([{"type": "text", "text": "31 albums"}, {"type": "image_url"}], "31 albums"),
+        (None, ""),
+    ],
+)
+def test_contents_of_any_type(tmp_path: Path, content: Any, text: str) -> None:
+    """R-G8: a message whose content is no text is read, not dropped."""
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps([*TEAM[:3], {"role": "WebSurfer", "content": content}, TEAM[4]]))
+    (trace,) = proctor.load_traces(path)
+    assert not trace.problems
+    spoken = trace.index.spans[3]
+    assert (spoken.agent_name, spoken.attributes["message.index"]) == ("WebSurfer", 3)
+    said = spoken.output_messages[0].content or ""
+    assert json.loads(said) == content if isinstance(content, dict) else said == text
+
+
+def test_names_are_kept_as_they_are(tmp_path: Path) -> None:
+    """R-G8: odd characters, numbers and parts in parentheses belong to a name, unless they are a
+    remark; an expert and a terminal alone are a group chat."""
+    log = [
+        {"name": "Web/Surfer #1 (β)", "role": "assistant", "content": "I read that it is 13."},
+        {"name": 7, "role": "assistant", "content": "I agree with this."},
+        {"name": "Boss (thought)", "role": "assistant", "content": "Good."},
+        {"name": "数据专家", "role": "assistant", "content": "The answer is 13."},
+    ]
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"history": log}))
+    (trace,) = proctor.load_traces(path)
+    names = [span.agent_name for span in trace.index.spans[1:]]
+    assert names == ["Web/Surfer #1 (β)", "7", "Boss", "数据专家"]
+    pair = [
+        {"name": "Data_Expert", "role": "assistant", "content": "```python\nprint(13)\n```"},
+        {"name": "Computer_terminal", "role": "user", "content": "exitcode: 0\nCode output: 13"},
+        {"name": "Data_Expert", "role": "assistant", "content": "The answer is 13."},
+    ]
+    path.write_text(json.dumps(pair))
+    (trace,) = proctor.load_traces(path)
+    found = diagnose_offline(trace).decisive
+    assert found is not None
+    assert (found.agent, found.step) == ("Data_Expert", 0)
+    people = [
+        {"name": "alice", "role": "user", "content": "Where is my order?"},
+        {"name": "shop", "role": "assistant", "content": "It is on its way."},
+    ]
+    path.write_text(json.dumps(people))
+    (trace,) = proctor.load_traces(path)
+    assert len(trace.llm_calls) == 1, "a person with a name is no agent"

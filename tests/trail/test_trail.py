@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -61,7 +62,7 @@ def test_an_experiment_is_a_run_with_metrics(few: Path) -> None:
     card = score(gold, read_annotations(path / "predictions").by_trace)
     assert metrics["joint_accuracy"] == card.joint_accuracy
     run = Run(path)
-    mean = sum(trial.score for trial in run.trials()) / 6
+    mean = sum(trial.score or 0.0 for trial in run.trials()) / 6
     assert mean == pytest.approx(card.joint_accuracy)
 
 
@@ -106,7 +107,7 @@ def test_an_interrupted_experiment_goes_on(few: Path) -> None:
         max_workers=1,
     )
     first = begin(config, max_trials=2)
-    run_sync(run_session(first.ready, first.folder))
+    run_sync(run_session(first.context, first.folder))
     assert len(list(Run(first.folder.path).trials())) == 2
     second = begin(config)
     assert second.resumed
@@ -182,7 +183,10 @@ def test_what_cannot_count_is_named(few: Path) -> None:
 def test_subsets(shared: Path, few: Path) -> None:
     """R-G6: dev18 is the published list, sample18 eighteen traces of each split, a file names its
     own, a bad one is refused."""
-    whole = {"trail_data_dir": shared / "trail" / "data", "gold_dir": shared / "trail"}
+    whole: dict[str, Any] = {
+        "trail_data_dir": shared / "trail" / "data",
+        "gold_dir": shared / "trail",
+    }
     for split in ("GAIA", "SWE Bench"):
         config = ExperimentConfig(experiment_id="x", split=split, subset="sample18", **whole)
         files, missing = select_traces(config)
@@ -196,7 +200,7 @@ def test_subsets(shared: Path, few: Path) -> None:
         select_traces(ExperimentConfig(experiment_id="x", split="SWE Bench", **whole))
     ids = sorted(path.stem for path in (few / "data" / "GAIA").iterdir())[:2]
     (few / "ids.txt").write_text("\n".join([*ids, "gone"]))
-    here = {"trail_data_dir": few / "data", "gold_dir": few}
+    here: dict[str, Any] = {"trail_data_dir": few / "data", "gold_dir": few}
     listed = ExperimentConfig(experiment_id="x", subset=str(few / "ids.txt"), **here)
     files, missing = select_traces(listed)
     assert [path.stem for path in files] == ids
@@ -311,7 +315,7 @@ def test_correlations_carry_n_and_p(tmp_path: Path, traces: int) -> None:
         assert overall["coefficient"] is overall["p_value"] is None
         assert line.split(maxsplit=1)[1] == "–  n = 9: a correlation needs 10 cases, there are 9"
         return
-    expected = stats.pearsonr(gold, predicted)
+    expected: Any = stats.pearsonr(gold, predicted)
     assert overall["coefficient"] == pytest.approx(expected.statistic)
     # A permutation test with sampled orders, so p agrees only roughly.
     assert overall["p_value"] == pytest.approx(expected.pvalue, abs=0.005)
@@ -321,7 +325,11 @@ def test_correlations_carry_n_and_p(tmp_path: Path, traces: int) -> None:
 def test_one_call_runs_an_experiment(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R-G6: `run_experiment` with the documented defaults; the log names every experiment once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
-    places = {"trail_data_dir": few / "data", "gold_dir": few, "output_dir": few / "out"}
+    places: dict[str, Any] = {
+        "trail_data_dir": few / "data",
+        "gold_dir": few,
+        "output_dir": few / "out",
+    }
     default = trail.ExperimentConfig(experiment_id="d", **places)
     assert (default.model, default.approach, default.subset, default.prompt_version) == (
         "openai/gpt-5-mini",
@@ -394,7 +402,7 @@ def test_leads_are_off_unless_requested(few: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("place", ["status", "message", "logs"])
 def test_traces_without_times_are_judged(tmp_path: Path, message, category, place) -> None:
     """R-T7, R-G3: a TRAIL span needs neither times nor attributes; its error has its category."""
-    span = {"span_id": "s1", "span_name": "call", "status_code": "Unset"}
+    span: dict[str, Any] = {"span_id": "s1", "span_name": "call", "status_code": "Unset"}
     if place == "logs":
         span["logs"] = [{"body": f"HTTP {message}" if message[0].isdigit() else message}]
     else:

@@ -15,6 +15,7 @@ from proctor.errors import ProctorError
 from proctor.seeds import derive_seed
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, Plan, axes_of, plan_trials
+from proctor.trials.prepare import agents_by_name
 from proctor.trials.resolve_experiment import (
     override,
     prepare_experiment,
@@ -181,7 +182,9 @@ def ready(
 ) -> Any:
     made = experiment(**{"cases": [{"suite": "suite.yaml"}], **fields})
     made.came_from(folder)
-    return prepare_experiment(override(made, **(changes or {})), agents=asked)
+    return prepare_experiment(
+        override(made, **(changes or {})), agents=agents_by_name(agents=asked)
+    )
 
 
 def test_cases_are_selected_by_name_glob_and_exclusion(suite: Path) -> None:

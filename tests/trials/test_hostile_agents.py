@@ -107,6 +107,8 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "no recursion allowed": ("sys.setrecursionlimit(90)", ERROR),
     "patched asyncio": ("asyncio.wait = None; asyncio.sleep = None", ERROR),
     "patched json": ("json.dumps = json.loads = lambda *a, **k: '\"no\"'", ERROR),
+    "patched checks": ("import proctor.checks.base as c; c.Check.evaluate = None", ERROR),
+    "patched encoder": ("import msgspec; msgspec.json.encode = lambda *a: b'{}'", ERROR),
     "patched time": ("time.perf_counter = time.monotonic = lambda: 0.0", ERROR),
     "patched open": ("builtins.open = None", ERROR),
     "removed modules": ("sys.modules.pop('asyncio'); sys.modules.pop('os')", ERROR),
@@ -129,6 +131,7 @@ NUISANCES = {
     ),
     "child without environment": "subprocess.Popen(['/bin/sleep', '613'], env={})",
     "much output": "sys.stdout.write('x' * 5_000_000)",
+    "cleared import hooks": "sys.meta_path.clear()",
 }
 
 
@@ -286,10 +289,13 @@ def test_what_a_thread_does_after_its_trial_costs_no_other_trial(tmp_path: Path)
     """R-R1, R-R11: threads that cannot be stopped end with their worker, before others suffer."""
     (tmp_path / "bots.py").write_text(
         "import os, threading, time\n"
+        "inside = set()\n"
         "def bot(input):\n"
+        "    inside.add(threading.get_ident())\n"
         "    while input[0] == 'e': pass\n"
         "    time.sleep(0.05)\n"
-        "    return f'{threading.active_count()} threads of {os.getpid()}'\n"
+        "    inside.discard(threading.get_ident())\n"
+        "    return f'{len(inside)} threads of {os.getpid()}'\n"
     )
     expected = {"expected_in_answer": ["threads"]}
     names = [f"{kind}{n}" for n in range(8) for kind in "ei"]
@@ -305,9 +311,8 @@ def test_what_a_thread_does_after_its_trial_costs_no_other_trial(tmp_path: Path)
         assert (trial["status"], trial.get("category")) == expected, trial
     answers = [trial["answer"].split() for name, trial in trials.items() if name[0] == "i"]
     assert len({pid for *_, pid in answers}) > 1, "their worker was replaced"
-    # The worker's own, one for each of 4 trials at a time, at most one batch of 4 left behind,
-    # and on a busy machine those that are just ending.
-    assert max(int(count) for count, *_ in answers) <= 14
+    # Three other trials at that time, and at most one batch of four left behind.
+    assert max(int(count) for count, *_ in answers) <= 7
 
 
 @pytest.mark.slow
@@ -394,6 +399,34 @@ def commands_running() -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "journal.unlink()",
+        "journal.rename(journal.with_name('kept')); journal.write_bytes(b'')",
+        "os.truncate(journal, 0)",
+        "journal.open('ab').write(b'{}\\n')",
+        "journal.write_bytes(journal.read_bytes() * 2)",
+    ],
+)
+def test_a_journal_that_an_agent_changes_is_no_success(tmp_path: Path, change: str) -> None:
+    """R-R9, R-R11: all trials pass, but what is stored is not what ran: exit code 2, and why."""
+    body = f"for journal in HERE.glob('results/*/*/trials.jsonl'): {change}"
+    (tmp_path / "bots.py").write_text(
+        f"{HEAD}async def bot(input):\n    if input == 'bad':\n        {body}\n    return 'yes'\n"
+    )
+    cases = [
+        {"id": name, "input": name, "correctness": {"expected_in_answer": ["yes"]}}
+        for name in ("first", "bad", "last")
+    ]
+    written = {"version": 1, "agent": "bots:bot", "cases": cases}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(written))
+    line = ("run", "suite.yaml", "--trials", 1, "--concurrency", 1, "--sync", "always")
+    done = proctor(*line, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "while the run was writing it" in done.stderr
 
 
 def test_what_agents_print_is_obeyed_by_nothing(tmp_path: Path) -> None:

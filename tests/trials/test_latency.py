@@ -12,7 +12,7 @@ from run_parts import journal, only_run
 
 from proctor.agents._python import PythonAgentConfig
 from proctor.llm.chat_model import ChatReply, ChatRequest
-from proctor.llm.rate_limits import RateLimited, Reservation
+from proctor.llm.rate_limits import RateLimit, RateLimited, RateLimiter, Reservation
 from proctor.runs.trial import PlannedTrial
 from proctor.trace import Message
 from proctor.trials.run_trial import run_trial
@@ -108,7 +108,7 @@ async def test_waiting_for_our_own_rate_limit_is_not_the_agents_time() -> None:
     class Full:
         async def acquire(self, tokens: int = 0) -> Reservation:
             await asyncio.sleep(2)
-            return Reservation(0.0, tokens)
+            return Reservation(0.0, tokens, RateLimiter(RateLimit()))
 
     class Echo:
         name = identity = "test:echo"

@@ -116,6 +116,30 @@ def service():
         server.shutdown()
 
 
+@pytest.mark.parametrize(("tools", "status"), [([], "not_judged"), ([{}], "passed")])
+def test_a_model_without_tools_says_nothing_of_the_agents_own(
+    tmp_path: Path, tools: list[Any], status: str
+) -> None:
+    """R-C6, R-N1: an agent that calls a model, and a function of its own that nobody records: the
+    reply shows the calls a model requests, and none if the request offers no tools."""
+    with MockLLM({"replies": [{"text": "Paris", "times": "forever"}]}) as server:
+        (tmp_path / "workflow.py").write_text(
+            "import httpx\n"
+            "def delete_all():\n    return 'gone'\n"
+            "def answer(question):\n"
+            f"    body = {{'model': 'm', 'messages': [], 'tools': {tools!r}}}\n"
+            f"    httpx.post({server.base_url + '/chat/completions'!r}, json=body)\n"
+            "    delete_all()\n"
+            "    return 'Paris'\n"
+        )
+        rules = {**ANSWERS, "path": {"forbidden_tools": ["delete*"]}, "cost": {"max_llm_calls": 1}}
+        suite = write(tmp_path, "workflow:answer", rules)
+        code, case, checks = judged(suite)
+    assert checks["max_llm_calls"]["status"] == "pass"
+    assert (case["status"], code) == (status, 0 if tools else 2)
+    assert checks["forbidden_tools"]["status"] == ("pass" if tools else "not_judged")
+
+
 @pytest.mark.parametrize("kind", ["python", "process", "command", "http", "ensemble"])
 def test_what_was_not_observed_is_not_judged(tmp_path: Path, service: str, kind: str) -> None:
     """R-C6, R-R1, R-N1: without spans, no check of tools or models passes or fails."""
@@ -227,7 +251,8 @@ def test_recorded_traces_are_judged_by_what_they_contain(tmp_path: Path) -> None
 
 def test_the_python_function_says_the_same(tmp_path: Path) -> None:
     """R-C6 R-R1: `proctor.check` over a bare trace neither passes nor fails a tool check."""
-    case = library.Case(input="?", path={"forbidden_tools": ["rm"], "max_tool_calls": 1})
+    checks: Any = {"forbidden_tools": ["rm"], "max_tool_calls": 1}
+    case = library.Case(input="?", path=checks)
     with capture("?") as trace:
         trace.response = "Paris"
     found = library.check(trace, case)

@@ -15,7 +15,7 @@ from proctor.errors import ProctorError
 from proctor.spec import load_suite
 from proctor.trace import SpanKind, Trace
 from proctor.trace.export import save_traces
-from proctor.trials.regression_case import regression_case
+from proctor.trials.regression_case import case_from_trace, regression_case
 
 SUITE = Path(proctor.__file__).parent / "demo" / "suite.yaml"
 
@@ -94,3 +94,32 @@ def test_from_a_trial_and_from_traces(tmp_path: Path, monkeypatch: pytest.Monkey
     alone = CliRunner().invoke(command, ["from", "bad.jsonl"])
     assert "--good" in str(getattr(alone.exception, "hint", alone.output))
     assert not Path("regression.yaml").exists()
+
+
+def recorded(answer: str, tool: str | None = "find_order") -> Trace:
+    with proctor.capture(query="Where is my order?") as trace:
+        if tool is not None:
+            with proctor.capture.tool_call(tool, {"customer": 7}) as call:
+                call.tool_output = {"order": "A-4711"}
+        trace.response = answer
+    return trace
+
+
+def test_a_trace_alone_makes_a_case_of_what_it_shows() -> None:
+    """R-G11: a right trace passes its case, a wrong one fails it; or there is no case."""
+    right = recorded("Order A-4711 is on its way.")
+    made = case_from_trace(right, name="seen", right=True)
+    assert made.case["assertions"][:2] == [
+        {"type": "tool_called", "tool": "find_order", "required": True},
+        {"type": "output_contains", "value": "A-4711", "required": True},
+    ]
+    wrong = case_from_trace(recorded("No idea."), name="x", right=False, expected=["A-4711"])
+    assert wrong.case["assertions"] == [
+        {"type": "output_contains", "value": "A-4711", "required": True}
+    ]
+    # The check must fail on a wrong trace and pass on a right one.
+    for seen, is_right, text in ((right, False, "A-4711"), (recorded("x", None), True, "A-4711")):
+        with pytest.raises(ProctorError, match="no check is known"):
+            case_from_trace(seen, name="x", right=is_right, expected=[text])
+    with pytest.raises(ProctorError, match="say what a right answer contains"):
+        case_from_trace(recorded("No idea."), name="x", right=False)

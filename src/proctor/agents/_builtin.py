@@ -43,6 +43,7 @@ from proctor.agents.base import (
     AgentRequest,
     NoActionsError,
     as_reply,
+    as_text,
 )
 from proctor.background import threads
 from proctor.files import replacing
@@ -490,7 +491,7 @@ def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
         write.write(f"  {printable(shown(actions))}\n")
     else:
         for number, action in enumerate(actions or (), start=1):
-            text = shown(action) if is_call(action) else _json_text(action)
+            text = shown(action) if is_call(action) else as_text(action)
             write.write(f"  {number}) {printable(text)}\n")
     prompt = "answer" if actions is None else "number or answer"
     while True:
@@ -531,7 +532,7 @@ def _question(value: Any, turn: ActionTurn | None) -> str:
         parts.append(f"not accepted: {turn.error}")
     elif turn.last is not None:
         parts += [
-            f"{key}: {_json_text(turn.last[key])}" for key in ("reward", "info") if key in turn.last
+            f"{key}: {as_text(turn.last[key])}" for key in ("reward", "info") if key in turn.last
         ]
     if turn.picture is not None:
         parts.append(turn.picture)
@@ -542,13 +543,9 @@ def _question(value: Any, turn: ActionTurn | None) -> str:
 def _text(value: Any) -> str:
     """Return a value as readable text: its only text, or indented JSON."""
     if not isinstance(value, Mapping):
-        return _json_text(value)
+        return as_text(value)
     plain: Any = {k: v for k, v in cast("Mapping[str, Any]", value).items() if k not in ACTION_KEYS}
     texts = list(plain.values())
     if len(texts) == 1 and isinstance(texts[0], str):
         return texts[0]
     return msgspec.json.format(msgspec.json.encode(plain, enc_hook=str), indent=2).decode()
-
-
-def _json_text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
-import msgspec
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from proctor.agents._chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
-from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents._chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError
+from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest, as_text
 from proctor.agents.mcp import McpToolServer, connections, with_mcp_tools
 from proctor.background import threads
-from proctor.llm.chat_model import Attachment, ChatModel, ChatReply, ChatRequest, FileMessage
+from proctor.llm.chat_model import Attachment, ChatModel, ChatRequest, FileMessage
 from proctor.llm.providers import is_model_name
 from proctor.llm.rate_limits import provider_of, rate_limited
 from proctor.trace import Message, SpanStatus, ToolCall
@@ -207,15 +206,41 @@ class ChatAgentConfig(AgentConfig):
         tools: ToolBox,
         messages: list[Message],
     ) -> AgentReply:
-        """Go back and forth between the model and its tools."""
-        text = ""
+        """Go back and forth between the model and its tools, with a span for each call."""
+        name, text = options["model"], ""
+        # Without the provider, as providers report it.
+        model = name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
+        # For a custom endpoint this is its host, which no price table lists: its prices are
+        # unknown, even if the model's name is known.
+        provider = self.provider_for(name)
         for _ in range(self.max_turns):
-            reply = await self._call_model(chat_model, options, seed, tools, messages)
+            request = ChatRequest(
+                messages=tuple(messages),
+                tools=tools.specs,
+                temperature=options["temperature"],
+                max_tokens=options["max_tokens"],
+                seed=seed,
+                timeout=self.request_timeout,
+            )
+            recorded = tuple(m.recorded if isinstance(m, FileMessage) else m for m in messages)
+            with capture.llm_call(model, input_messages=recorded) as step:
+                facts: dict[str, Any] = {"gen_ai.provider.name": provider} if provider else {}
+                step.attributes = facts
+                reply = await chat_model.complete(request)
+                said = Message("assistant", reply.text or None, reply.tool_calls)
+                step.model, step.output_messages = reply.model, (said,)
+                step.input_tokens = reply.usage.input_tokens
+                step.output_tokens = reply.usage.output_tokens
+                step.cost_usd = reply.cost_usd
+                if reply.usage.cached_tokens:
+                    facts["gen_ai.usage.cache_read.input_tokens"] = reply.usage.cached_tokens
+                if reply.finish_reason:
+                    facts["gen_ai.response.finish_reasons"] = [reply.finish_reason]
             text = reply.text or text
             if not reply.tool_calls:
                 messages.append(Message("assistant", reply.text))
                 return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
-            messages.append(Message("assistant", reply.text or None, reply.tool_calls))
+            messages.append(said)
             # One after the other, in the model's order: tools may depend on each other.
             messages += [await _call_tool(tools, call) for call in reply.tool_calls]
         # A span of its own, so that checks can find an agent that ran in circles.
@@ -224,45 +249,6 @@ class ChatAgentConfig(AgentConfig):
             step.error_type = "MaxTurns"
             step.error_message = f"no answer after {self.max_turns} model calls"
         return AgentReply(answer=text, metadata={"finish": "max_turns"})
-
-    async def _call_model(
-        self,
-        chat_model: ChatModel,
-        options: Mapping[str, Any],
-        seed: int | None,
-        tools: ToolBox,
-        messages: list[Message],
-    ) -> ChatReply:
-        """Make one model call in its own span."""
-        request = ChatRequest(
-            messages=tuple(messages),
-            tools=tools.specs,
-            temperature=options["temperature"],
-            max_tokens=options["max_tokens"],
-            seed=seed,
-            timeout=self.request_timeout,
-        )
-        name = options["model"]
-        # Without the provider, as providers report it.
-        model = name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
-        recorded = tuple(m.recorded if isinstance(m, FileMessage) else m for m in request.messages)
-        with capture.llm_call(model, input_messages=recorded) as step:
-            # For a custom endpoint this is its host, which no price table lists: its prices are
-            # unknown, even if the model's name is known.
-            provider = self.provider_for(name)
-            facts: dict[str, Any] = {"gen_ai.provider.name": provider} if provider else {}
-            step.attributes = facts
-            reply = await chat_model.complete(request)
-            step.model = reply.model
-            step.output_messages = (Message("assistant", reply.text or None, reply.tool_calls),)
-            step.input_tokens = reply.usage.input_tokens
-            step.output_tokens = reply.usage.output_tokens
-            step.cost_usd = reply.cost_usd
-            if reply.usage.cached_tokens:
-                facts["gen_ai.usage.cache_read.input_tokens"] = reply.usage.cached_tokens
-            if reply.finish_reason:
-                facts["gen_ai.response.finish_reasons"] = [reply.finish_reason]
-        return reply
 
 
 _local_lock = threading.Lock()
@@ -302,8 +288,7 @@ def opening(system: str | None, value: Any = None) -> list[Message]:
     turns: Any = value.get("messages", value) if isinstance(value, Mapping) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns):  # pyright: ignore[reportUnknownVariableType]
         return first + [_turn(turn, i) for i, turn in enumerate(cast("list[Any]", turns))]
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    return [*first, Message("user", text)]
+    return [*first, Message("user", as_text(value))]
 
 
 def _turn(turn: Mapping[str, Any], position: int) -> Message:

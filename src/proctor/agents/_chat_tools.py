@@ -22,7 +22,6 @@ from proctor.background import threads
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
 from proctor.llm.chat_model import ToolSpec
-from proctor.sanitize import json_bytes, json_value
 from proctor.seeds import derive_seed
 from proctor.strict import Strict
 from proctor.trace.capture import RECORDED, held_tool
@@ -225,7 +224,8 @@ class LoadedTool:
                 return _reply_or_error(case.reply, case.error)
         if config.replies is not None:
             reply = config.replies[min(earlier, len(config.replies) - 1)]
-            return _reply_or_error(reply, _error_in(reply))
+            fails = isinstance(reply, Mapping) and [*cast("dict[str, Any]", reply)] == ["error"]
+            return _reply_or_error(reply, str(cast("Any", reply)["error"]) if fails else None)
         if "reply" not in config.model_fields_set and config.error is None:
             raise ToolError("no reply is defined for these arguments")
         return _reply_or_error(config.reply, config.error)
@@ -260,13 +260,6 @@ class LoadedTool:
             raise ToolError(f"invalid arguments: {at}: {first['msg']}") from error
         except Exception as error:
             raise ToolError(f"{type(error).__name__}: {error}") from error
-
-
-def _error_in(reply: Any) -> str | None:
-    """Return the error text of a reply `{error: TEXT}`, else None."""
-    if isinstance(reply, dict) and list(cast("dict[str, Any]", reply)) == ["error"]:
-        return str(cast("dict[str, Any]", reply)["error"])
-    return None
 
 
 def _reply_or_error(reply: Any, error: str | None) -> Any:
@@ -320,8 +313,3 @@ class ToolBox:
             if draw < tool.config.faults:
                 raise ToolError("service unavailable")
         return await tool.call(tool.accept(arguments), earlier, self._session)
-
-
-def as_text(value: Any) -> str:
-    """Return a tool's result as text for the model."""
-    return value if isinstance(value, str) else json_bytes(json_value(value)).decode()

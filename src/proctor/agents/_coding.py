@@ -8,15 +8,16 @@ process, a workspace and a configuration folder of its own, so that trials side 
 sessions, and its model calls go through the gateway.
 
 Guarantees: what the gateway saw is the record of model calls, since it has exact usage; the session
-adds the tool calls with their results and times. Without the gateway the session is the record.
+adds the tool calls with their results and times, and Claude Code's own telemetry what happens
+inside of them. Each call is one span, by its id. Without the gateway the session is the record.
 
 Any agent that speaks the Agent Client Protocol (ACP) on standard input and output works as well:
 
     agent: {kind: acp, command: [opencode, acp]}
 
 Each trial starts the program, opens a session in its workspace, sends the input as the prompt and
-waits for the end of the turn. Requests for permission are granted, since nobody is there to ask;
-the agent reads files and runs commands with its own tools. Text and tool calls that it reports
+waits for the end of the turn. Requests for permission are granted, since no person answers; the
+agent reads files and runs commands with its own tools. Text and tool calls that it reports
 become the answer and spans; model calls are those that the gateway saw.
 """
 
@@ -29,7 +30,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -37,12 +38,15 @@ from typing import Any, Literal, cast
 import msgspec
 from pydantic import Field
 
-from proctor.agents._command import CommandAgentConfig
-from proctor.agents._process import end_processes, read_tail
+from proctor.agents._command import MAX_OUTPUT, CommandAgentConfig
+from proctor.agents._process import end_processes, need_program, read_tail
 from proctor.agents.base import AGENT_ERROR, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.formatting import last_line
 from proctor.gateway.observe import SCOPE
 from proctor.gateway.options import GatewayOptions
 from proctor.imports import absent_extra
+from proctor.sandbox.place import installation
+from proctor.sandbox.workspace import NotReadable, read_inside
 from proctor.trace.capture import current_trace, new_span_id
 from proctor.trace.formats.coding_sessions import COUNTED, session_trace
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
@@ -73,13 +77,21 @@ class Preset:
     """The login of the user, which is copied if no key is set: from, to."""
     sessions: str | None = None
     """Session files below the configuration folder, if they say more than standard output."""
-    answer: Callable[[Path], str | None] = lambda _home: None
-    """Reads the answer from files below the configuration folder."""
+    answer: Callable[[Path], str | None] = lambda _workdir: None
+    """Reads the answer from files below the trial's directory."""
 
 
-def _mini_answer(home: Path) -> str | None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        document = json.loads((home / "trajectory.json").read_bytes())
+def _left(workdir: Path, file: Path) -> bytes:
+    """Return a file that a program wrote; nothing for a link, a pipe or one that is too large."""
+    try:
+        return read_inside(workdir, str(file.relative_to(workdir)), MAX_OUTPUT)
+    except NotReadable:
+        return b""
+
+
+def _mini_answer(workdir: Path) -> str | None:
+    with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):
+        document = json.loads(_left(workdir, workdir / HOME / "trajectory.json"))
         return cast("str | None", document["info"].get("submission"))
     return None
 
@@ -107,6 +119,9 @@ PRESETS: dict[str, Preset] = {
             "CLAUDE_CONFIG_DIR": "{home}/claude",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
+            # Spans of its tools, sent to the trial's own receiver.
+            "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
+            "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
             # Without it, the program refuses to work without questions for the user root.
             "IS_SANDBOX": "1",
         },
@@ -115,7 +130,9 @@ PRESETS: dict[str, Preset] = {
     "codex": Preset(
         "codex",
         "npm install -g @openai/codex",
-        "exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -",
+        # A login shell would run the user's profile for each command.
+        "exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox "
+        "-c allow_login_shell=false -",
         env={"CODEX_HOME": "{home}/codex"},
         gateway=(
             "-c",
@@ -206,15 +223,36 @@ class CodingAgentConfig(CommandAgentConfig):
         """What is known about the agent."""
         return PRESETS[self.kind]
 
+    def _program(self) -> Path | None:
+        """Return where the program is on this machine; None if it is not."""
+        name = (self.command or [self.preset.program])[0]
+        found = shutil.which(name, path=self.env.get("PATH", os.environ.get("PATH")))
+        return None if found is None else Path(found)
+
+    @property
+    def _boxed(self) -> bool:
+        """Whether it runs in a sandbox with the programs of this machine."""
+        return self.sandbox is not None and not (self.sandbox.image or self.sandbox.rootfs)
+
+    def shown_in_sandbox(self) -> Sequence[Path]:
+        """Return the files of the suite's folder that the command names, and the program's own."""
+        shown = super().shown_in_sandbox()
+        program = self._program() if self._boxed else None
+        return shown if program is None else [*shown, *installation(program)]
+
     def command_line(self) -> list[str]:
         """Return program and arguments, with placeholders."""
         preset = self.preset
+        command = self.command or [preset.program]
+        if self._boxed and (program := self._program()) is not None:
+            # Links to it are not shown.
+            command = [str(program.resolve()), *command[1:]]
         named = [each.replace("{model}", self.model or "") for each in preset.model]
         # Subcommands come first, and `-` or the input last.
         given = preset.arguments.split()
         last = [given.pop()] if given[-1] in ("-", "{input}") else []
         return [
-            *(self.command or [preset.program]),
+            *command,
             *given,
             *(named if self.model else ()),
             *(preset.gateway if self.gateway is not False else ()),
@@ -233,12 +271,12 @@ class CodingAgentConfig(CommandAgentConfig):
 
     def check(self) -> None:
         """Raise if the program is not installed; the hint says how to install it."""
-        program = self.command_line()[0]
-        if shutil.which(program, path=self.env.get("PATH", os.environ.get("PATH"))) is None:
-            raise AgentError(f"there is no program {program!r}", hint=self.preset.install)
+        need_program(
+            (self.command or [self.preset.program])[0], None, self.env, self.preset.install
+        )
 
     def places(self, request: AgentRequest) -> dict[str, str]:
-        """Make the folders of the trial, and return what the placeholders stand for."""
+        """Make the folders of the trial, and return the values of the placeholders."""
         places = super().places(request)
         if places["{workspace}"] == str(request.workdir):
             workspace = request.workdir / WORKSPACE
@@ -246,6 +284,10 @@ class CodingAgentConfig(CommandAgentConfig):
             places["{workspace}"] = str(workspace)
         home = request.workdir / HOME
         places["{home}"] = str(home)
+        if request.session is not None:
+            if request.session.memory.get("files"):
+                return places  # what is there now is the agent's, links included
+            request.session.memory["files"] = True
         for name, content in {"proctor": "", **self.preset.files}.items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(content, encoding="utf-8")
@@ -263,7 +305,7 @@ class CodingAgentConfig(CommandAgentConfig):
         session = _session(out)
         if self.preset.sessions is not None:
             files = sorted(home.glob(self.preset.sessions))
-            found = [_session(file.read_bytes()) for file in files]
+            found = [_session(_left(request.workdir, file)) for file in files]
             recorded = [each for each in found if each is not None]
             if recorded:
                 if session is not None:
@@ -272,13 +314,12 @@ class CodingAgentConfig(CommandAgentConfig):
                 session = recorded[0]
         if session is None:
             answered = super().reply(out, stderr, code, request)
-            written = self.preset.answer(home)
+            written = self.preset.answer(request.workdir)
             return as_reply(written) if written else answered
         adopt_session(session)
         problem = session.spans[0].error_message
         if problem is not None or code:
-            last = (stderr.strip().splitlines() or [""])[-1]
-            reason = problem or f"exit code {code}: {last}"
+            reason = problem or f"exit code {code}: {last_line(stderr)}"
             raise AgentError(f"{self.preset.program} failed: {reason}".rstrip(": "))
         metadata = {key: value for key, value in session.metadata.items() if key != "tools"}
         if session.session_id:
@@ -341,12 +382,19 @@ def _session(content: bytes) -> Trace | None:
 def adopt_session(session: Trace) -> None:
     """Add what only the session knows to the captured trace.
 
-    Model calls that the gateway saw are there already, with exact usage.
+    Model calls that the gateway or the program's own telemetry saw are there already, with exact
+    usage. A tool call of the telemetry has its times; the session adds arguments and result.
     """
     here = current_trace()
     if here is None:
         return
-    seen = [span for span in here.spans if span.scope == SCOPE and span.kind is SpanKind.LLM]
+    calls = [span for span in here.spans if span.kind is SpanKind.LLM]
+    seen = [span for span in calls if span.scope == SCOPE]
+    shown = {
+        span.tool_call_id: span
+        for span in here.spans
+        if span.kind is SpanKind.TOOL and span.tool_call_id is not None
+    }
     # Calls of tools, and when the model had asked for them.
     requested = {
         call.id: span.end_ns
@@ -360,7 +408,16 @@ def adopt_session(session: Trace) -> None:
     # A session without times is in the order of its lines, from the start of the trial.
     moved = here.spans[0].start_ns if session.spans[0].start_ns < COUNTED else 0
     for span in session.spans[1:]:
-        if seen and span.kind is SpanKind.LLM:
+        if calls and span.kind is SpanKind.LLM:
+            continue
+        same = shown.get(span.tool_call_id or "")
+        if same is not None and span.kind is SpanKind.TOOL:
+            fresh[span.span_id] = same.span_id
+            for name in ("tool_input", "tool_output", "error_type", "error_message"):
+                if getattr(same, name) is None:
+                    setattr(same, name, getattr(span, name))
+            if span.status is SpanStatus.ERROR:
+                same.status = span.status
             continue
         if seen and span.tool_call_id not in requested:
             # An id of the program's own; the name must do to recognise the call.
@@ -418,8 +475,7 @@ class AcpAgentConfig(CommandAgentConfig):
                     await connection.close()
         except AgentError as error:
             await end_processes(child, mark)
-            last = ((await errors).strip().splitlines() or [""])[-1]
-            message = f"{error.message}: {last}".rstrip(": ")
+            message = f"{error.message}: {last_line(await errors)}".rstrip(": ")
             raise AgentError(message, category=AGENT_ERROR) from error
         finally:
             await end_processes(child, mark)
@@ -453,7 +509,7 @@ class _Turn:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_more: Any
     ) -> Any:
-        """Grant what is asked for, for this once if there is a choice."""
+        """Grant the permission, for this call only if there is a choice."""
         from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
         for kind in ("allow_once", "allow_always"):

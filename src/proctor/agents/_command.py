@@ -29,18 +29,24 @@ import json
 import os
 import re
 import secrets
-import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import msgspec
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from proctor.agents._process import MARK, end_processes, read_tail, until_exit
+from proctor.agents._process import (
+    MARK,
+    end_processes,
+    file_beside,
+    need_program,
+    read_tail,
+    until_exit,
+)
 from proctor.agents.base import (
     AGENT_ERROR,
     RESOURCE_LIMIT,
@@ -48,10 +54,14 @@ from proctor.agents.base import (
     AgentError,
     AgentReply,
     AgentRequest,
+    CommandLine,
     as_reply,
+    as_text,
 )
 from proctor.agents.checkpoint import Checkpoint
 from proctor.background import threads
+from proctor.formatting import last_line
+from proctor.gateway.budget import RunLimitReached
 from proctor.gateway.options import GatewayOptions
 from proctor.processes import ProcessGroup
 from proctor.sanitize import without_surrogates
@@ -69,10 +79,6 @@ KILLED_IN_SHELL = 128 + signal.SIGKILL
 _WHERE_PROGRAMS_ARE = "use a program on the PATH, or a file in the suite's folder"
 
 _HOW_TO_ANSWER = 'print {"answer": "…"} as the last line, or set protocol: text'
-
-
-def _split_command(value: Any) -> Any:
-    return shlex.split(value) if isinstance(value, str) else value
 
 
 class CommandReply(msgspec.Struct, omit_defaults=True):
@@ -108,7 +114,7 @@ class CommandAgentConfig(AgentConfig):
     """A program that reads the input and writes the answer."""
 
     kind: Literal["command"] = "command"
-    command: Annotated[list[str], BeforeValidator(_split_command), Field(min_length=1)]
+    command: Annotated[CommandLine, Field(min_length=1)]
     """Program and arguments; executed directly, never through a shell."""
     protocol: Literal["json", "text"] = "json"
     """Format of input and answer."""
@@ -127,13 +133,9 @@ class CommandAgentConfig(AgentConfig):
 
     def check(self) -> None:
         """Raise if there is no such program; nothing is executed."""
-        program = self.command[0]
         if self.sandbox is not None and (self.sandbox.image or self.sandbox.rootfs):
             return  # what is in an image is known when it runs
-        beside = self.base_dir is not None and (self.base_dir / program).is_file()
-        path = self.env.get("PATH", os.environ.get("PATH"))
-        if not beside and shutil.which(program, path=path) is None:
-            raise AgentError(f"there is no program {program!r}", hint=_WHERE_PROGRAMS_ARE)
+        need_program(self.command[0], self.base_dir, self.env, _WHERE_PROGRAMS_ARE)
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the process, send the input and wait; the process never outlives the trial."""
@@ -152,7 +154,9 @@ class CommandAgentConfig(AgentConfig):
             if calls is None:
                 options = GatewayOptions() if self.gateway is True else self.gateway
                 folders = (str(request.workdir), request.workdir.name, places["{workspace}"])
-                calls = GatewaySession(sink, options, request.seed, request.prices, folders)
+                calls = GatewaySession(
+                    sink, options, request.seed, request.prices, folders, request.ledger
+                )
                 await stack.enter_async_context(gateway.session(calls))
                 if conversation is not None:
                     # The process keeps the address of its first turn.
@@ -160,8 +164,9 @@ class CommandAgentConfig(AgentConfig):
                     conversation.on_close(stack.pop_all().aclose)
             calls.sink = sink
             places["{gateway}"] = gateway.address(calls)
+            work = asyncio.ensure_future(self._reply(request, places, gateway.environment(calls)))
             try:
-                reply = await self._reply(request, places, gateway.environment(calls))
+                reply = await _within_run_limit(work, calls.run_limit)
             except AgentError as error:
                 if calls.refused is not None:
                     message = f"{calls.refused}; {error.message}"
@@ -177,16 +182,16 @@ class CommandAgentConfig(AgentConfig):
         return reply
 
     def places(self, request: AgentRequest) -> dict[str, str]:
-        """Return what the placeholders of the command stand for."""
-        value = request.input
-        text = (
-            value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-        )
-        workspace = getattr(request, "workspace", None) or request.workdir
+        """Return the values of the placeholders of the command."""
+        text = as_text(request.input)
+        workspace = request.workspace or request.workdir
         places = {"{input}": text, "{workspace}": str(workspace)}
         if self._names("{input_file}"):
             file = request.workdir / ".proctor-input"
-            file.write_text(text, encoding="utf-8")
+            # A new file: in a later turn, an agent may have left a link in its place.
+            file.unlink(missing_ok=True)
+            with file.open("x", encoding="utf-8") as stream:
+                stream.write(text)
             places["{input_file}"] = str(file)
         return places
 
@@ -273,8 +278,7 @@ class CommandAgentConfig(AgentConfig):
 
     def _input_bytes(self, request: AgentRequest) -> bytes:
         if self.protocol == "text":
-            value = request.input
-            return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+            return as_text(request.input).encode()
         job = {
             "input": request.input,
             "case": request.case,
@@ -291,17 +295,10 @@ class CommandAgentConfig(AgentConfig):
             job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
-    def _beside(self, name: str) -> Path | None:
-        """Return the file of the suite's folder that a part of the command names."""
-        if self.base_dir is None or name.startswith("-"):
-            return None
-        file = self.base_dir / name
-        # Not resolved: the interpreter of a virtual environment is a link.
-        return file.absolute() if file.is_file() else None
-
     def shown_in_sandbox(self) -> Sequence[Path]:
         """Return the files of the suite's folder that the command names."""
-        return [file for each in self.command_line() if (file := self._beside(each)) is not None]
+        files = (file_beside(self.base_dir, each) for each in self.command_line())
+        return [file for file in files if file is not None]
 
     async def _start(
         self, request: AgentRequest, mark: str, places: dict[str, str], variables: dict[str, str]
@@ -311,7 +308,9 @@ class CommandAgentConfig(AgentConfig):
         # One receiver per process: the trace id assigns spans to trials.
         receiver = shared_receiver()
         # The program runs elsewhere: names of files in the suite's folder become full paths.
-        program, *arguments = [str(self._beside(each) or each) for each in self.command_line()]
+        program, *arguments = [
+            str(file_beside(self.base_dir, each) or each) for each in self.command_line()
+        ]
         arguments = [_expanded(argument, places) for argument in arguments]
         own = {name: _expanded(value, places) for name, value in self.variables().items()}
         if request.sandbox is not None:
@@ -328,7 +327,15 @@ class CommandAgentConfig(AgentConfig):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **receiver.environment(), **variables, **own, MARK: mark},
+                # Some programs trust PWD more than their working directory.
+                env={
+                    **os.environ,
+                    "PWD": places["{workspace}"],
+                    **receiver.environment(),
+                    **variables,
+                    **own,
+                    MARK: mark,
+                },
                 cwd=places["{workspace}"],
                 start_new_session=True,
                 limit=MAX_OUTPUT,  # of a line
@@ -343,6 +350,23 @@ class CommandAgentConfig(AgentConfig):
             raise AgentError(message, category="", hint=hint) from None
         ProcessGroup(mark).add(child.pid)
         return child
+
+
+async def _within_run_limit(work: asyncio.Future[AgentReply], reached: Future[str]) -> AgentReply:
+    """Return the reply; end the program when the run has no budget for its next call.
+
+    An agent would answer the refusal by trying again, and fail for no fault of its own.
+    """
+    limit = asyncio.wrap_future(reached)
+    try:
+        await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        work.cancel()  # no effect on one that is done
+        await asyncio.wait({work})
+    if limit.done():
+        raise RunLimitReached(limit.result())
+    limit.cancel()
+    return work.result()
 
 
 class _Program(NamedTuple):
@@ -360,14 +384,14 @@ class _Program(NamedTuple):
 
 def _died(code: int, stderr: str) -> AgentError:
     """Return the error for a command that exited without a reply."""
-    last = stderr.strip().splitlines()[-1:] or [""]
+    last = last_line(stderr)
     end = f"the command exited with code {code}"
     if code in (-signal.SIGKILL, KILLED_IN_SHELL):
         end += " (SIGKILL, as the system sends it when memory runs out)"
     # Anything may send the signal; only this says that a limit was reached.
-    exhausted = last[0].startswith("MemoryError")
+    exhausted = last.startswith("MemoryError")
     return AgentError(
-        f"{end}: {last[0]}".rstrip(": "), category=RESOURCE_LIMIT if exhausted else AGENT_ERROR
+        f"{end}: {last}".rstrip(": "), category=RESOURCE_LIMIT if exhausted else AGENT_ERROR
     )
 
 

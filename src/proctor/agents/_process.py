@@ -12,10 +12,12 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +33,7 @@ from proctor.agents.base import (
 )
 from proctor.agents.checkpoint import linked
 from proctor.background import threads
+from proctor.formatting import last_line
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.llm.rate_limits import Waits
 from proctor.processes import ProcessGroup
@@ -52,6 +55,27 @@ EXIT_POLL = 0.1
 
 # Maximum bytes of a dead process's last output: enough for a traceback.
 MAX_STDERR = 4000
+
+
+def file_beside(folder: Path | None, name: str) -> Path | None:
+    """Return the file of the suite's folder that a part of a command names, if it does."""
+    if folder is None or name.startswith("-"):
+        return None
+    file = folder / name
+    # Not resolved: the interpreter of a virtual environment is a link.
+    return file.absolute() if file.is_file() else None
+
+
+def need_program(
+    program: str,
+    folder: Path | None,
+    env: Mapping[str, str] | None = None,
+    hint: str | None = None,
+) -> None:
+    """Raise if there is no such program, on the PATH or in the suite's folder."""
+    path = (env or {}).get("PATH", os.environ.get("PATH"))
+    if file_beside(folder, program) is None and shutil.which(program, path=path) is None:
+        raise AgentError(f"there is no program {program!r}", category="", hint=hint)
 
 
 async def until_exit(child: asyncio.subprocess.Process, *reading: asyncio.Future[Any]) -> None:
@@ -159,33 +183,34 @@ class ProcessAgent:
         with tempfile.TemporaryDirectory(prefix="proctor-child-") as folder:
             # A file, not a pipe: a process left behind by the agent would hold a pipe open.
             result = Path(folder, "result.json")
-            async with linked(request.checkpoint) as link:
-                with _Calls(request.startup or Waits()) as calls:
-                    child = await asyncio.create_subprocess_exec(
-                        sys.executable,
-                        "-m",
-                        "proctor.agents._child",
-                        str(result),
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.PIPE,
-                        # Makes it a group leader: most of its descendants are in its group.
-                        start_new_session=True,
-                        cwd=request.workspace or request.workdir,
-                        env={**os.environ, MARK: mark},
-                        pass_fds=[end for end in (link, calls) if end is not None],
-                    )
-                    assert child.stderr is not None
-                    listening = asyncio.ensure_future(read_tail(child.stderr))
-                    try:
-                        ProcessGroup(mark).add(
-                            child.pid
-                        )  # it runs no code of users before it has its job
-                        await _send(child, self._job(request, link, calls))
-                        await until_exit(child, listening)
-                    finally:
-                        await end_processes(child, mark)
-                    stderr = await listening
+            with (
+                linked(request.checkpoint) as link,
+                _Calls(request.startup or Waits()) as calls,
+            ):
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "proctor.agents._child",
+                    str(result),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    # Makes it a group leader: most of its descendants are in its group.
+                    start_new_session=True,
+                    cwd=request.workspace or request.workdir,
+                    env={**os.environ, MARK: mark},
+                    pass_fds=[end for end in (link, calls) if end is not None],
+                )
+                assert child.stderr is not None
+                listening = asyncio.ensure_future(read_tail(child.stderr))
+                try:
+                    # It runs no code of users before it has its job.
+                    ProcessGroup(mark).add(child.pid)
+                    await _send(child, self._job(request, link, calls))
+                    await until_exit(child, listening)
+                finally:
+                    await end_processes(child, mark)
+                stderr = await listening
             return _parse_result(result, child.returncode or 0, stderr)
 
     async def _run_in(self, sandbox: RunningSandbox, request: AgentRequest) -> AgentReply:
@@ -294,12 +319,11 @@ def _parse_result(file: Path, code: int, stderr: str) -> AgentReply:
             end = f"was killed by signal {-code}"
             with contextlib.suppress(ValueError):  # a signal without a name
                 end = f"was killed by {signal.Signals(-code).name}"
-        lines = stderr.strip().splitlines()
-        last = f"; last output: {lines[-1]}" if lines else ""
+        last = last_line(stderr)
         # Anything may send SIGKILL; only this says that a limit was reached.
-        exhausted = lines and lines[-1].startswith("MemoryError")
+        exhausted = last.startswith("MemoryError")
         raise AgentError(
-            f"the agent's process {end} before it replied{last}",
+            f"the agent's process {end} before it replied" + (last and f"; last output: {last}"),
             category=RESOURCE_LIMIT if exhausted else AGENT_ERROR,
         ) from None
     adopt_spans(result.trace)

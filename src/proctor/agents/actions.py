@@ -67,13 +67,13 @@ def is_call(option: Any) -> bool:
     )
 
 
-def call_of(action: Any, default: str = "act") -> ActionCall:
-    """Return an action as (tool name, arguments); a bare value is an argument of `default`."""
+def call_of(action: Any) -> ActionCall:
+    """Return an action as (tool name, arguments); a bare value is an argument of `act`."""
     if is_call(action):
         return ActionCall(action["call"], dict(action.get("arguments") or {}))
     if isinstance(action, str) and action.isprintable() and len(action) <= 64:
         return ActionCall(action, {})
-    return ActionCall(default, {"action": action})
+    return ActionCall("act", {"action": action})
 
 
 # -- parsing an answer ---------------------------------------------------------------------------
@@ -416,11 +416,6 @@ HOW = (
 class ActionTurn(AgentRequest):
     """Request to an agent at one step of an episode."""
 
-    __slots__ = (
-        "_trial", "actions", "last", "max_steps", "observation", "picture", "step",
-        "task",
-    )  # fmt: skip
-
     def __init__(
         self,
         trial: AgentRequest,
@@ -432,7 +427,8 @@ class ActionTurn(AgentRequest):
         last: Mapping[str, Any] | None = None,
         history: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        super().__init__(None, **trial.trial_fields())
+        super().__init__(None, **trial.trial_fields(), prices=trial.prices)
+        self.ledger = trial.ledger
         self._trial = trial
         self.task = trial.input
         self.observation = observation

@@ -8,31 +8,39 @@ directory.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, cast
 
 import msgspec
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import Waits
 from proctor.llm.retry import ACCOUNT_REFUSED, causes, status_code, transient
 from proctor.sandbox.options import SandboxOption
-from proctor.sanitize import json_value
+from proctor.sanitize import json_bytes, json_value
 from proctor.strict import Strict
 from proctor.trace import Span, Trace
 from proctor.trace.model import Observable
 
 if TYPE_CHECKING:
     from proctor.agents.session import AgentSession
+    from proctor.gateway.budget import CallLedger
     from proctor.llm.prices import PriceTable
     from proctor.sandbox.place import RunningSandbox
 
 AGENT_ERROR, TIMEOUT, RESOURCE_LIMIT = "agent_error", "timeout", "resource_limit"
 """Categories of trials that failed by the agent's own fault, before any check."""
+
+
+CommandLine = Annotated[
+    list[str], BeforeValidator(lambda v: shlex.split(v) if isinstance(v, str) else v)
+]
+"""A program and its arguments: a list, or a text that is split as a shell does."""
 
 
 class AgentError(ProctorError):
@@ -96,27 +104,6 @@ class AgentRequest:
     workdir_prefix: ClassVar[str] = "proctor-"
     """Start of the names of private directories; a worker has its own, to be cleaned up after."""
 
-    __slots__ = (
-        "_checkpoint",
-        "_states",
-        "_whole",
-        "case",
-        "history",
-        "index",
-        "input",
-        "params",
-        "prices",
-        "sandbox",
-        "seed",
-        "session",
-        "startup",
-        "timeout",
-        "trace_id",
-        "trial",
-        "used_workdir",
-        "workspace",
-    )
-
     def __init__(
         self,
         input: Any,  # noqa: A002 (the word users write)
@@ -143,6 +130,8 @@ class AgentRequest:
         self.timeout = timeout
         self.prices = prices
         """Prices of the user, for agents whose spending is limited."""
+        self.ledger: tuple[CallLedger, str] | None = None
+        """Where the run counts the calls of programs, and the trial's key there."""
         self.startup: Waits | None = None
         """Where an agent adds up what its own start takes: that is not part of its latency."""
         self.used_workdir: Path | None = None
@@ -162,6 +151,7 @@ class AgentRequest:
     def turn(self, message: str, session: AgentSession, timeout: float | None) -> AgentRequest:
         """Return the request of one turn; its working directory is that of the whole trial."""
         turn = AgentRequest(message, **self.trial_fields(), session=session, whole=self)
+        turn.prices, turn.ledger = self.prices, self.ledger
         turn.timeout, turn.startup, turn.history = timeout, self.startup, [*session.history]
         turn.workspace, turn.sandbox = self.workspace, self.sandbox
         return turn
@@ -300,6 +290,11 @@ class AgentConfig(Strict):
     def check(self) -> None:
         """Raise if code, tools or the model it names cannot be used; imports users' code."""
         self.version()
+
+
+def as_text(value: Any) -> str:
+    """Return a text unchanged, and any other value as JSON."""
+    return value if isinstance(value, str) else json_bytes(json_value(value)).decode()
 
 
 def as_reply(value: Any) -> AgentReply:

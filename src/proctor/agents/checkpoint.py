@@ -12,13 +12,11 @@ an earlier session of the same trial. This is the agent's side only: the run pro
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
-import struct
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -120,98 +118,77 @@ def encoded(state: Any) -> bytes:
         ) from None
 
 
-# Checkpoints of an agent in its own process: the parent process stores the state.  Guarantee:
-# `save` in the child returns once the parent has stored the state, so the guarantee of `Checkpoint`
-# holds there too, and the child needs no access to the run folder. Protocol over a socket pair:
-
-
-_HEAD = struct.Struct(">cQ")
+# -- agents in a process of their own -------------------------------------------------------------
+# The parent process stores the state. `save` in the child returns once the parent has stored it, so
+# the guarantee of `Checkpoint` holds there too, and the child needs no access to the run folder. A
+# request is L, or S and the state; an answer is + and the state, 0 for none, or ! and an error.
 
 
 class LinkedStore:
-    """Store of the child process: forwards to the parent."""
+    """Store of the child process: forwards to the parent, which knows which trial this is."""
 
     def __init__(self, number: int) -> None:
-        self._socket = socket.socket(fileno=number)
+        from multiprocessing.connection import Connection  # here: most trials need none
+
+        self._parent = Connection(number)
         self._lock = threading.Lock()
 
     def load(self, key: str) -> bytes | None:
         """Load the state from the parent."""
-        del key  # the parent knows which trial this is
-        return self._call_parent(b"L", b"")
+        return self._call_parent(b"L")
 
     def save(self, key: str, content: bytes) -> None:
         """Send a state to the parent; raise if it could not be stored."""
-        del key
-        self._call_parent(b"S", content)
+        self._call_parent(b"S" + content)
 
     def forget(self, key: str) -> None:
         """Do nothing: the parent deletes the state once the trial is finished."""
 
-    def _call_parent(self, verb: bytes, content: bytes) -> bytes | None:
-        with self._lock:
+    def _call_parent(self, request: bytes) -> bytes | None:
+        with self._lock:  # one request at a time: answers carry no id
             try:
-                # One request at a time: replies carry no id.
-                self._socket.sendall(_HEAD.pack(verb, len(content)) + content)
-                kind, size = _HEAD.unpack(self._read(_HEAD.size))
-                answer = self._read(size)
-            except OSError as error:
-                raise CheckpointError(
-                    f"the parent process of this trial is gone: {error}"
-                ) from None
-        if kind == b"!":
-            raise CheckpointError(answer.decode())
-        return answer if kind == b"+" else None
-
-    def _read(self, size: int) -> bytes:
-        content_received = bytearray()
-        while len(content_received) < size:
-            block = self._socket.recv(min(size - len(content_received), 1 << 20))
-            if not block:
-                raise ConnectionResetError("it closed the connection")
-            content_received += block
-        return bytes(content_received)
+                self._parent.send_bytes(request)
+                answer = self._parent.recv_bytes()
+            except (OSError, EOFError) as error:
+                message = f"the parent process of this trial is gone: {error}".rstrip(": ")
+                raise CheckpointError(message) from None
+        if answer[:1] == b"!":
+            raise CheckpointError(answer[1:].decode())
+        return answer[1:] if answer[:1] == b"+" else None
 
 
-@contextlib.asynccontextmanager
-async def linked(checkpoint: Checkpoint) -> AsyncGenerator[int | None]:
+@contextlib.contextmanager
+def linked(checkpoint: Checkpoint) -> Generator[int | None]:
     """Serve a child's requests; yield the socket number for it, or None where unsupported."""
     if os.name == "nt":  # Windows cannot pass a socket to a child by its number
         yield None
         return
     ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=ours)
-    # The child's requests are served while the trial waits for the child.
-    answering = asyncio.ensure_future(_answer(reader, writer, checkpoint))
+    # In a thread, since the trial waits for the child.
+    threading.Thread(target=_serve, args=(os.dup(ours.fileno()), checkpoint), daemon=True).start()
     try:
         with theirs:
             yield theirs.fileno()
     finally:
-        answering.cancel()
-        writer.close()
+        with ours, contextlib.suppress(OSError):
+            ours.shutdown(socket.SHUT_RDWR)  # ends the thread, also if others hold the other end
 
 
-async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, checkpoint: Checkpoint
-) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+def _serve(number: int, checkpoint: Checkpoint) -> None:
+    from multiprocessing.connection import Connection
+
+    with Connection(number) as child, contextlib.suppress(OSError, EOFError):
         while True:
-            verb, size = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-            if size > MOST_BYTES + 1:
-                return  # not from our client, which checks the size before it sends
-            content = await reader.readexactly(size)
+            # A longer request is not from our client, which checks the size before it sends.
+            request = child.recv_bytes(MOST_BYTES + 1)
             try:
-                if verb == b"S":
-                    await asyncio.to_thread(checkpoint.save_encoded, content)
-                    answer, kind = b"", b"+"
+                if request[:1] == b"S":
+                    checkpoint.save_encoded(request[1:])
+                    answer = b"+"
                 else:
-                    content_received = await asyncio.to_thread(checkpoint.load_encoded)
-                    answer, kind = (
-                        content_received or b"",
-                        b"0" if content_received is None else b"+",
-                    )
+                    state = checkpoint.load_encoded()
+                    answer = b"0" if state is None else b"+" + state
             except CheckpointError as error:
                 # Reported to the agent, which may save less and go on.
-                answer, kind = str(error).encode(), b"!"
-            writer.write(_HEAD.pack(kind, len(answer)) + answer)
-            await writer.drain()
+                answer = b"!" + str(error).encode()
+            child.send_bytes(answer)

@@ -250,8 +250,6 @@ class EnsembleAgent:
 class _Member(AgentRequest):
     """Request for one member: its own seed, and a directory inside the trial's."""
 
-    __slots__ = ("_name", "_whole")
-
     def __init__(self, whole: AgentRequest, name: str, input: Any) -> None:  # noqa: A002 (the word of the interface)
         own: dict[str, Any] = {
             "trial": f"{whole.trial}/{name}",
@@ -264,6 +262,7 @@ class _Member(AgentRequest):
         self._whole = whole
         self._name = name
         self.workspace, self.sandbox = whole.workspace, whole.sandbox
+        self.prices, self.ledger = whole.prices, whole.ledger
 
     @property
     def workdir(self) -> Path:

@@ -24,8 +24,6 @@ import contextvars
 import os
 import re
 import secrets
-import shlex
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,12 +31,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cas
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from proctor.agents._chat_tools import LoadedTool, ToolConfig, ToolError
-from proctor.agents._process import MARK, MAX_STDERR, end_marked
-from proctor.agents.base import AGENT_ERROR, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents._process import MARK, MAX_STDERR, end_marked, file_beside, need_program
+from proctor.agents.base import (
+    AGENT_ERROR,
+    AgentConfig,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    CommandLine,
+    as_reply,
+)
 from proctor.background import threads
+from proctor.formatting import last_line
 from proctor.imports import absent_extra
 from proctor.llm.cassette import active_cassette, recorded_request
 from proctor.llm.chat_model import ToolSpec
@@ -63,9 +70,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class McpServer(Strict):
     """How to reach an MCP server: a program on standard input and output, or an address."""
 
-    command: Annotated[
-        list[str], BeforeValidator(lambda v: shlex.split(v) if isinstance(v, str) else v)
-    ] = Field(default_factory=list[str])
+    command: CommandLine = Field(default_factory=list[str])
     """Program and arguments, started for each trial; `{workspace}` is the trial's folder."""
     env: dict[str, str] = Field(default_factory=dict[str, str])
     """Environment variables; of Proctor's own it gets only PATH, HOME and the like."""
@@ -89,10 +94,8 @@ class McpServer(Strict):
     def check_program(self, base_dir: Path | None) -> None:
         """Raise if the package or the program is missing; nothing is started."""
         _package()
-        program = (self.command or [""])[0]
-        beside = base_dir is not None and (base_dir / program).is_file()
-        if program and not beside and shutil.which(program) is None:
-            raise AgentError(f"there is no program {program!r}", category="")
+        if self.command:
+            need_program(self.command[0], base_dir)
 
 
 class McpToolServer(McpServer):
@@ -203,14 +206,8 @@ class McpConnection:
 
         place = str(self._workdir or self._base_dir or Path.cwd())
         words = [each.replace("{workspace}", place) for each in self.server.command]
-        if self._base_dir is not None:
-            # It runs elsewhere: names of files in the suite's folder become full paths.
-            words = [
-                str(file.absolute())
-                if not each.startswith("-") and (file := self._base_dir / each).is_file()
-                else each
-                for each in words
-            ]
+        # It runs elsewhere: names of files in the suite's folder become full paths.
+        words = [str(file_beside(self._base_dir, each) or each) for each in words]
         own = {key: value.replace("{workspace}", place) for key, value in self.server.env.items()}
         env = {**shared_receiver().environment(), **own, MARK: self._mark}
         return mcp.StdioServerParameters(command=words[0], args=words[1:], env=env, cwd=place)
@@ -289,7 +286,7 @@ class McpConnection:
             return ""
         end = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, end - MAX_STDERR))
-        return "".join(self._errors.read().strip().splitlines()[-1:])
+        return last_line(self._errors.read())
 
     async def close(self, *, kill: bool = False) -> None:
         """Close the connection and end the server's processes, at once if `kill`."""
@@ -487,9 +484,9 @@ class McpAgentConfig(McpServer, AgentConfig):
                 except McpError as error:
                     # It was there, and what it did with a call is what is tested.
                     raise AgentError(error.message, category=AGENT_ERROR) from error
-        text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
-        output = None if isinstance(answer, str) else answer
-        return AgentReply(text, output=output, metadata={"failed_calls": failed})
+        reply = as_reply(answer)
+        reply.metadata = {"failed_calls": failed}
+        return reply
 
 
 class McpFinding(NamedTuple):

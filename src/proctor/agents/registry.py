@@ -217,41 +217,25 @@ def unknown_agent(
 # keys stay in the providers' standard environment variables.
 
 
-# Model names of the providers; the profile is named by the part after the colon.
-_MODELS = (
-    "openai:gpt-4o",
-    "openai:gpt-4o-mini",
-    "openai:gpt-4.1",
-    "openai:gpt-4.1-mini",
-    "openai:gpt-5",
-    "openai:gpt-5-mini",
-    "openai:gpt-5-nano",
-    "openai:gpt-5.1",
-    "openai:gpt-5.2",
-    "openai:gpt-5.4",
-    "openai:gpt-5.4-mini",
-    "openai:gpt-5.4-nano",
-    "openai:o4-mini",
-    "anthropic:claude-opus-4-5",
-    "anthropic:claude-opus-4-6",
-    "anthropic:claude-sonnet-4-5",
-    "anthropic:claude-sonnet-4-6",
-    "anthropic:claude-haiku-4-5",
-    "anthropic:claude-opus-5-5",
-    "anthropic:claude-sonnet-5-5",
-    "anthropic:claude-haiku-5-5",
-    "google:gemini-2.5-pro",
-    "google:gemini-2.5-flash",
-    "google:gemini-3.1-pro-preview",
-    "google:gemini-3.8-flash",
-    "deepseek:deepseek-chat",
-    "mistral:mistral-large-latest",
-    "groq:llama-3.3-70b-versatile",
-)
+# Providers and their models; a profile has the name of its model.
+_MODELS = {
+    "openai": "gpt-4o gpt-4o-mini gpt-4.1 gpt-4.1-mini gpt-5 gpt-5-mini gpt-5-nano gpt-5.1 gpt-5.2 "
+    "gpt-5.4 gpt-5.4-mini gpt-5.4-nano o4-mini",
+    "anthropic": "claude-opus-4-5 claude-opus-4-6 claude-opus-5-5 claude-sonnet-4-5 "
+    "claude-sonnet-4-6 claude-sonnet-5-5 claude-haiku-4-5 claude-haiku-5-5",
+    "google": "gemini-2.5-pro gemini-2.5-flash gemini-3.1-pro-preview gemini-3.8-flash",
+    "deepseek": "deepseek-chat",
+    "mistral": "mistral-large-latest",
+    "groq": "llama-3.3-70b-versatile",
+}
 
 # Name → options. `scripted` without a script follows the scenario's solution.
 PROFILES: dict[str, dict[str, Any]] = {
-    **{name.partition(":")[2]: {"kind": "chat", "model": name} for name in _MODELS},
+    **{
+        model: {"kind": "chat", "model": f"{provider}:{model}"}
+        for provider, models in _MODELS.items()
+        for model in models.split()
+    },
     # Without a version: the newest of the line above.
     "claude-opus": {"kind": "chat", "model": "anthropic:claude-opus-5-5"},
     "claude-sonnet": {"kind": "chat", "model": "anthropic:claude-sonnet-5-5"},

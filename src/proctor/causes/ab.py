@@ -25,7 +25,7 @@ from proctor.sanitize import json_value
 from proctor.stats.types import Estimand
 from proctor.trace import Trace
 from proctor.trials.prepare import ChosenAgent, RunContext
-from proctor.trials.resume import Carry, extend
+from proctor.trials.resume import RunTrials, extend
 
 DEFAULT_LOOKS, DEFAULT_TRIALS = 4, 20
 MAX_LOOKS = 20
@@ -131,7 +131,7 @@ def _inside(place: Any, step: str, key: str) -> Any:
 def run_ab(
     context: RunContext,
     folder: RunFolder,
-    carry: Carry,
+    run_trials: RunTrials,
     *,
     changes: Mapping[str, Any],
     trials: int,
@@ -147,7 +147,7 @@ def run_ab(
     shares = look_shares(alpha, looks)
     per_look = math.ceil(trials / looks)
     done: list[ABLook] = []
-    run = carry(context, folder)
+    run = run_trials(context, folder)
     while True:
         share = shares[len(done)]
         pair = compare_runs(run, agents=(a, b), estimand=estimand, level=1 - share).pairs[0]
@@ -158,7 +158,7 @@ def run_ab(
         decided = figure.test.p_value is not None and figure.test.p_value <= share
         if decided or len(done) == looks or run.stopped:
             break
-        run = carry(*extend(folder.path, per_look, looks=looks))
+        run = run_trials(*extend(folder.path, per_look, looks=looks))
     received = tuple(_received(run, a, b, changes))
     verdict, reason = _verdict(done, decided, run, received)
     return ABResult(

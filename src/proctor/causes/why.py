@@ -38,7 +38,7 @@ from proctor.stats.intervals import newcombe
 from proctor.stats.ranking import fisher_exact, holm
 from proctor.trace import SpanKind, Trace
 from proctor.trials.prepare import RunContext
-from proctor.trials.resume import Carry, extend
+from proctor.trials.resume import RunTrials, extend
 
 Outcome = Literal["decisive", "contributing", "no effect shown", "not testable"]
 ORDER: tuple[Outcome, ...] = ("decisive", "contributing", "no effect shown", "not testable")
@@ -350,7 +350,7 @@ def outcome_of(figures: Sequence[Counterfactual]) -> Outcome:
 def run_why(  # noqa: PLR0913 (the options of the command)
     run: Run,
     trial: Trial,
-    carry: Carry,
+    run_trials: RunTrials,
     *,
     suspects: int = DEFAULT_SUSPECTS,
     trials: int = DEFAULT_TRIALS,
@@ -401,7 +401,7 @@ def run_why(  # noqa: PLR0913 (the options of the command)
             continue
         try:
             cause, done, why = _tested(
-                run, trial, suspect, arms, carry, shares=shares, per_look=per_look,
+                run, trial, suspect, arms, run_trials, shares=shares, per_look=per_look,
                 results=results, concurrency=concurrency, max_cost_usd=money,
             )  # fmt: skip
         except ProctorError as error:
@@ -424,7 +424,8 @@ def run_why(  # noqa: PLR0913 (the options of the command)
         alpha=alpha,
         looks=looks,
         trials=started,
-        cost_usd=used.cost_usd,
+        # Replayed calls cost nothing; with a call of unknown price the sum is unknown, not zero.
+        cost_usd=None if used.unpriced_calls else used.cost_usd,
         causes=tuple(causes),
         stopped=stopped,
     )
@@ -451,7 +452,7 @@ def _tested(
     trial: Trial,
     suspect: Suspect,
     arms: Mapping[str, ForkArm],
-    carry: Carry,
+    run_trials: RunTrials,
     *,
     shares: Sequence[float],
     per_look: int,
@@ -459,7 +460,7 @@ def _tested(
 ) -> tuple[TestedCause, list[Trial], str]:
     """Run the arms of a suspect; return it, its trials, and why the run was stopped, if it was."""
     context, folder = prepare_fork(run, trial, arms, trials=per_look, name="why", **options)
-    rounds = _rounds(context, folder, carry, per_look, len(shares))
+    rounds = _rounds(context, folder, run_trials, per_look, len(shares))
     seen: list[Run] = []
 
     def observe() -> dict[str, ArmCount]:
@@ -498,11 +499,11 @@ def _tested(
 
 
 def _rounds(
-    context: RunContext, folder: RunFolder, carry: Carry, per_look: int, looks: int
+    context: RunContext, folder: RunFolder, run_trials: RunTrials, per_look: int, looks: int
 ) -> Iterator[Run]:
-    yield carry(context, folder)
+    yield run_trials(context, folder)
     while True:
-        yield carry(*extend(folder.path, per_look, looks=looks))
+        yield run_trials(*extend(folder.path, per_look, looks=looks))
 
 
 def _remember(run: Run, trial: Trial, cause: TestedCause) -> None:

@@ -36,7 +36,7 @@ from proctor.checks.base import (
     passed,
     unscored,
 )
-from proctor.formatting import and_more, clipped, plural
+from proctor.formatting import and_more, clipped, last_line, plural
 from proctor.sandbox.options import Command, SandboxPath, command_text
 from proctor.sandbox.workspace import NotReadable, WorkspaceError, any_match, overlay, read_inside
 from proctor.strict import Strict
@@ -127,7 +127,7 @@ class CommandPasses(CommandRule, Check):
         if self.reward is not None and out is not None:
             return await threads.run(_reward, out, last)
         if done.code != self.exit_code:
-            line = clipped(last.rpartition("\n")[2], 200)
+            line = clipped(last_line(last), 200)
             return failed(f"`{command}` exited with {done.code}: {line}".rstrip(": "), **details)
         wrong = _text_problem(done.output, self)
         if wrong:
@@ -144,7 +144,7 @@ def _reward(folder: Path, last: str) -> CheckResult:
                 found: Any = msgspec.json.decode(text) if name == "reward.json" else float(text)
                 break
         else:
-            line = clipped(last.rpartition("\n")[2], 200)
+            line = clipped(last_line(last), 200)
             return unscored(f"no reward was written: {line}".rstrip(": "), actual=last)
         # Several rewards by name: the one that has no other, or their mean.
         rewards = cast("dict[str, float]", found if isinstance(found, dict) else {"reward": found})

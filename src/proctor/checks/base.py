@@ -20,7 +20,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
@@ -29,8 +29,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from proctor.checks.metrics.alignment import decoded
 from proctor.errors import ProctorError
-from proctor.sanitize import json_value
-from proctor.strict import Strict
+from proctor.sanitize import json_value, printable
+from proctor.strict import Strict, one_or_more
 from proctor.tables import Tabular
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
@@ -526,6 +526,11 @@ class CheckGroup(Check):
     parts: dict[str, Check]
 
     @property
+    def layer(self) -> Layer:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The layer of the parts, which is one for all."""
+        return next(iter(self.parts.values())).layer
+
+    @property
     def judged(self) -> bool:
         """Whether any part calls a model."""
         return any(part.judged for part in self.parts.values())
@@ -545,13 +550,6 @@ class CheckGroup(Check):
         return judge_parts()
 
 
-# The layer belongs to the class, so that a group of path checks needs its own.
-class PathCheckGroup(CheckGroup):
-    """Several checks of the path under one key."""
-
-    layer: ClassVar[Layer] = Layer.PATH
-
-
 def grouped(checks: Sequence[Check], fallbacks: Sequence[str] = ()) -> Check:
     """Return one check for all of them: results are named by id, else by fallback or position.
 
@@ -561,8 +559,7 @@ def grouped(checks: Sequence[Check], fallbacks: Sequence[str] = ()) -> Check:
         return checks[0]
     fallbacks = fallbacks or [str(position) for position in range(1, len(checks) + 1)]
     names = [check.id or fallback for check, fallback in zip(checks, fallbacks, strict=True)]
-    group = PathCheckGroup if checks[0].layer is Layer.PATH else CheckGroup
-    return group(parts=dict(zip(unique(names), checks, strict=True)))
+    return CheckGroup(parts=dict(zip(unique(names), checks, strict=True)))
 
 
 def unique(names: Iterable[str]) -> list[str]:
@@ -600,14 +597,16 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def read_text(value: Any) -> str:
+def read_text(value: Any, *, may_be_empty: bool = True) -> str:
     """Return a text; a whole number becomes its digits, other YAML values are refused."""
-    if isinstance(value, str):
-        return value
     # The digits are what the user wrote. Not so for 1.50, which YAML reads as 1.5.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"should be text, not {_type_name(value)}; put it in quotes")
+    if not isinstance(value, str):
+        raise ValueError(f"should be text, not {_type_name(value)}; put it in quotes")
+    if not may_be_empty and not value.strip():
+        raise ValueError("should not be empty: an empty text is found in every answer")
+    return value
 
 
 def _type_name(value: Any) -> str:
@@ -615,13 +614,6 @@ def _type_name(value: Any) -> str:
     kind = type(value).__name__
     names = {"bool": "true or false", "dict": "a mapping", "list": "a list", "NoneType": "nothing"}
     return names.get(kind, f"a {kind}")
-
-
-def _read_some_text(value: Any) -> str:
-    text = read_text(value)
-    if not text.strip():
-        raise ValueError("should not be empty: an empty text is found in every answer")
-    return text
 
 
 def listed(read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], tuple[Any, ...]]:
@@ -634,17 +626,6 @@ def listed(read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], 
         return tuple(read(item) for item in many)
 
     return read_all
-
-
-def short_for(key: str, written: Any) -> BeforeValidator:
-    """Return a validator for models in short: a text is the value of one key.
-
-    `written` is the type for the JSON Schema.
-    """
-    return BeforeValidator(
-        lambda value: {key: value} if isinstance(value, str) else value,
-        json_schema_input_type=written,
-    )
 
 
 # pydantic accepts `true` as the number 1, since bool is a subclass of int.
@@ -662,15 +643,15 @@ YamlText = str | int
 Text = Annotated[str, BeforeValidator(read_text, json_schema_input_type=YamlText)]
 Texts = Annotated[
     tuple[str, ...],
-    BeforeValidator(listed(_read_some_text), json_schema_input_type=YamlText | list[YamlText]),
+    BeforeValidator(
+        listed(partial(read_text, may_be_empty=False)),
+        json_schema_input_type=YamlText | list[YamlText],
+    ),
 ]
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[
     tuple[Name, ...],
-    BeforeValidator(
-        lambda value: (value,) if isinstance(value, str) else value,
-        json_schema_input_type=str | list[str],
-    ),
+    BeforeValidator(one_or_more, json_schema_input_type=str | list[str]),
 ]
 if TYPE_CHECKING:  # `Contains("Paris")` and `Contains(["Paris", "France"])` are both fine
     OneOrMoreTexts = Sequence[str]
@@ -843,6 +824,11 @@ def _names(value: Any) -> Iterator[str]:
                 yield read
             else:
                 yield from _names(read)
+
+
+def short_name(name: str) -> str:
+    """Return a name for a reason: one line, not too long."""
+    return printable(name[:80])
 
 
 def milliseconds(seconds: float | None) -> float | None:

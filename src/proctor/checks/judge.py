@@ -567,21 +567,16 @@ class CachedJudgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     cost_usd: float | None = None
 
 
-class JudgeCache:
+class JudgeCache(DiskCache[CachedJudgement]):
     """A folder of judgements by their inputs; failures are never cached."""
 
     def __init__(self, folder: Path | str) -> None:
-        self._cache = DiskCache(folder, CachedJudgement)
-        self.folder = self._cache.folder
+        super().__init__(folder, CachedJudgement)
 
     def get(self, key: str) -> CachedJudgement | None:
         """Return a judgement, or None if it is absent, unreadable or of another version."""
-        found = self._cache.get(key)
+        found = super().get(key)
         return found if found is not None and (found.format, found.key) == (FORMAT, key) else None
-
-    def put(self, judgement: CachedJudgement) -> None:
-        """Store a judgement."""
-        self._cache.put(judgement.key, judgement)
 
 
 def default_cache_folder() -> Path:
@@ -756,6 +751,7 @@ class Judge:
         usage = ModelUse.of(replies)
         if self.cache is not None:
             self.cache.put(
+                key,
                 CachedJudgement(
                     format=FORMAT,
                     key=key,
@@ -765,7 +761,7 @@ class Judge:
                     input_tokens=usage.input_tokens,
                     output_tokens=usage.output_tokens,
                     cost_usd=usage.cost_usd,
-                )
+                ),
             )
         return replace(vote, scores=graded.scores, rationale=graded.rationale, usage=usage)
 

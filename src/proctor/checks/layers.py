@@ -98,14 +98,23 @@ _Options = list[tuple[Any, Callable[[Any], Check]]]
 """The value of each option, None if it was not written, and what builds its check."""
 
 
-# The parts of a group keep their ids; the group is named by its key.
-def _jmespaths(entries: Sequence[JmespathCheck]) -> Check:
-    checks = [JMESPath(**written(entry)) for entry in entries]
-    return grouped(checks, [entry.path for entry in entries]).with_(kind="jmespath", id=None)
+def _several(build: type[Check], name_by: str = "") -> Callable[[Sequence[BaseModel]], Check]:
+    """Return what builds one check of several entries, whose results are named by their ids.
+
+    `name_by` is the field that names an entry without an id; its position when empty.
+    """
+
+    def build_all(entries: Sequence[BaseModel]) -> Check:
+        checks = [build(**written(entry)) for entry in entries]
+        fallbacks = [getattr(entry, name_by) for entry in entries] if name_by else ()
+        # The parts keep their ids; the group is named by its key.
+        return grouped(checks, fallbacks).with_(kind=build.name, id=None)
+
+    return build_all
 
 
-def _judges(rules: Sequence[JudgeRule]) -> Check:
-    return grouped([LLMJudge(**written(r)) for r in rules]).with_(kind="llm_judge", id=None)
+_jmespaths, _judges = _several(JMESPath, "path"), _several(LLMJudge)
+_files, _commands = _several(FileMatches, "path"), _several(CommandPasses)
 
 
 def _span_queries(entries: Sequence[dict[str, Any]]) -> Check:
@@ -113,16 +122,6 @@ def _span_queries(entries: Sequence[dict[str, Any]]) -> Check:
     ids = [None if entry.get("id") is None else str(entry["id"]) for entry in entries]
     queries = [HasMatchingSpan(entry, id=name) for entry, name in zip(entries, ids, strict=True)]
     return grouped(queries).with_(kind="spans", id=None)
-
-
-def _files(rules: Sequence[NamedFileRule]) -> Check:
-    checks = [FileMatches(**written(rule)) for rule in rules]
-    return grouped(checks, [rule.path for rule in rules]).with_(kind="files", id=None)
-
-
-def _commands(rules: Sequence[NamedCommandRule]) -> Check:
-    checks = [CommandPasses(**written(rule)) for rule in rules]
-    return grouped(checks).with_(kind="command", id=None)
 
 
 def _switch(value: Any) -> Any:
@@ -380,12 +379,9 @@ class CostChecks(Strict):
 class AssertionBase(Strict):
     """What every assertion has."""
 
-    builds: ClassVar[type[Check]]
-    """The check it builds; unless `check` is overridden, from its own fields."""
-    renamed: ClassVar[dict[str, str]] = {}
-    """Fields that have another name in the check."""
-    id_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields that go into the id after the type."""
+    _builds: ClassVar[type[Check]]
+    _renamed: ClassVar[dict[str, str]] = {}
+    _id_by: ClassVar[tuple[str, ...]] = ()
 
     weight: Weight = 1.0
     """How much it counts in the score."""
@@ -394,20 +390,39 @@ class AssertionBase(Strict):
     id: str | None = Field(default=None, min_length=1)
     """Its name in results; its type and argument when absent."""
 
+    def __init_subclass__(
+        cls,
+        builds: type[Check] | None = None,
+        renamed: dict[str, str] | None = None,
+        id_by: tuple[str, ...] = (),
+        **config: Any,
+    ) -> None:
+        """Declare the check that a type builds (from its fields, unless `check` is overridden).
+
+        `renamed` are the fields that have another name in the check; those of `id_by` go into the
+        id after the type.
+        """
+        super().__init_subclass__(**config)
+        cls._builds, cls._renamed, cls._id_by = (
+            builds or getattr(cls, "_builds", Check),
+            renamed or cls._renamed,
+            id_by or cls._id_by,
+        )
+
     def check(self) -> Check:
         """Build the check."""
-        return self.builds(**self.own())
+        return self._builds(**self.own())
 
     def own(self) -> dict[str, Any]:
         """Return the fields of the type that were set."""
         # Only fields that were set: for some operators null differs from absent.
         own = self.model_fields_set - (AssertionBase.model_fields.keys() | {"type"})
-        return {self.renamed.get(name, name): getattr(self, name) for name in own}
+        return {self._renamed.get(name, name): getattr(self, name) for name in own}
 
     @property
     def argument(self) -> str:
         """What distinguishes it from others of its type, for the id."""
-        values = [getattr(self, name) for name in self.id_fields]
+        values = [getattr(self, name) for name in self._id_by]
         shown = [
             # A list in an id reads as one word: `handoff_target:billing+sales`.
             "+".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
@@ -426,10 +441,9 @@ def assertion_check(assertion: Any) -> Check:
     )
 
 
-class ToolCalled(AssertionBase):
+class ToolCalled(AssertionBase, id_by=("tool",)):
     """A tool was called, with these arguments if any are given."""
 
-    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
     type: Literal["tool_called"]
     tool: Name
     """The tool."""
@@ -444,22 +458,17 @@ class ToolCalled(AssertionBase):
         return ExpectTools([call], arguments=self.match)
 
 
-class ToolNotCalled(AssertionBase):
+class ToolNotCalled(AssertionBase, builds=ForbidTools, id_by=("tool",), renamed={"tool": "tools"}):
     """A tool was not called."""
 
-    builds: ClassVar[type[Check]] = ForbidTools
-    renamed: ClassVar[dict[str, str]] = {"tool": "tools"}
-    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
     type: Literal["tool_not_called"]
     tool: Name
     """The tool; `*` matches any characters."""
 
 
-class ToolCallCount(CountBounds, AssertionBase):
+class ToolCallCount(CountBounds, AssertionBase, builds=CountToolCalls, id_by=("tool",)):
     """The number of calls of a tool, or of all tools, is within bounds."""
 
-    builds: ClassVar[type[Check]] = CountToolCalls
-    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
     type: Literal["tool_call_count"]
     tool: Name | None = None
     """The tool; calls of all tools when absent."""
@@ -492,27 +501,24 @@ _SEQUENCE_MODES: dict[str, MatchMode] = {
 }
 
 
-class _ArgumentAssertion(AssertionBase):
-    id_fields: ClassVar[tuple[str, ...]] = ("tool", "arg")
+class _ArgumentAssertion(AssertionBase, id_by=("tool", "arg")):
     tool: Name
     """The tool."""
     arg: Name
     """The argument, as a dotted path (`filter.city`)."""
 
 
-class ArgEquals(_ArgumentAssertion):
+class ArgEquals(_ArgumentAssertion, builds=ArgumentEquals):
     """Some call of a tool had an argument equal to a value."""
 
-    builds: ClassVar[type[Check]] = ArgumentEquals
     type: Literal["arg_equals"]
     value: Any
     """The value it must equal."""
 
 
-class ArgContains(_ArgumentAssertion):
+class ArgContains(_ArgumentAssertion, builds=ArgumentContains):
     """Some call of a tool had an argument that contains a value."""
 
-    builds: ClassVar[type[Check]] = ArgumentContains
     type: Literal["arg_contains"]
     value: Any
     """A part of the text, an item of the list, or a key of the mapping."""
@@ -520,97 +526,82 @@ class ArgContains(_ArgumentAssertion):
     """Whether upper and lower case differ."""
 
 
-class _OutputAssertion(AssertionBase):
-    renamed: ClassVar[dict[str, str]] = {"value": "texts"}
-    id_fields: ClassVar[tuple[str, ...]] = ("value",)
+class _OutputAssertion(AssertionBase, id_by=("value",), renamed={"value": "texts"}):
     value: Texts
     """The text, or several."""
     case_sensitive: bool = False
     """Whether upper and lower case differ."""
 
 
-class OutputContains(_OutputAssertion):
+class OutputContains(_OutputAssertion, builds=Contains):
     """The answer contains all of the texts."""
 
-    builds: ClassVar[type[Check]] = Contains
     type: Literal["output_contains"]
 
 
-class OutputNotContains(_OutputAssertion):
+class OutputNotContains(_OutputAssertion, builds=Excludes):
     """The answer contains none of the texts."""
 
-    builds: ClassVar[type[Check]] = Excludes
     type: Literal["output_not_contains"]
 
 
-class JmespathAssertion(Operators, AssertionBase):
+class JmespathAssertion(Operators, AssertionBase, builds=JMESPath, id_by=("path",)):
     """A JMESPath expression over the trial, and conditions on its value."""
 
-    builds: ClassVar[type[Check]] = JMESPath
-    id_fields: ClassVar[tuple[str, ...]] = ("path",)
     type: Literal["jmespath"]
 
 
-class CostUnder(AssertionBase):
+class CostUnder(AssertionBase, builds=MaxCost):
     """The trial cost no more than this."""
 
-    builds: ClassVar[type[Check]] = MaxCost
     type: Literal["cost_under"]
     usd: Limit
     """The highest cost, in US dollars."""
 
 
-class LatencyUnder(AssertionBase):
+class LatencyUnder(AssertionBase, builds=MaxLatency):
     """The trial took no longer than this."""
 
-    builds: ClassVar[type[Check]] = MaxLatency
     type: Literal["latency_under"]
     ms: Limit
     """The longest time, in milliseconds."""
 
 
-class StepsUnder(AssertionBase):
+class StepsUnder(AssertionBase, builds=CountToolCalls, renamed={"steps": "max"}):
     """The trial took no more steps (tool calls) than this."""
 
-    builds: ClassVar[type[Check]] = CountToolCalls
-    renamed: ClassVar[dict[str, str]] = {"steps": "max"}
     type: Literal["steps_under"]
     steps: Count
     """The most tool calls."""
 
 
-class HandoffTarget(AssertionBase):
+class HandoffTarget(
+    AssertionBase, builds=ExpectHandoffs, id_by=("agent",), renamed={"agent": "agents"}
+):
     """An agent received a handoff."""
 
-    builds: ClassVar[type[Check]] = ExpectHandoffs
-    renamed: ClassVar[dict[str, str]] = {"agent": "agents"}
-    id_fields: ClassVar[tuple[str, ...]] = ("agent",)
     type: Literal["handoff_target"]
     agent: Names
     """The agent, or several that must all receive one."""
 
 
-class HandoffTargetsAvailable(AssertionBase):
+class HandoffTargetsAvailable(AssertionBase, builds=HandoffsAvailable, id_by=("agents",)):
     """Agents were available as handoff targets."""
 
-    builds: ClassVar[type[Check]] = HandoffsAvailable
-    id_fields: ClassVar[tuple[str, ...]] = ("agents",)
     type: Literal["handoff_targets_available"]
     agents: Names
     """The agents."""
 
 
-class HandoffCount(CountBounds, AssertionBase):
+class HandoffCount(CountBounds, AssertionBase, builds=CountHandoffs):
     """The number of handoffs is within bounds."""
 
-    builds: ClassVar[type[Check]] = CountHandoffs
     type: Literal["handoff_count"]
 
 
-class JudgeAssertion(JudgeRule, AssertionBase):
+class JudgeAssertion(JudgeRule, AssertionBase, id_by=("rubric",)):
     """A judge scores the answer: by a rule, or by weighted criteria, the median of k votes each."""
 
-    id_fields: ClassVar[tuple[str, ...]] = ("rubric",)
     type: Literal["judge"]
     id: str | None = Field(default=None, min_length=1)
     """Its name in results; its type and argument when absent."""
@@ -620,19 +611,17 @@ class JudgeAssertion(JudgeRule, AssertionBase):
         return LLMJudge(**self.own(), id=self.id)
 
 
-class SpanAssertion(AssertionBase):
+class SpanAssertion(AssertionBase, builds=HasMatchingSpan):
     """A query over the spans of the trace holds."""
 
-    builds: ClassVar[type[Check]] = HasMatchingSpan
     type: Literal["span"]
     query: SpanCondition
     """Conditions that some span must meet, or any, all, none, count, before, after."""
 
 
-class CommandAssertion(CommandRule, AssertionBase):
+class CommandAssertion(CommandRule, AssertionBase, builds=CommandPasses):
     """A command succeeds in the workspace, such as its tests."""
 
-    builds: ClassVar[type[Check]] = CommandPasses
     type: Literal["command"]
 
     @property
@@ -641,18 +630,15 @@ class CommandAssertion(CommandRule, AssertionBase):
         return command_text(self.run)[:80]
 
 
-class FileAssertion(FileRule, AssertionBase):
+class FileAssertion(FileRule, AssertionBase, builds=FileMatches, id_by=("path",)):
     """A file of the workspace exists, with the right content, or unchanged."""
 
-    builds: ClassVar[type[Check]] = FileMatches
-    id_fields: ClassVar[tuple[str, ...]] = ("path",)
     type: Literal["files"]
 
 
-class DiffAssertion(DiffRule, AssertionBase):
+class DiffAssertion(DiffRule, AssertionBase, builds=DiffWithin):
     """The agent changed only what it may change in the workspace."""
 
-    builds: ClassVar[type[Check]] = DiffWithin
     type: Literal["diff"]
 
 

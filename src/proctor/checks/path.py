@@ -36,7 +36,7 @@ from proctor.checks.base import (
     offered_handoffs,
     parse_bound,
     passed,
-    short_for,
+    short_name,
     skipped,
     unobserved,
 )
@@ -64,8 +64,7 @@ from proctor.checks.metrics.matching import (
 from proctor.checks.quality import NAMES, OF_TOOLS, score_context
 from proctor.errors import hint_among
 from proctor.formatting import and_more, plural
-from proctor.sanitize import printable
-from proctor.strict import Strict
+from proctor.strict import Strict, short_for
 from proctor.trace import SpanKind, SpanQuery, TraceQuery, parse_query
 from proctor.trace.model import Observable
 
@@ -219,7 +218,7 @@ class ForbidTools(_ToolCheck):
         counts = Counter(call.name for call in calls)
         often = {1: "once", 2: "twice"}
         each = ", ".join(
-            f"{_tool_name(name)} ({often.get(times, f'{times} times')})"
+            f"{short_name(name)} ({often.get(times, f'{times} times')})"
             for name, times in counts.items()
         )
         return failed(f"forbidden: {each}", span_ids=_ids(calls), **details)
@@ -277,7 +276,7 @@ class CountToolCalls(CountBounds, _ToolCheck):
         calls = [c for c in ctx.trace.tool_calls if self.tool is None or c.name == self.tool]
         nouns = ("tool call", "tool calls")
         if self.tool is not None:
-            tool = _tool_name(self.tool)
+            tool = short_name(self.tool)
             nouns = (f"call of {tool}", f"calls of {tool}")
         # The calls beyond the limit are those to look at; below a minimum, all are.
         most = self.max if self.eq is None else self.eq
@@ -304,7 +303,7 @@ class MaxLoops(_ToolCheck):
         if found.repeats <= self.repeats:
             return passed(reason, **details)
         each = ", ".join(
-            f"{_tool_name(run.tool)} {run.length} times in a row" for run in found.runs[:SHOWN]
+            f"{short_name(run.tool)} {run.length} times in a row" for run in found.runs[:SHOWN]
         )
         repeated = [call for run in found.runs for call in calls[run.start :][: run.length]]
         return failed(f"{reason}: {each}", span_ids=_ids(repeated), **details)
@@ -446,7 +445,7 @@ class _ArgumentCheck(_ToolCheck):
             for call, value in zip(calls, values, strict=True)
             if value is not ABSENT and holds(value)
         ]
-        condition = f"{self.arg} of {_tool_name(self.tool)} {verb} {shortened(self.value)}"
+        condition = f"{self.arg} of {short_name(self.tool)} {verb} {shortened(self.value)}"
         details: dict[str, Any] = {
             "expected": self.value,
             "actual": [None if value is ABSENT else value for value in values],
@@ -455,7 +454,7 @@ class _ArgumentCheck(_ToolCheck):
             reason = f"{condition} in {len(right)} of {plural(len(calls), 'call')}"
             return passed(reason, span_ids=_ids(right), **details)
         if not calls:
-            return failed(f"{_tool_name(self.tool)} was not called", **details)
+            return failed(f"{short_name(self.tool)} was not called", **details)
         seen = ", ".join(dict.fromkeys(shortened(value) for value in values[:3]))
         return failed(
             f"{condition} in none of {plural(len(calls), 'call')}: it is {seen}",
@@ -762,12 +761,8 @@ def _values(calls: Sequence[CallLike]) -> list[Any]:
     ]
 
 
-def _tool_name(name: str) -> str:
-    return printable(name[:80])
-
-
 def _listed(names: Sequence[str]) -> str:
-    return and_more(names, SHOWN, _tool_name)
+    return and_more(names, SHOWN, short_name)
 
 
 def _ids(calls: Sequence[CallLike]) -> tuple[str, ...]:

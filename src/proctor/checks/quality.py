@@ -27,6 +27,7 @@ from proctor.checks.base import (
     Weight,
     checked_by,
     offered_tools,
+    short_name,
 )
 from proctor.checks.judge import Judge, JudgeInput
 from proctor.checks.judge_checks import DEFAULT_JUDGE, ground_trace
@@ -35,7 +36,7 @@ from proctor.checks.retrieval import is_retrieval, retrievals
 from proctor.errors import ProctorError, describe_error, did_you_mean, hint_among
 from proctor.formatting import plural
 from proctor.llm.chat_model import ClosingModel
-from proctor.sanitize import json_value, printable
+from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, SpanKind, Trace
 
@@ -356,8 +357,8 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
         score=score,
         parts={"recall": recall, "precision": precision},
         issues=(
-            *(f"{_named(tool)} was expected and not used" for tool in missing),
-            *(f"{_named(tool)} was used and not expected" for tool in needless),
+            *(f"{short_name(tool)} was expected and not used" for tool in missing),
+            *(f"{short_name(tool)} was used and not expected" for tool in needless),
         ),
         recommendations=(
             *((f"say in the instructions when to use {_names(missing)}",) if missing else ()),
@@ -417,9 +418,9 @@ def sequence(trace: Trace, config: QualityConfig) -> Dimension:
         name="sequence",
         score=_clamped(score),
         issues=(
-            *(f"{_named(run.tool)} called {run.length} times in a row" for run in found.runs),
+            *(f"{short_name(run.tool)} called {run.length} times in a row" for run in found.runs),
             *(
-                f"{_named(_label(then))} after {_named(_label(first))}, which is redundant"
+                f"{short_name(_label(then))} after {short_name(_label(first))}, which is redundant"
                 for first, then in orders
             ),
         ),
@@ -465,7 +466,7 @@ def redundant_calls(trace: Trace) -> Dimension:
         score=1.0 - found.share,
         figure=found.share,
         issues=tuple(
-            f"{_named(tool)} called again with the same input, {number} of {len(calls)} calls"
+            f"{short_name(tool)} called again with the same input, {number} of {len(calls)} calls"
             for tool, number in counts.items()
         ),
         span_ids=_call_ids(trace, [repeat.position for repeat in found.repeats]),
@@ -537,7 +538,7 @@ def latency(breakdown: Sequence[SpanLatency]) -> Dimension:
         score=sum(sum(scores) / len(scores) for scores in kinds.values()) / len(kinds),
         figure=1 - len(slow) / len(breakdown),
         issues=tuple(
-            f"{_named(each.name)} took {each.ms:,.0f} ms, {each.ratio:.1f} × its target"
+            f"{short_name(each.name)} took {each.ms:,.0f} ms, {each.ratio:.1f} × its target"
             for each in slowest
         ),
         recommendations=tuple(
@@ -598,7 +599,7 @@ def error_recovery(trace: Trace) -> Dimension:
         name="error_recovery",
         score=(len(errors) - len(unrecovered)) / len(errors),
         issues=tuple(
-            f"{_named(_label(error))} failed ({_named(error.error_type or 'error')}) "
+            f"{short_name(_label(error))} failed ({short_name(error.error_type or 'error')}) "
             "and never worked after that"
             for error in unrecovered
         ),
@@ -629,8 +630,8 @@ def relevance(trace: Trace, config: QualityConfig) -> Dimension:
         name=name,
         score=sum(scores) / len(scores),
         issues=tuple(
-            f"{_named(_label(span))}: low relevance, {mean:.2f} over {plural(number, 'document')}, "
-            f"less than {config.relevance_target:g}"
+            f"{short_name(_label(span))}: low relevance, {mean:.2f} over "
+            f"{plural(number, 'document')}, less than {config.relevance_target:g}"
             for span, mean, number in low
         ),
         span_ids=tuple(span.span_id for span, _, _ in low),
@@ -825,12 +826,8 @@ def _label(span: Span) -> str:
     return span.tool_name or span.name
 
 
-def _named(name: str) -> str:
-    return printable(name[:80])
-
-
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(_named(name) for name in names)
+    return ", ".join(short_name(name) for name in names)
 
 
 def _call_ids(trace: Trace, positions: Iterable[int]) -> tuple[str, ...]:

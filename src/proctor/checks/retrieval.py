@@ -28,9 +28,9 @@ from proctor.checks.base import (
     not_judged,
     parse_bound,
     passed,
+    short_name,
 )
 from proctor.formatting import and_more, plural
-from proctor.sanitize import printable
 from proctor.strict import Strict
 from proctor.trace import Document, Span, SpanKind, Trace
 from proctor.trace.conventions import documents_from
@@ -167,7 +167,7 @@ class ExpectRetrieval(RetrievalOptions, Check):
         seen = list(dict.fromkeys(next(iter(n)) for ranking in names for n in ranking if n))
         missing = [s for s in self.sources if not _matches_any(s, names)]
         bounds = {name: bound for name in METRICS if (bound := getattr(self, name)) is not None}
-        detail = f"; not retrieved: {and_more(missing, 5, _shown)}" if missing else ""
+        detail = f"; not retrieved: {and_more(missing, 5, short_name)}" if missing else ""
         if not bounds:
             right = not missing
             reason = f"{len(self.sources) - len(missing)} of {plural(len(self.sources), 'source')}"
@@ -249,7 +249,3 @@ def _is(name: str, source: str) -> bool:
 
 def _matches_any(source: str, rankings: Iterable[Iterable[Iterable[str]]]) -> bool:
     return any(_is(n, source) for ranking in rankings for names in ranking for n in names)
-
-
-def _shown(name: str) -> str:
-    return printable(name[:80])

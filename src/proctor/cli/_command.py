@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """The module (`.name` for one of this package) and attribute of a command, and its help."""
+    """The module of a command and its help; the attribute has the command's name by default."""
 
     module: str
-    attribute: str
     help: str
+    attribute: str | None = None
 
 
 class Example(NamedTuple):
@@ -170,8 +170,7 @@ class CommandGroup(Command, click.Group):
 class LazyGroup(CommandGroup):
     """A group that reads its commands from tables of `Entry` and imports one when it is used.
 
-    Groups nest: an entry may name another group. `sections` has the commands as `--help` groups
-    them (title → name → entry).
+    `sections` has the commands as `--help` groups them (title → name → entry).
     """
 
     def __init__(
@@ -190,10 +189,8 @@ class LazyGroup(CommandGroup):
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
-        command = getattr(importlib.import_module(entry.module, __package__), entry.attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.module}.{entry.attribute} is not a command")
-        return command
+        attribute = entry.attribute or cmd_name.replace("-", "_")
+        return getattr(importlib.import_module(entry.module, __package__), attribute)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, importing none of them."""

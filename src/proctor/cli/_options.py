@@ -135,6 +135,9 @@ COMPLETED = {
 PROBABILITY = click.FloatRange(0, 1, min_open=True, max_open=True)
 """A confidence or significance level: nothing can be concluded at exactly 0 or 1."""
 
+ONE_SIDED = click.FloatRange(0, 0.5, min_open=True, max_open=True)
+"""The error rate of a one-sided test: from 0.5 on, a coin would do as well."""
+
 POSITIVE = click.FloatRange(0, min_open=True)
 """Seconds or a factor: 0 would do nothing."""
 
@@ -210,29 +213,20 @@ margin_option = option(
 alpha_option = option(
     "--alpha X",
     "The significance level: how often an unchanged agent may be called a regression.",
-    # A one-sided test: from 0.5 on, a coin would do as well.
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    type=ONE_SIDED,
     default=0.05,
 )
 must_pass_option = option(
-    "--must-pass PATTERN",
-    "Cases that may never fail; repeatable.",
-    multiple=True,
+    "--must-pass PATTERN", "Cases that may never fail; repeatable.", multiple=True
 )
 agents_option = option(
-    "--agent AGENT",
-    "agents",
-    "Override the suite's agent; repeatable.",
-    multiple=True,
+    "--agent AGENT", "agents", "Override the suite's agent; repeatable.", multiple=True
 )
-tags_option = option(
-    "--tags A,B",
-    "Only cases with one of these tags.",
-    multiple=True,
-)
+tags_option = option("--tags A,B", "Only cases with one of these tags.", multiple=True)
 host_option = option(
     "--host",
-    "The address to listen on. Beyond this machine, every request needs a token.",
+    "The address to listen on. Non-local addresses require a token: --token, or a generated "
+    "one in the URL that is printed.",
     default="127.0.0.1",
 )
 
@@ -255,6 +249,9 @@ def count_option(name: str, help: str) -> Callable[[Decorated], Decorated]:  # n
     return option(f"{name} N", help, type=click.IntRange(min=1))
 
 
+concurrency_option = count_option("--concurrency", "Trials to run at the same time.")
+
+
 def split_names(texts: Sequence[str]) -> list[str]:
     """Return the names of a repeatable option, each value of which may be a list `a,b`."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
@@ -268,7 +265,9 @@ def key_values(
     for value in values:
         name, equals, text = value.partition("=")
         if not equals or not name.strip():
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE", ctx, param)
+            raise click.BadParameter(
+                f"{value!r} is not {param.metavar or 'NAME=VALUE'}", ctx, param
+            )
         if name.strip() in found:
             raise click.BadParameter(f"{name.strip()!r} is given twice", ctx, param)
         found[name.strip()] = text
@@ -285,6 +284,14 @@ def require_server_extra() -> None:
 
 # The key under which click's context carries --log-level to the callback of --log-file.
 _LOG_LEVEL = "proctor.log_level"
+
+
+notify_on_option = option(
+    "--notify-on",
+    "When to notify; repeatable.  [default: end]",
+    multiple=True,
+    choices=("end", "failure", "regression", "budget"),
+)
 
 
 def log_options(function: Decorated) -> Decorated:
@@ -384,14 +391,20 @@ def read_run(text: str, root: Path) -> Run:
     return checked_run(api.open_run(text, results=root, warn=warn))
 
 
-def run_or_files(name: str) -> str:
+def run_or_files(name: str, *, must_exist: bool = True) -> str:
     """Return the folder of a run by its name, a tag or `latest`; files and folders are themselves.
 
-    A file or folder of that name wins, as for every path of a command.
+    A file or folder of that name wins, as for every path of a command. Without `must_exist`, an
+    unknown name is returned as it is: the reader of the file says what is wrong with it.
     """
     if name == "-" or glob.has_magic(name) or Path(name).exists():
         return name
-    return str(api.find_run(name).path)
+    try:
+        return str(api.find_run(name).path)
+    except ProctorError:
+        if must_exist or name == "latest":
+            raise
+        return name
 
 
 def checked_run(run: Run) -> Run:
@@ -434,18 +447,47 @@ def chat_model_options(help: str, *, several: bool = False) -> Callable[[Decorat
 
 def detector_options(function: Decorated) -> Decorated:
     """Add the options of methods of diagnosis that call a model."""
-    sizes = {"prompt_size": (1000, 120_000), "agents": (1, 8), "chunk": (1, 12)}
-    helps = {
-        "prompt_size": "Characters of a trace in one prompt.",
-        "agents": "For agentic, parts investigated at most.",
-        "chunk": "For agentic, spans in a part.",
-    }
-    efforts = ("minimal", "low", "medium", "high")
-    effort = option("--reasoning-effort", "Effort of a model that reasons.", choices=efforts)
-    for name, (least, default) in reversed(sizes.items()):
-        flag, kind = f"--{name.replace('_', '-')}", click.IntRange(min=least)
-        function = option(flag, helps[name], type=kind, default=default)(function)
-    return effort(function)
+    # From the last to the first, because decorators apply from the bottom up.
+    for added in (
+        option(
+            "--leads",
+            "Whether the model is shown what the offline detector found.",
+            choices=("none", "offline"),
+            default="none",
+        ),
+        option(
+            "--evidence",
+            "--semantic-checks",
+            "Whether a model's quotes must appear verbatim in the span.",
+            choices=("strict", "off"),
+            default="strict",
+        ),
+        option("--chunk", "For agentic, spans in a part.", type=click.IntRange(min=1), default=12),
+        option(
+            "--agents",
+            "For agentic, parts investigated at most.",
+            type=click.IntRange(min=1),
+            default=8,
+        ),
+        option(
+            "--reasoning-effort",
+            "Effort of a model that reasons.",
+            choices=("minimal", "low", "medium", "high"),
+        ),
+        option(
+            "--prompt-size",
+            "Characters of a trace in one prompt.",
+            type=click.IntRange(min=1000),
+            default=120_000,
+        ),
+        option(
+            "--prompt-version",
+            "v1, v2, or a text file with your own instructions.",
+            default="v2",
+        ),
+    ):
+        function = added(function)
+    return function
 
 
 def chat_model(name: str, options: Mapping[str, Any]) -> ChatModel:

@@ -6,12 +6,15 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from proctor.cli._command import colour_choice
+from proctor.errors import ProctorError
+from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     from proctor.trace.render import TreeLine
@@ -44,6 +47,22 @@ def echo_json(document: Any) -> None:
 
     # Not msgspec's own encoder: it refuses lone surrogates, which agents do write.
     click.echo(json.dumps(msgspec.to_builtins(document, enc_hook=str), indent=2))
+
+
+@contextlib.contextmanager
+def appending(path: Path) -> Generator[Callable[[bytes], None]]:
+    """Yield a function that appends a line to a file, whole and flushed."""
+    try:
+        file = with_folder(path).open("ab")
+    except OSError as error:
+        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
+
+    def append(line: bytes) -> None:
+        file.write(line + b"\n")
+        file.flush()
+
+    with file:
+        yield append
 
 
 def echo_report(text: str) -> None:

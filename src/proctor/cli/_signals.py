@@ -45,6 +45,19 @@ def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Genera
 
 
 @contextlib.contextmanager
+def until_signal() -> Generator[Callable[[], None]]:
+    """Yield a function that waits for Ctrl-C or SIGTERM; one that came before ends it at once."""
+    stop = threading.Event()
+
+    def wait() -> None:
+        while not stop.wait(1):  # polls: a signal may arrive as it goes to sleep
+            pass
+
+    with handle_signals(lambda _number, _frame: stop.set()):
+        yield wait
+
+
+@contextlib.contextmanager
 def wake_on_signals(loop: asyncio.AbstractEventLoop) -> Generator[None]:
     """Wake a loop at every signal, so that Python's handlers run at once. Main thread only."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":

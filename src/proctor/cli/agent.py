@@ -15,6 +15,7 @@ from proctor.cli._options import (
     complete_agents,
     filter_option,
     json_option,
+    key_values,
     option,
 )
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
@@ -63,10 +64,11 @@ def agent() -> None:
     "settings",
     "An option of that kind; a.b sets a nested key, [..] and {..} are YAML. Repeatable.",
     multiple=True,
+    callback=key_values,
 )
 @option("--replace", "Replace an existing agent.", is_flag=True)
 @user_option
-def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: bool) -> None:
+def add(name: str, kind: str, settings: dict[str, str], replace: bool, own: bool) -> None:
     """Register an agent under a name.
 
     Writes to proctor.yaml (with --user, to your user settings) and leaves the rest of the file
@@ -109,8 +111,8 @@ def _settings_path(own: bool) -> Path:
     return path
 
 
-def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
-    """Parse `key=value` by the type of the kind's field."""
+def _options(kind: str, settings: dict[str, str]) -> dict[str, Any]:
+    """Return the settings by the types of the kind's fields."""
     from proctor.agents.registry import kind_class
     from proctor.trials.resolve_experiment import option_value
 
@@ -118,10 +120,7 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
     for ours in ("kind", "base_dir"):
         fields.pop(ours, None)
     options: dict[str, Any] = {}
-    for setting in settings:
-        key, sign, text = setting.partition("=")
-        if not sign or not key:
-            raise ProctorError("not KEY=VALUE", where=f"--set {printable(setting)}")
+    for key, text in settings.items():
         first, *rest = key.split(".")
         if first not in fields:
             message = f"agents of kind {kind} have no option {first!r}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from proctor import api
 from proctor.cli import _options
 from proctor.cli._command import Command
 from proctor.cli._options import option
@@ -17,54 +19,65 @@ if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.trials.prepare import RunContext
-    from proctor.trials.resume import Carry
+
+suite_argument = click.argument("suite", type=click.Path(path_type=Path))
+results_option = option("--results DIR", "Folder of runs.", type=click.Path(path_type=Path))
+error_rate_option = option(
+    "--alpha X", "Error rate of the whole experiment.", type=_options.ONE_SIDED, default=0.05
+)
+
+
+class _Runner:
+    """Runs the trials of an experiment with progress, then ends the command."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._signal: int | None = None
+
+    def run(self, context: RunContext, folder: RunFolder) -> Run:
+        """Run one part of the experiment; Ctrl-C stops it in order."""
+        from proctor.cli.run import execute_run
+
+        ended = execute_run(context, folder, quiet=self._quiet)
+        self._signal = ended.signal
+        return ended.run
+
+    def end(
+        self, kind: str, result: Any, render: Callable[[Any], str], code: int, as_json: bool
+    ) -> NoReturn:
+        """Print the result and exit with its code, or that of the signal that ended a run."""
+        from proctor.report.figures import document
+
+        code = code if self._signal is None else 128 + self._signal
+        echo_report(document(kind, result, exit_code=code) if as_json else render(result))
+        raise click.exceptions.Exit(code)
 
 
 @click.command(cls=Command)
-@click.argument("suite", type=click.Path(path_type=Path))
-@option("--a AGENT", "first", "First arm; by default the suite's agent.")
-@option("--b AGENT", "second", "Second arm, if it is another agent.")
+@suite_argument
+@option("--a AGENT", "First arm; by default the suite's agent.")
+@option("--b AGENT", "Second arm, if it is another agent.")
 @option(
     "--change KEY=VALUE",
     "changes",
     "Option of the agent that arm b changes; @FILE reads the value. Repeatable.",
     multiple=True,
+    callback=_options.key_values,
 )
 @option("--trials N", "Trials per case and arm.", type=click.IntRange(1), default=20)
 @option(
     "--looks N",
-    "Looks at the results; the experiment may stop at each.",
+    "How often to look at the results; the experiment may stop at each look.",
     type=click.IntRange(1, 20),
     default=4,
 )
-@option(
-    "--alpha X",
-    "Error rate of the whole experiment.",
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
-    default=0.05,
-)
+@error_rate_option
 @_options.estimand_option
-@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
-@option("--results DIR", "Folder of runs.", type=click.Path(path_type=Path))
+@_options.concurrency_option
+@results_option
 @_options.quiet_option
 @_options.json_option
-@click.pass_context
-def ab(  # noqa: PLR0913 (one for each option)
-    ctx: click.Context,
-    *,
-    suite: Path,
-    first: str | None,
-    second: str | None,
-    changes: tuple[str, ...],
-    trials: int,
-    looks: int,
-    alpha: float,
-    estimand: Any,
-    concurrency: int | None,
-    results: Path | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def ab(suite: Path, *, changes: dict[str, str], quiet: bool, as_json: bool, **given: Any) -> None:
     """Test whether a change of the agent helps.
 
     Both arms run on the same cases and seeds, in rounds. The verdict is HELPS, HURTS or NO
@@ -81,70 +94,30 @@ def ab(  # noqa: PLR0913 (one for each option)
       # two agents
       proctor ab suite.yaml --a careful --b fast --looks 1
     """
-    from proctor import api
-    from proctor.cli.run import allow_local_imports
     from proctor.report.console_results import render_ab
-    from proctor.report.figures import document
 
-    allow_local_imports()
-    carry, signals = _carried(quiet)
-    result = api.ab(
-        suite,
-        a=first,
-        b=second,
-        changes=_changes(changes, "--change"),
-        trials=trials,
-        looks=looks,
-        alpha=alpha,
-        estimand=estimand,
-        concurrency=concurrency,
-        results=results,
-        carry=carry,
-    )
-    code = {"HURTS": 1, "NOT RECEIVED": EXIT_CANNOT_JUDGE, "INCOMPLETE": EXIT_CANNOT_JUDGE}.get(
-        result.verdict, EXIT_PASS
-    )
-    if signals and signals[-1] is not None:
-        code = 128 + signals[-1]
-    echo_report(document("ab", result, exit_code=code) if as_json else render_ab(result))
-    ctx.exit(code)
+    runner = _Runner(quiet)
+    result = api.ab(suite, changes=_values(changes), run_trials=runner.run, **given)
+    codes = {"HURTS": 1, "NOT RECEIVED": EXIT_CANNOT_JUDGE, "INCOMPLETE": EXIT_CANNOT_JUDGE}
+    runner.end("ab", result, render_ab, codes.get(result.verdict, EXIT_PASS), as_json)
 
 
-def _carried(quiet: bool) -> tuple[Carry, list[int | None]]:
-    """Return what runs the trials with progress, and the signals that ended runs."""
-    from proctor.cli.run import execute_run
-
-    signals: list[int | None] = []
-
-    def carry(context: RunContext, folder: RunFolder) -> Run:
-        ended = execute_run(context, folder, quiet=quiet, events=False)
-        signals.append(ended.signal)
-        return ended.run
-
-    return carry, signals
-
-
-def _changes(texts: tuple[str, ...], option_name: str) -> dict[str, Any]:
-    """Return options of the agent from KEY=VALUE; @FILE is read."""
+def _values(texts: dict[str, str]) -> dict[str, Any]:
+    """Return options of the agent as values; @FILE is read."""
     from proctor.trials.resolve_experiment import option_value
 
-    changed: dict[str, Any] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise ProctorError("write it as KEY=VALUE", where=f"{option_name} {text}")
-        if value.startswith("@"):
-            try:
-                changed[key.strip()] = Path(value[1:]).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ProctorError(f"cannot be read: {error}", where=value[1:]) from None
-        else:
-            changed[key.strip()] = option_value(value)
-    return changed
+    values: dict[str, Any] = {}
+    for key, text in texts.items():
+        try:
+            of_file = text.startswith("@")
+            values[key] = Path(text[1:]).read_text("utf-8") if of_file else option_value(text)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ProctorError(f"cannot be read: {error}", where=text[1:]) from None
+    return values
 
 
 @click.command(cls=Command)
-@click.argument("suite", type=click.Path(path_type=Path))
+@suite_argument
 @option("--agent AGENT", "Agent to profile; by default the suite's.")
 @option("--trials N", "Trials per case and condition.", type=click.IntRange(2), default=10)
 @option("--paraphrases N", "Paraphrases of each input.", type=click.IntRange(0, 20), default=2)
@@ -159,20 +132,14 @@ def _changes(texts: tuple[str, ...], option_name: str) -> dict[str, Any]:
     "--environment KEY=VALUE",
     "Option of the agent in the other environment; @FILE reads the value. Repeatable.",
     multiple=True,
+    callback=_options.key_values,
 )
-@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
-@option("--results DIR", "Folder of runs.", type=click.Path(path_type=Path))
+@_options.concurrency_option
+@results_option
 @_options.quiet_option
 @_options.json_option
-@click.pass_context
 def profile(
-    ctx: click.Context,
-    *,
-    suite: Path,
-    environment: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
-    **given: Any,
+    suite: Path, *, environment: dict[str, str], quiet: bool, as_json: bool, **given: Any
 ) -> None:
     """Measure how reliable an agent is.
 
@@ -189,27 +156,19 @@ def profile(
       # a model rewords the inputs; another time zone and language
       proctor profile suite.yaml --paraphrase-with openai:gpt-5-mini --environment env.TZ=Asia/Tokyo
     """
-    from proctor import api
-    from proctor.cli.run import allow_local_imports
     from proctor.report.console_results import render_profile
-    from proctor.report.figures import document
 
-    allow_local_imports()
-    carry, signals = _carried(quiet)
-    changed = _changes(environment, "--environment")
-    found = api.profile(suite, environment=changed, carry=carry, **given)
+    runner = _Runner(quiet)
+    found = api.profile(suite, environment=_values(environment), run_trials=runner.run, **given)
     code = EXIT_PASS if found.figure("pass rate").n else EXIT_CANNOT_JUDGE
-    if signals and signals[-1] is not None:
-        code = 128 + signals[-1]
-    echo_report(document("profile", found, exit_code=code) if as_json else render_profile(found))
-    ctx.exit(code)
+    runner.end("profile", found, render_profile, code, as_json)
 
 
 @click.command(cls=Command)
 @click.argument("trial", metavar="RUN:TRIAL")
 @option(
     "--at STEP",
-    "First step that is not answered from the record; 1 is the first.",
+    "The first step to run again; steps before it are answered from the record.",
     type=click.IntRange(0),
     required=True,
 )
@@ -219,24 +178,13 @@ def profile(
     " value.",
 )
 @option("--trials N", "How often the agent continues.", type=click.IntRange(1), default=5)
-@option("--max-cost USD", "Cost limit of the run.", type=_options.POSITIVE)
-@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
-@option("--results DIR", "Folder of runs.", type=click.Path(path_type=Path))
+@option("--max-cost USD", "max_cost_usd", "Cost limit of the run.", type=_options.POSITIVE)
+@_options.concurrency_option
+@results_option
 @_options.quiet_option
 @_options.json_option
-@click.pass_context
 def fork(
-    ctx: click.Context,
-    *,
-    trial: str,
-    at: int,
-    edit: str | None,
-    trials: int,
-    max_cost: float | None,
-    concurrency: int | None,
-    results: Path | None,
-    quiet: bool,
-    as_json: bool,
+    *, trial: str, at: int, edit: str | None, quiet: bool, as_json: bool, **given: Any
 ) -> None:
     """Continue a recorded trial from a step, with a change.
 
@@ -255,32 +203,17 @@ def fork(
       # a hint, from step 2 on
       proctor fork latest:refund/careful/0/0 --at 2 --edit 'hint=Look the order up first.'
     """
-    from proctor import api
     from proctor.causes.fork import edit_from, find_trial, fork_result, prepare_fork
-    from proctor.cli.run import allow_local_imports, execute_run
     from proctor.gateway.options import ForkArm
     from proctor.report.console_results import render_fork
-    from proctor.report.figures import document
 
-    allow_local_imports()
-    parent, recorded = find_trial(trial, results or api.results_root())
+    runner = _Runner(quiet)
+    parent, recorded = find_trial(trial, given["results"] or api.results_root())
     arm = ForkArm(step=at, edit=None if edit is None else edit_from(edit))
-    context, folder = prepare_fork(
-        parent,
-        recorded,
-        {recorded.agent: arm},
-        trials=trials,
-        results=results,
-        concurrency=concurrency,
-        max_cost_usd=max_cost,
-    )
-    ended = execute_run(context, folder, quiet=quiet, events=False)
-    result = fork_result(ended.run, parent, recorded, arm)
+    run = runner.run(*prepare_fork(parent, recorded, {recorded.agent: arm}, **given))
+    result = fork_result(run, parent, recorded, arm)
     code = EXIT_PASS if result.judged else EXIT_CANNOT_JUDGE
-    if ended.signal is not None:
-        code = 128 + ended.signal
-    echo_report(document("fork", result, exit_code=code) if as_json else render_fork(result))
-    ctx.exit(code)
+    runner.end("fork", result, render_fork, code, as_json)
 
 
 @click.command(cls=Command)
@@ -288,21 +221,20 @@ def fork(
 @option("--at STEP", "Test only this step.", type=click.IntRange(0))
 @option("--suspects N", "Steps to test.", type=click.IntRange(1, 20), default=3)
 @option("--trials N", "Most trials of each change.", type=click.IntRange(4), default=24)
-@option("--looks N", "Looks at the results of a step.", type=click.IntRange(1, 20), default=3)
 @option(
-    "--alpha X",
-    "Error rate of the whole experiment.",
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
-    default=0.05,
+    "--looks N",
+    "How often to look at the results of a step.",
+    type=click.IntRange(1, 20),
+    default=3,
 )
+@error_rate_option
 @option("--hint TEXT", "The hint to try, instead of one from passing trials.")
 @option("--max-trials N", "Most trials in all.", type=click.IntRange(1), default=400)
-@option("--max-cost USD", "Cost limit of the experiment.", type=_options.POSITIVE)
-@option("--concurrency N", "Trials at the same time.", type=click.IntRange(1))
+@option("--max-cost USD", "max_cost_usd", "Cost limit of the experiment.", type=_options.POSITIVE)
+@_options.concurrency_option
 @_options.quiet_option
 @_options.json_option
-@click.pass_context
-def why(ctx: click.Context, *, trial: str, quiet: bool, as_json: bool, **options: Any) -> None:
+def why(*, trial: str, quiet: bool, as_json: bool, **given: Any) -> None:
     """Test what a failing trial broke on.
 
     For the most suspicious steps of the diagnosis, the agent continues from the step as it was, and
@@ -318,21 +250,11 @@ def why(ctx: click.Context, *, trial: str, quiet: bool, as_json: bool, **options
       # one step, at most 50 cents
       proctor why latest:refund/careful/0/0 --at 4 --max-cost 0.5
     """
-    from proctor import api
     from proctor.causes.fork import find_trial
     from proctor.causes.why import run_why
-    from proctor.cli.run import allow_local_imports
     from proctor.report.console_results import render_why
-    from proctor.report.figures import document
 
-    allow_local_imports()
-    parent, recorded = find_trial(trial, api.results_root())
-    carry, signals = _carried(quiet)
-    options["max_cost_usd"] = options.pop("max_cost")
-    result = run_why(parent, recorded, carry, **options)
+    runner = _Runner(quiet)
+    result = run_why(*find_trial(trial, api.results_root()), runner.run, **given)
     tested = any(cause.outcome != "not testable" for cause in result.causes)
-    code = EXIT_PASS if tested else EXIT_CANNOT_JUDGE
-    if signals and signals[-1] is not None:
-        code = 128 + signals[-1]
-    echo_report(document("why", result, exit_code=code) if as_json else render_why(result))
-    ctx.exit(code)
+    runner.end("why", result, render_why, EXIT_PASS if tested else EXIT_CANNOT_JUDGE, as_json)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.argument("target", shell_complete=_options.complete_files)
 @_options.count_option("--trials", "Trials per case.  [default: the number of the case]")
-@_options.count_option("--concurrency", "Trials to run at the same time.")
+@_options.concurrency_option
 @_options.timeout_option
 @option("--max-cost X", "max_cost_usd", "Cost limit of the run in dollars.", type=_options.POSITIVE)
 @option("--replay FILE", "replay_from", "Replay model calls from a cassette.", type=_options.FILE)
@@ -53,12 +53,7 @@ if TYPE_CHECKING:
 @_options.margin_option
 @_options.alpha_option
 @_options.max_not_judged_option
-@option(
-    "--inconclusive",
-    "How to treat INCONCLUSIVE.",
-    choices=("pass", "fail"),
-    default="pass",
-)
+@option("--inconclusive", "How to treat INCONCLUSIVE.", choices=("pass", "fail"), default="pass")
 @_options.must_pass_option
 @option("--name", "The name of the comment and the artifact.  [default: the experiment's]")
 @option("--no-comment", "Write no comment, only the summary.", is_flag=True)
@@ -100,7 +95,7 @@ def ci(  # noqa: PLR0913 (each is an option)
       # compare with a tagged run, write a comment to post yourself
       proctor ci suite.yaml --trials 10 --against main -o comment.md
     """
-    from proctor.cli.run import allow_local_imports, execute_run
+    from proctor.cli.run import execute_run
     from proctor.ops.code_hosts import HostClient, host_from
     from proctor.report.console import render
     from proctor.report.console_results import render_gate
@@ -117,7 +112,6 @@ def ci(  # noqa: PLR0913 (each is an option)
     from proctor.runs.audit import root_of
     from proctor.trials.target import find_target, folder_for, prepare_target
 
-    allow_local_imports()
     # A wrong name is reported before any trial is run.
     reference = None if against is None else _options.read_run(against, api.results_root(results))
     contexts = prepare_target(find_target(target), {**given, "max_not_judged": max_not_judged})

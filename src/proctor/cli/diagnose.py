@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor import api
 from proctor.cli._command import Command
 from proctor.cli._options import (
     POSITIVE,
@@ -21,12 +20,12 @@ from proctor.cli._options import (
     complete_runs_or_files,
     detector_options,
     option,
+    run_or_files,
     settings_redactor,
     warn,
 )
 from proctor.cli.trace import TraceFiles, redaction_option
 from proctor.diagnose import methods
-from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,20 +51,7 @@ if TYPE_CHECKING:
 )
 @option("--method", "How to diagnose.", choices=methods.METHODS, default="offline")
 @chat_model_options("PROVIDER:MODEL, for the methods that call a model.")
-@option("--prompt-version", "v1, v2, or a text file with your own instructions.", default="v2")
 @detector_options
-@option(
-    "--evidence",
-    "Whether a model's quotes must appear verbatim in the span.",
-    choices=("strict", "off"),
-    default="strict",
-)
-@option(
-    "--leads",
-    "Whether the model is shown what the offline detector found.",
-    choices=("none", "offline"),
-    default="none",
-)
 @option("--max-cost USD", "Cost limit per trace.", type=POSITIVE)
 @option("--no-cache", "Do not use cached answers of the model.", is_flag=True)
 @option("--failed", "For a run, only trials that did not pass.", is_flag=True)
@@ -103,41 +89,24 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
         from proctor.llm.chat_model import ChatReply, DiskCache, cache_folder
 
         name = options["model"]
+        shared = ("prompt_version", "evidence", "leads", "reasoning_effort", "agents", "chunk")
         detector = methods.detector_options(
             None if name is None else chat_model(name, options),
-            prompt_version=options["prompt_version"],
-            evidence=options["evidence"],
-            leads=options["leads"],
+            **{key: options[key] for key in shared},
             max_cost_usd=options["max_cost"],
             limit=options["prompt_size"],
-            reasoning_effort=options["reasoning_effort"],
-            agents=options["agents"],
-            chunk=options["chunk"],
             cache=None if options["no_cache"] else DiskCache(cache_folder("diagnose"), ChatReply),
         )
-    runs = {text: found for text in files if (found := _find_run(text)) is not None}
-    named = tuple(text for text in files if text not in runs)
+    found = [Path(run_or_files(text, must_exist=False)) for text in files]
+    runs = [path for path in found if (path / "_spec_.yaml").is_file()]
+    named = tuple(text for text, path in zip(files, found, strict=True) if path not in runs)
     loaded = TraceFiles(named) if named else None
     if loaded is not None:
         _echo_traces(loaded, detector, options)
-    for run in runs.values():
+    for run in runs:
         _echo_run(run, detector, options)
     if loaded is not None:
         loaded.exit()
-
-
-def _find_run(text: str) -> Path | None:
-    """Return the run folder for a path, name, tag or `latest`; None for a trace file."""
-    from proctor.runs.folder import LATEST, find_run
-
-    if Path(text).exists():
-        return Path(text) if (Path(text) / "_spec_.yaml").is_file() else None
-    try:
-        return find_run(text, api.results_root())
-    except ProctorError:
-        if text == LATEST:
-            raise
-        return None  # the trace reader reports what is wrong with it
 
 
 def _diagnose(

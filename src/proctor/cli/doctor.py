@@ -41,6 +41,7 @@ EXTRAS = {
     "acp": "agents that speak the Agent Client Protocol",
     "server": "`proctor serve` and `proctor view`",
     "postgres": "live traces in PostgreSQL",
+    "oidc": "sign-in with OpenID Connect",
     "sweep": "adaptive parameter sweeps",
     "cloud": "runs in object stores",
     "notify": "notifications when runs end",

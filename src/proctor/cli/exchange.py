@@ -26,14 +26,8 @@ from proctor.sanitize import printable, to_stdout
     choices=("csv", "json", "jsonl", "parquet", "mlflow"),
 )
 @option("-o", "--output OUT", "A file, - for standard output, or a URL.", required=True)
-@option(
-    "--agent",
-    "Only this agent; a glob, or several separated by commas.",
-)
-@option(
-    "--case",
-    "Only these cases; a glob, or several separated by commas.",
-)
+@option("--agent", "Only this agent; a glob, or several separated by commas.")
+@option("--case", "Only these cases; a glob, or several separated by commas.")
 @option("--status", "Only trials with this status.")
 @option("--bom", "Write a byte order mark, for CSV in old Excel versions.", is_flag=True)
 @_options.readable_results_option
@@ -160,16 +154,14 @@ def import_(
             f"{total.unjudged} could not be judged"
         )
         if found.stopped:
-            click.echo(f"warning: the run is incomplete: {printable(found.stopped)}", err=True)
+            _options.warn(f"the run is incomplete: {found.stopped}")
         for warning in found.warnings:
-            click.echo(f"warning: {printable(warning)}", err=True)
+            _options.warn(warning)
         # Not an error: files of other tools have many columns that Proctor has no field for.
         if found.ignored:
             skipped = ", ".join(printable(column) for column in found.ignored)
             click.echo(f"columns ignored: {skipped} (use --map COLUMN=FIELD)", err=True)
-        _options.record_audit(
-            "import", root, run=run.path, run_id=run.run_id, outcome=f"{file.name}"
-        )
+        _options.record_audit("import", root, run=run.path, run_id=run.run_id, outcome=file.name)
 
 
 @click.command("import-suite", cls=Command)

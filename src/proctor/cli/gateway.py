@@ -1,25 +1,28 @@
-"""`proctor gateway`: the model gateway as a program of its own, until interrupted."""
+"""`proctor gateway` and `proctor mock-llm`: model servers for any program, until interrupted."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Callable, Generator
+import json
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor import api
 from proctor.cli._command import Command
 from proctor.cli._options import FILE, PORT, key_values, option
+from proctor.cli._output import appending
 from proctor.errors import ProctorError
 from proctor.formatting import dollars, plural
+from proctor.sanitize import printable
 from proctor.strict import read_strict
-from proctor.user_dirs import with_folder
+
+if TYPE_CHECKING:
+    from proctor.llm.mock import ScriptRequest
 
 
 @click.command(name="gateway", cls=Command)
@@ -68,13 +71,15 @@ def gateway(  # noqa: PLR0917 (the options of the command)
       # a server that fails now and then
       proctor gateway --upstream openai=http://127.0.0.1:8000/v1 --fault rate_limit=0.1 --seed 7
     """
-    from proctor.cli._signals import handle_signals
+    from proctor.cli._signals import until_signal
     from proctor.gateway.calls import GatewaySession, SpanSink
     from proctor.gateway.options import GatewayOptions
     from proctor.gateway.server import KEY_PREFIX, PROVIDERS, Gateway
     from proctor.llm.cassette import Cassette
     from proctor.llm.rate_limits import rates_in_force
-    from proctor.trace.model import Span
+    from proctor.trace.export import GENAI, encode_json_spans
+    from proctor.trace.model import Span, Trace
+    from proctor.trace.redact import default_redactor
 
     if record is not None and replay is not None:
         raise ProctorError("--record and --replay exclude each other")
@@ -88,10 +93,9 @@ def gateway(  # noqa: PLR0917 (the options of the command)
     settings = api.settings().settings
     prices = settings.price_table()
     spans: list[Span] = []
-    stop = threading.Event()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(handle_signals(lambda _number, _frame: stop.set()))
-        write = None if traces is None else stack.enter_context(_appending(traces))
+        wait = stack.enter_context(until_signal())
+        append = None if traces is None else stack.enter_context(appending(traces))
         path, mode = (record, "record") if replay is None else (replay, "replay")
         if path is not None:
             cassette = Cassette(path, mode, append=True)
@@ -100,8 +104,9 @@ def gateway(  # noqa: PLR0917 (the options of the command)
 
         def ended(span: Span) -> None:
             spans.append(span)
-            if write is not None:
-                write(span)
+            if append is not None:
+                trace = Trace(trace_id=span.trace_id, spans=[default_redactor().span(span)])
+                append(b'{"resourceSpans":[%s]}' % encode_json_spans(trace, GENAI))
 
         def session(token: str) -> GatewaySession:
             trace_id = hashlib.sha256(f"{seed}{token}{server.port}".encode()).hexdigest()[:32]
@@ -119,30 +124,55 @@ def gateway(  # noqa: PLR0917 (the options of the command)
                 lines.append(f"export {urls[0]}={server.url}/{provider}")
                 lines.append(f"export {keys[0]}={KEY_PREFIX}")
             click.echo("\n".join(lines))
-            while not stop.wait(1):  # polls: a signal may arrive as it goes to sleep
-                pass
+            wait()
     known = [span.cost_usd for span in spans if span.cost_usd is not None]
     cost = dollars(sum(known)) if len(known) == len(spans) else "unknown cost"
     click.echo(f"# {plural(len(spans), 'model call')}, {cost}", err=True)
 
 
-@contextlib.contextmanager
-def _appending(path: Path) -> Generator[Callable[[Any], None]]:
-    """Yield a function that appends a span as one line, without secrets, and flushes it."""
-    from proctor.trace.export import GENAI, encode_json_spans
-    from proctor.trace.model import Trace
-    from proctor.trace.redact import default_redactor
+@click.command(name="mock-llm", cls=Command)
+@click.argument("script", type=FILE)
+@option("--port", "The port on 127.0.0.1; 0 picks a free one.", type=PORT, default=0)
+@option(
+    "--record",
+    "Append requests to this file, one JSON object per line, without API keys.",
+    type=FILE,
+)
+def mock_llm(script: Path, port: int, record: Path | None) -> None:
+    """Serve a scripted model (OpenAI, Anthropic and Gemini protocols).
 
-    try:
-        file = with_folder(path).open("ab")
-    except OSError as error:
-        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
-    redactor = default_redactor()
+    Prints the environment variables to export, answers from the script, and stops at Ctrl-C.
 
-    def append(span: Any) -> None:
-        trace = Trace(trace_id=span.trace_id, spans=[redactor.span(span)])
-        file.write(b'{"resourceSpans":[%s]}\n' % encode_json_spans(trace, GENAI))
-        file.flush()
+    Examples:
+      # serve a script on a free port
+      proctor mock-llm script.yaml
+      # on a fixed port, recording requests
+      proctor mock-llm script.yaml --port 8080 --record requests.jsonl
+    """
+    from proctor.cli._signals import until_signal
+    from proctor.llm.mock import MockLLM, load_script
 
-    with file:
-        yield append
+    # Before the port opens, so that the server can be stopped as soon as its address is printed.
+    with contextlib.ExitStack() as stack:
+        wait = stack.enter_context(until_signal())
+        # Both may fail, and must do so before the port is open.
+        loaded = load_script(script)
+        append = None if record is None else stack.enter_context(appending(record))
+
+        def write(request: ScriptRequest) -> None:
+            if append is not None:
+                names = ("protocol", "path", "model", "stream", "reply", "body")
+                # ASCII, so that lone surrogates from a client are preserved.
+                append(json.dumps({name: getattr(request, name) for name in names}).encode())
+
+        with MockLLM(loaded, port=port, on_request=write) as server:
+            # A comment and `export` lines, so that a shell can evaluate the output; all at once,
+            # since a script that reads them from a pipe may act on the first.
+            head = f"# serving at {server.url} from {printable(str(script))}; Ctrl-C stops"
+            exports = [f"export {name}={value}" for name, value in server.environment.items()]
+            click.echo("\n".join([head, *exports]))
+            wait()
+        unanswered = len(server.unmatched)
+        click.echo(
+            f"# {plural(len(server.requests), 'request')}, {unanswered} without a reply", err=True
+        )

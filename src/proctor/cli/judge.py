@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -117,18 +117,15 @@ def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
 
 def _rubric(name: str) -> Any:
     from proctor.checks.judge import rubric_from
-    from proctor.spec.located import SpecError, plain
     from proctor.spec.yaml_reader import read
 
     # By the suffix: a built-in rubric is found even if a file has its name.
     if not name.endswith((".yaml", ".yml", ".json")):
         return rubric_from(name)
-    document = read(Path(name))
-    if document.problems or document.tree is None:
-        raise SpecError(document.problems)
-    if not isinstance(document.tree.value, dict):
+    written = read(Path(name)).value()
+    if not isinstance(written, dict):
         raise ProctorError("a rubric is a mapping with a `rule`", where=name)
-    return rubric_from(plain(document.tree))
+    return rubric_from(cast("dict[str, Any]", written))
 
 
 # -- output ---------------------------------------------------------------------------------

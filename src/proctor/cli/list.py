@@ -81,12 +81,10 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
       # experiments of the project
       proctor list experiments
     """
-    from proctor.cli.run import allow_local_imports
     from proctor.spec import load_configuration, select_cases
     from proctor.spec.load import find_experiments
     from proctor.trials.target import listed_experiments
 
-    allow_local_imports()  # experiments in Python may import modules of the project
     configuration = load_configuration()
     rows: list[dict[str, Any]] = []
     broken = False

@@ -5,6 +5,7 @@ and exit code 2 (never 1, which means that a gate failed) for everything that co
 An unexpected error is written to a report file; with `--debug` its traceback is printed.
 """
 
+import contextlib
 import io
 import os
 import sys
@@ -28,11 +29,16 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_PIPE_CLOSED = 128 + 13
 """The exit code that shells report for a process ended by SIGPIPE."""
 
-RUNS_TRIALS = frozenset(
-    ("test", "run", "ab", "profile", "ci", "rerun", "gate", "baseline", "agent", "schedule")
-)
+RUNS_TRIALS = {
+    *("test", "run", "ab", "profile", "fork", "why", "ci", "rerun", "gate"),
+    *("baseline", "agent", "schedule"),
+}
 """Commands that import and run the code of users, which they leave to workers: an agent that ends
 or blocks its process must not decide the exit code of a gate."""
+
+FINDS_CODE = RUNS_TRIALS | {"validate", "list", "scenario"}
+"""Commands that find code of users in the working folder, too, as `python -m proctor` does. Others
+only read data, and a folder of traces may come from anyone."""
 
 COMPLETE_VARIABLE = "_PROCTOR_COMPLETE"
 """Set by the completion script when the shell asks for completions."""
@@ -42,73 +48,57 @@ MAX_REPORTS = 20
 
 SECTIONS = {
     "Start": {
-        "demo": Entry(".demo", "demo", "Run a built-in example."),
-        "init": Entry(
-            ".demo", "init", "Write a suite, an example agent and a CI workflow to start from."
-        ),
-        "import-suite": Entry(
-            ".exchange", "import_suite", "Convert a test file of another tool into a suite."
-        ),
-        "doctor": Entry(".doctor", "doctor", "Check the installation, settings and keys."),
-        "config": Entry(".config", "config", "Show settings, print schemas and shell completion."),
+        "demo": Entry(".demo", "Run a built-in example."),
+        "init": Entry(".demo", "Write a suite, an example agent and a CI workflow to start from."),
+        "import-suite": Entry(".exchange", "Convert a test file of another tool into a suite."),
+        "doctor": Entry(".doctor", "Check the installation, settings and keys."),
+        "config": Entry(".config", "Show settings, print schemas and shell completion."),
     },
     "CI": {
-        "validate": Entry(
-            ".validate", "validate", "Check suites, experiments, templates and settings."
-        ),
-        "test": Entry(".test", "test", "Run each case once and check the result."),
-        "ci": Entry(".ci", "ci", "Run, gate against the main branch, comment on the change."),
-        "baseline": Entry(
-            ".baseline", "baseline", "Save the agent's traces, and show what changed since."
-        ),
+        "validate": Entry(".validate", "Check suites, experiments, templates and settings."),
+        "test": Entry(".test", "Run each case once and check the result."),
+        "ci": Entry(".ci", "Run, gate against the main branch, comment on the change."),
+        "baseline": Entry(".baseline", "Save the agent's traces, and show what changed since."),
     },
     "Trials": {
-        "run": Entry(".run", "run", "Run suites, experiments or scenarios and store every trial."),
-        "rerun": Entry(".rerun", "rerun", "Repeat a run and compare the results."),
-        "list": Entry(".list", "list_all", "List cases and experiments."),
-        "data": Entry(".list", "data", "Show and compare the data that cases are made from."),
-        "agent": Entry(".agent", "agent", "Register, list, test and remove agents."),
-        "schedule": Entry(
-            ".schedule", "schedule", "Run suites and experiments on a cron schedule."
-        ),
-        "warm": Entry(".warm", "warm", "Keep a process warm for the commands of this shell."),
-        "scenario": Entry(".scenario", "scenario", "Build, check, store and fetch scenarios."),
+        "run": Entry(".run", "Run suites, experiments or scenarios and store every trial."),
+        "rerun": Entry(".run", "Repeat a run and compare the results."),
+        "list": Entry(".list", "List cases and experiments.", "list_all"),
+        "data": Entry(".list", "Show and compare the data that cases are made from."),
+        "agent": Entry(".agent", "Register, list, test and remove agents."),
+        "schedule": Entry(".schedule", "Run suites and experiments on a cron schedule."),
+        "warm": Entry(".warm", "Keep a process warm for the commands of this shell."),
+        "scenario": Entry(".scenario", "Build, check, store and fetch scenarios."),
     },
     "Results": {
-        "results": Entry(".results", "results", "Show run results."),
-        "sql": Entry(".results", "sql", "Query results with SQL."),
-        "report": Entry(".report", "report", "Report on a run (HTML, Markdown, charts, terminal)."),
-        "view": Entry(".serve", "view", "Browse runs in the browser, or a folder of traces."),
-        "compare": Entry(".compare", "compare", "Compare two or more runs or agents."),
-        "leaderboard": Entry(".compare", "leaderboard", "Rank agents, with rank ranges."),
-        "gate": Entry(".gate", "gate", "Test whether a run is worse than another."),
-        "ab": Entry(".causes", "ab", "Test whether a change of the agent helps."),
-        "profile": Entry(".causes", "profile", "Measure how reliable an agent is."),
-        "fork": Entry(".causes", "fork", "Continue a recorded trial from a step, with a change."),
-        "why": Entry(".causes", "why", "Test what a failing trial broke on."),
-        "power": Entry(".gate", "power", "Compute how many cases and trials are needed."),
-        "runs": Entry(".runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
+        "results": Entry(".results", "Show run results."),
+        "sql": Entry(".results", "Query results with SQL."),
+        "report": Entry(".report", "Report on a run (HTML, Markdown, charts, terminal)."),
+        "view": Entry(".serve", "Browse runs in the browser, or a folder of traces."),
+        "compare": Entry(".compare", "Compare two or more runs or agents."),
+        "leaderboard": Entry(".compare", "Rank agents, with rank ranges."),
+        "gate": Entry(".compare", "Test whether a run is worse than another."),
+        "ab": Entry(".causes", "Test whether a change of the agent helps."),
+        "profile": Entry(".causes", "Measure how reliable an agent is."),
+        "fork": Entry(".causes", "Continue a recorded trial from a step, with a change."),
+        "why": Entry(".causes", "Test what a failing trial broke on."),
+        "power": Entry(".compare", "Compute how many cases and trials are needed."),
+        "runs": Entry(".runs", "Manage stored runs: progress, tags, notes, copies."),
     },
     "Traces": {
-        "trace": Entry(".trace", "trace", "List, show, query, convert and score traces."),
-        "serve": Entry(".serve", "serve", "Receive, store and show live traces (OTLP)."),
-        "store": Entry(".store", "store", "Manage the trace store."),
-        "diagnose": Entry(
-            ".diagnose", "diagnose", "Find what broke in traces, or in the trials of a run."
-        ),
-        "case": Entry(".case", "case", "Make a regression case from a failing trial or trace."),
-        "trail": Entry(".trail", "trail", "Measure diagnosis against TRAIL's annotations."),
+        "trace": Entry(".trace", "List, show, query, convert and score traces."),
+        "serve": Entry(".serve", "Receive, store and show live traces (OTLP)."),
+        "store": Entry(".store", "Manage the trace store."),
+        "diagnose": Entry(".diagnose", "Find what broke in traces, or in the trials of a run."),
+        "case": Entry(".case", "Make a regression case from a failing trial or trace."),
+        "trail": Entry(".trail", "Measure diagnosis against TRAIL's annotations."),
     },
     "Models": {
-        "gateway": Entry(
-            ".gateway", "gateway", "Trace, limit, record and replay model calls of any program."
-        ),
-        "judge": Entry(".judge", "judge", "Check how reliable an LLM judge is."),
-        "mcp": Entry(".mcp", "mcp", "Serve Proctor to coding agents (MCP), and lint MCP servers."),
+        "gateway": Entry(".gateway", "Trace, limit, record and replay model calls of any program."),
+        "judge": Entry(".judge", "Check how reliable an LLM judge is."),
+        "mcp": Entry(".mcp", "Serve Proctor to coding agents (MCP), and lint MCP servers."),
         "mock-llm": Entry(
-            ".mock_llm",
-            "mock_llm",
-            "Serve a scripted model (OpenAI, Anthropic and Gemini protocols).",
+            ".gateway", "Serve a scripted model (OpenAI, Anthropic and Gemini protocols)."
         ),
     },
 }
@@ -193,6 +183,11 @@ def run(args: Sequence[str]) -> int:
     if COMPLETE_VARIABLE in os.environ:
         cli.main(list(args), prog_name="proctor")  # answers the shell and exits
     name = next((each for each in args if not each.startswith("-")), "")
+    if name in FINDS_CODE:
+        # At the end of the path: a file here must not replace an installed package.
+        with contextlib.suppress(OSError):  # the folder is gone
+            if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (pathlib is slow to import)
+                sys.path.append(here)
     try:
         # Windows has no fork: there, the code of an agent can end the command with its exit code.
         if name in RUNS_TRIALS and hasattr(os, "fork"):

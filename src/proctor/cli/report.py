@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -111,18 +111,14 @@ def report(
     # `--html` without a file has the value "", which means the run folder.
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
-    if charts is not None:
-        from proctor.report.charts import Format, write_charts
+    if charts is not None or tables is not None:
+        from proctor.report.charts import write_charts, write_tables
 
         # `--chart-format png --chart-format png` draws each chart once.
-        for form in dict.fromkeys(forms or ("png",)):
-            for path in write_charts(facts, charts, cast("Format", form)):
-                click.echo(str(path), err=True)
-    if tables is not None:
-        from proctor.report.charts import TableFormat, write_tables
-
-        for form in dict.fromkeys(table_forms or ("csv",)):
-            for path in write_tables(facts, tables, cast("TableFormat", form)):
+        drawn = [(write_charts, charts, form) for form in dict.fromkeys(forms or ("png",))]
+        drawn += [(write_tables, tables, form) for form in dict.fromkeys(table_forms or ("csv",))]
+        for write, folder, form in drawn:
+            for path in write(facts, folder, cast("Any", form)) if folder is not None else ():
                 click.echo(str(path), err=True)
     if planned:
         write_outputs(facts, planned, {})

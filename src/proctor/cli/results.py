@@ -13,6 +13,7 @@ from proctor.cli._command import Command
 from proctor.cli._options import (
     Decorated,
     complete_runs,
+    estimand_option,
     option,
     readable_results_option,
     warn,
@@ -80,14 +81,8 @@ def echo_problems(found: ResultSet) -> None:
     },
 )
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_runs)
-@option(
-    "--agent",
-    "Only this agent; a glob, or several separated by commas.",
-)
-@option(
-    "--case",
-    "Only these cases; a glob, or several separated by commas.",
-)
+@option("--agent", "Only this agent; a glob, or several separated by commas.")
+@option("--case", "Only these cases; a glob, or several separated by commas.")
 @option("--tag", "Only cases or runs with this tag.")
 @option("--model", "Only agents that use this model.")
 @option("--since DATE", "Only runs started since: 2026-11-16, 7d, 12h, today.")
@@ -97,12 +92,7 @@ def echo_problems(found: ResultSet) -> None:
 @option("--max-score X", "Only scores of at most X.", type=float)
 @option("--where COLUMN=VALUE", "Filter by any column; also !=, <, >=. Repeatable.", multiple=True)
 @option("--group-by COLUMNS", "Columns separated by commas.  [default: run,agent]")
-@option(
-    "--estimand",
-    "Intervals for cases like these, or for exactly these cases.",
-    choices=["suite", "population"],
-    default="population",
-)
+@estimand_option
 @option("--trials", "List single trials.", is_flag=True)
 @option("--limit N", "List at most N trials.", type=click.IntRange(0))
 @_format_options
@@ -121,9 +111,9 @@ def results(
     """Show run results.
 
     PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder.
-    Runs may be finished or in progress. Rates are over judged trials, with intervals clustered by
-    case; trials that could not be judged are counted separately. Trials that an outcome selects or
-    groups (--status, --min-score, …) have counts and no rate.
+    Runs may be finished or in progress. Rates are over judged trials, with intervals for exactly
+    these cases and instances; trials that could not be judged are counted separately. Trials that
+    an outcome selects or groups (--status, --min-score, …) have counts and no rate.
 
     Examples:
       # all runs, by agent

@@ -1,4 +1,4 @@
-"""`proctor run`: run suites, experiments and scenarios, store every trial, and resume runs."""
+"""`proctor run` and `rerun`: run suites, experiments and scenarios; resume and repeat runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from proctor.cli._command import Command
 from proctor.cli._options import option
 from proctor.cli._output import echo_report, stdout_reserved
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
-from proctor.formatting import and_more, plural
+from proctor.formatting import and_more, clipped, plural
+from proctor.sanitize import printable
 from proctor.trials.options import RunOptions
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from proctor.runs.run import Run
     from proctor.runs.trial import TrialStatus
     from proctor.trials.prepare import RunContext
+    from proctor.trials.resume import Rerun
     from proctor.trials.target import Target
 
 
@@ -67,12 +69,7 @@ GROUPS = {
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", shell_complete=_options.complete_files)
 @_options.options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
 @_options.agents_option
-@option(
-    "--agents A,B",
-    "listed_agents",
-    "Override the suite's agents.",
-    multiple=True,
-)
+@option("--agents A,B", "listed_agents", "Override the suite's agents.", multiple=True)
 @option("--seeds SEEDS", "A count, a range 1..10, or a list 1,5,9.")
 @option(
     "--axis NAME=A,B",
@@ -110,34 +107,13 @@ GROUPS = {
     "Notify this Apprise URL when the run ends; repeatable.",
     multiple=True,
 )
-@option(
-    "--notify-on",
-    "notify_on",
-    "When to notify.  [default: end]",
-    multiple=True,
-    choices=("end", "failure", "regression", "budget"),
-)
+@_options.notify_on_option
 @option("--notify-template TEXT|@FILE", "The message, with {name}, {outcome}, …")
-@option(
-    "--notify-baseline RUN|TAG",
-    "Baseline for regression alerts.",
-)
+@option("--notify-baseline RUN|TAG", "Baseline for regression alerts.")
 @_options.log_options
-@option(
-    "--resume RUN",
-    "Resume an unfinished run.",
-    type=RUN,
-)
-@option(
-    "--retry-failed RUN",
-    "Resume and retry failed trials.",
-    type=RUN,
-)
-@option(
-    "--retry-infra RUN",
-    "Resume and retry infrastructure errors.",
-    type=RUN,
-)
+@option("--resume RUN", "Resume an unfinished run.", type=RUN)
+@option("--retry-failed RUN", "Resume and retry failed trials.", type=RUN)
+@option("--retry-infra RUN", "Resume and retry infrastructure errors.", type=RUN)
 @click.pass_context
 def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     """Run suites, experiments or scenarios and store every trial.
@@ -190,9 +166,8 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
             raise click.UsageError("--json prints its own document: leave out --format and -o")
         # Now, not after the run: an impossible combination must not cost an hour of trials.
         plan_outputs(options.formats, options.outputs, os.environ)
-    allow_local_imports()
     from proctor.trials.resolve_experiment import read_axes
-    from proctor.trials.target import Kind, Target, batch_experiment, find_target
+    from proctor.trials.target import Target, batch_experiment, find_target
 
     # Several targets, a glob or a filter select cases for one new experiment; anything else names
     # one file, experiment or scope.
@@ -215,15 +190,8 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
         experiment = batch_experiment(
             targets, exclude=list(options.exclude), params=read_axes(options.axes), name=name
         )
-        found = Target(Kind.EXPERIMENTS, experiments=(experiment,))
+        found = Target(experiments=(experiment,))
         ctx.exit(_start(found, options, given, notify))
-
-
-def allow_local_imports() -> None:
-    """Make modules in the working folder importable, as `python -m proctor` does."""
-    # At the end of the path: a file here must not replace an installed package.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
 
 
 Ended = Callable[["EndedRun"], None]
@@ -298,7 +266,7 @@ def _start(found: Target, options: SimpleNamespace, given: dict[str, Any], notif
     contexts = prepare_target(
         found,
         given,
-        agents=agents or None,
+        agents={name: name for name in agents} or None,
         seeds=options.seeds,
         expression=options.expression,
         settings=read_set(options.settings) if options.settings else None,
@@ -530,3 +498,99 @@ def _echo_documents(key: str, documents: list[str]) -> None:
         click.echo(documents[0])
     elif documents:
         click.echo(f'{{"{key}": [{", ".join(documents)}]}}')
+
+
+MAX_DIFFERENCES = 20
+"""Differences listed; `--json` has more."""
+
+
+@click.command(cls=Command)
+@click.argument("run", shell_complete=_options.complete_runs)
+@option("--results", "The results folder for the repeated run.", type=click.Path(path_type=Path))
+@_options.concurrency_option
+@_options.quiet_option
+@_options.events_option
+@click.pass_context
+def rerun(
+    ctx: click.Context,
+    run: str,
+    results: Path | None,
+    concurrency: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Repeat a run and compare the results.
+
+    RUN is a folder, <experiment>/<date>_<seq>, a tag or `latest`.
+
+    Everything comes from the run's _spec_.yaml: plan, agents, scenarios, settings. Recorded model
+    calls are replayed. Timestamps and ids are not compared.
+
+    Exits with 0 if all results are identical, 1 if they differ, 2 if they cannot be compared.
+
+    Examples:
+      # is it reproducible?
+      proctor rerun results/suite/2026-01-31_001
+      # into another folder, as JSON
+      proctor rerun RUN --results /tmp/again --json
+    """
+    import msgspec
+
+    from proctor.runs.folder import find_run
+    from proctor.trials.resume import compared, prepare_rerun
+
+    # Concurrency does not change results, so it is the only option.
+    options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
+    first, context, folder = prepare_rerun(
+        find_run(run, api.results_root()), results=results, **options
+    )
+    _options.checked_run(first)
+    ended = execute_run(context, folder, quiet=quiet, events=as_json)
+    done = compared(first, ended.run)
+    if as_json:
+        document = {
+            "first": str(done.first.path),
+            "second": str(done.second.path),
+            "identical": done.sameness.identical,
+            "changed": done.changed,
+            **msgspec.structs.asdict(done.sameness),
+        }
+        # msgspec writes NaN as null: JSON has no NaN, and results may.
+        encoded = msgspec.json.encode(document, enc_hook=str)
+        click.echo(msgspec.json.format(encoded, indent=2))
+    else:
+        _echo_rerun(done)
+    # An interrupted repetition differs in any case, which says nothing.
+    if ended.signal is not None:
+        ctx.exit(ended.exit_code)
+    ctx.exit(0 if done.sameness.identical else 1)
+
+
+def _echo_rerun(done: Rerun) -> None:
+    import msgspec
+
+    same = done.sameness
+    # First what changed around the run (versions, code): it may explain the differences.
+    for line in done.changed:
+        click.echo(printable(f"changed since: {line}"))
+    for each in same.differences[:MAX_DIFFERENCES]:
+        # As JSON: a status reads "hard_fail", not the representation of an enumeration.
+        was, now = (
+            clipped(msgspec.json.encode(value, enc_hook=str).decode(), 80)
+            for value in (each.first, each.second)
+        )
+        click.echo(printable(f"  {each.trial}: {each.field} was {was}, is {now}"))
+    if len(same.differences) > MAX_DIFFERENCES:
+        click.echo("  and more")
+    for label, names in (("only before", same.only_first), ("only now", same.only_second)):
+        if names:
+            click.echo(printable(f"{label}: {plural(len(names), 'trial')}, e.g. {names[0]}"))
+    if same.identical:
+        click.echo(
+            f"identical: {same.compared} of {plural(same.compared, 'trial')}, "
+            "ignoring timestamps and ids"
+        )
+    else:
+        equal = same.compared - same.differing
+        click.echo(f"not identical: {equal} of {plural(same.compared, 'trial')} the same")
+    click.echo(printable(f"stored in {done.second.path}"))

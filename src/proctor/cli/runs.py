@@ -1,20 +1,23 @@
-"""`proctor runs`: the status, tags, notes and history of stored runs, and runs as one file."""
+"""`proctor runs`: the status, tags, notes, history, files and copies of stored runs."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor import api
 from proctor.cli import _options
-from proctor.cli._command import Command, Entry, LazyGroup
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import option
 from proctor.cli._output import echo_json
+from proctor.cli.exchange import export, import_
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.formatting import money, plural, rough_duration
 from proctor.sanitize import line, printable
@@ -22,33 +25,11 @@ from proctor.sanitize import line, printable
 if TYPE_CHECKING:
     from proctor.runs.annotations import LabelVerdict
     from proctor.runs.heartbeat import Beat, Sign
+    from proctor.runs.remote.object_store import StoreOptions
+    from proctor.runs.remote.transfer import TransferResult, TransferStep
 
 
-@click.group(
-    cls=LazyGroup,
-    sections={
-        "Commands": {
-            "status": Entry(".runs", "status", "Show a run's progress."),
-            "tag": Entry(".runs", "tag", "Tag a run, e.g. as main."),
-            "note": Entry(".runs", "note", "Add a note to a run or trial."),
-            "label": Entry(".runs", "label", "Label a trial as a person sees it."),
-            "verify": Entry(".runs", "verify", "Check that a run is as it was written."),
-            "validity": Entry(
-                ".runs", "validity", "Search a run for cheating and for cases that measure nothing."
-            ),
-            "audit": Entry(
-                ".runs", "audit", "Show the log of commands that changed or judged runs."
-            ),
-            "share": Entry(".runs", "share", "Write a run to one file to send."),
-            # In other modules, which are imported only when they are used.
-            "sync": Entry(".sync", "sync", "Copy runs to or from an object store."),
-            "export": Entry(
-                ".exchange", "export", "Export trials to CSV, JSON, Parquet or MLflow."
-            ),
-            "import": Entry(".exchange", "import_", "Import results of other tools as runs."),
-        },
-    },
-)
+@click.group(cls=CommandGroup)
 def runs() -> None:
     """Manage stored runs: progress, tags, notes, copies.
 
@@ -65,7 +46,7 @@ def runs() -> None:
 # -- status --------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
+@runs.command()
 @click.argument("run", required=False, shell_complete=_options.complete_runs)
 @_options.readable_runs_option
 @_options.json_option
@@ -203,6 +184,11 @@ def _counts(beat: Beat) -> list[str]:
     return parts
 
 
+def _warn_skipped(problems: list[str]) -> None:
+    for problem in problems:
+        _options.warn(f"{problem}; skipped")
+
+
 def _ago(moment: datetime, now: datetime) -> str:
 
     # The clocks of two machines may differ: never less than 0.
@@ -216,7 +202,7 @@ def _name(path: Path, root: Path) -> str:
 # -- tags and notes ------------------------------------------------------------------------------
 
 
-@click.command(cls=Command)
+@runs.command()
 @click.argument("run", required=False, shell_complete=_options.complete_runs)
 @click.argument("name", required=False)
 @option("--remove", "Remove the tag.", is_flag=True)
@@ -258,8 +244,7 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
 
     problems: list[str] = []
     found = tagged(root, problems)
-    for problem in problems:
-        _options.warn(f"{problem}; skipped")
+    _warn_skipped(problems)
     if as_json:
         rows = [{"tag": t.name, "run": str(t.run), "at": t.at, "who": t.who} for t in found]
         echo_json({"tags": rows})
@@ -270,7 +255,7 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
         click.echo(printable(f"no tagged runs in {root}"))
 
 
-@click.command(cls=Command)
+@runs.command()
 @click.argument("run", shell_complete=_options.complete_runs)
 @click.argument("texts", nargs=-1, metavar="[TRIAL] [TEXT]")
 @_options.results_option
@@ -301,8 +286,7 @@ def note(run: str, texts: tuple[str, ...], root: Path, as_json: bool) -> None:
         _options.record_audit("note", root, run=found.path, run_id=found.run_id)
     problems: list[str] = []
     every = notes.annotations_of(found.path, problems)
-    for problem in problems:
-        _options.warn(f"{problem}; skipped")
+    _warn_skipped(problems)
     if as_json:
         tags = notes.tags_of(found.path)
         echo_json({"run": found.path, "tags": tags, "annotations": every})
@@ -314,7 +298,7 @@ def note(run: str, texts: tuple[str, ...], root: Path, as_json: bool) -> None:
         click.echo("no notes")
 
 
-@click.command(cls=Command)
+@runs.command()
 @click.argument("run", shell_complete=_options.complete_runs)
 @click.argument("trial", required=False)
 @click.argument("verdict", required=False, type=click.Choice(["pass", "fail", "skip"]))
@@ -336,7 +320,7 @@ def label(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Label a trial as a person sees it.
+    """Label a trial by hand: pass, fail or skip.
 
     Without TRIAL, lists the labels, the agreement of raters and judge, and the corrected pass
     rates. Only labels of a random sample correct pass rates: those of the random queue in the
@@ -364,8 +348,7 @@ def label(
         _options.record_audit("label", root, run=found.path, run_id=found.run_id, outcome=outcome)
     problems: list[str] = []
     every = notes.labels_of(found.path, problems)
-    for problem in problems:
-        _options.warn(f"{problem}; skipped")
+    _warn_skipped(problems)
     read = _options.read_run(run, root)
     agreed = trial_agreement(every, {one.name: one.passed for one in read.trials()})
     if as_json:
@@ -382,103 +365,10 @@ def label(
         click.echo("no labels")
 
 
-# -- audit and share -----------------------------------------------------------------------------
+# -- verify, audit and share -----------------------------------------------------------------------
 
 
-@click.command(cls=Command)
-@option("--command NAME", "Only this command, e.g. run or gate.")
-@option("--run TEXT", "Only entries about runs with this in their path.")
-@_options.count_option("--last", "Only the last N entries.")
-@_options.results_option
-@_options.json_option
-def audit(
-    command: str | None, run: str | None, last: int | None, root: Path, as_json: bool
-) -> None:
-    """Show the log of commands that changed or judged runs.
-
-    Shows who ran which command, when, with which commit and on which host. The log is append-only.
-
-    Examples:
-      # everything, newest last
-      proctor runs audit
-      # the last five gates
-      proctor runs audit --command gate --last 5
-      # as JSON
-      proctor runs audit --json
-    """
-    from proctor.runs.audit import entries
-
-    problems: list[str] = []
-    every = list(entries(root, problems))
-    found = [
-        entry
-        for entry in every
-        if (command is None or entry.command == command)
-        and (run is None or run in (entry.run or ""))
-    ][-(last or 0) :]  # -0 is 0: without --last, all of them
-    for problem in problems:
-        _options.warn(f"{problem}; skipped")
-    if as_json:
-        echo_json({"root": root, "entries": found})
-        return
-    for entry in found:
-        commit = "no commit" if entry.commit is None else entry.commit[:10]
-        changed = "+changes" if entry.dirty else ""
-        about = f" {entry.run}" if entry.run else ""
-        code = "" if entry.exit_code is None else f" → {entry.exit_code}"
-        outcome = f" ({entry.outcome})" if entry.outcome else ""
-        line = (
-            f"{entry.at} {entry.who}@{entry.host} {commit}{changed} {entry.command}{about}"
-            f"{code}{outcome}: {entry.line}"
-        )
-        click.echo(printable(line))
-    # A name that no entry has is probably a typing error.
-    if not found and every and command is not None:
-        click.echo(printable(f"no entries for the command {command!r} in {root}"))
-        known = list(dict.fromkeys(entry.command for entry in every))
-        click.echo(f"hint: {hint_among(command, known)}", err=True)
-    elif not found:
-        click.echo(printable(f"no entries in {root}"))
-
-
-@click.command(cls=Command)
-@click.argument("run", shell_complete=_options.complete_runs)
-@_options.readable_runs_option
-@_options.json_option
-@click.pass_context
-def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
-    """Search a run for cheating and for cases that measure nothing.
-
-    Looks for trials that read answers, change the grader, copy from the history of a repository,
-    answer without work or pass with nothing, and for cases that nobody or everybody passes, that
-    better agents fail, that the known solution fails (agents named scripted, oracle or gold) or an
-    agent that does nothing passes (named noop or empty). Each finding is a reason to look. Exits
-    with 1 if there is any.
-
-    Examples:
-      # before anyone reads the figures
-      proctor runs validity latest
-    """
-    from proctor.causes.validity import scan_run, shares_of
-
-    report = scan_run(_options.read_run(run, root))
-    if as_json:
-        echo_json(report)
-    else:
-        for finding in report.findings:
-            who = f" {finding.agent}" if finding.agent else ""
-            who += f" trial {finding.trial}" if finding.trial is not None else ""
-            click.echo(printable(f"{finding.kind:24} {finding.case}{who}: {finding.evidence}"))
-        counts = ", ".join(f"{kind} {count}" for kind, count in shares_of(report).items())
-        click.echo(
-            f"{counts or 'no findings'}; searched {report.traces} of {report.trials} trials,"
-            f" {report.cases} cases, {report.agents} agents"
-        )
-    if report.findings:
-        ctx.exit(1)
-
-
-@click.command(cls=Command)
+@runs.command()
 @click.argument(
     "runs", nargs=-1, required=True, metavar="RUN...", shell_complete=_options.complete_runs
 )
@@ -526,7 +416,99 @@ def verify(ctx: click.Context, runs: tuple[str, ...], root: Path, as_json: bool)
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-@click.command(cls=Command)
+@runs.command()
+@click.argument("run", shell_complete=_options.complete_runs)
+@_options.readable_runs_option
+@_options.json_option
+@click.pass_context
+def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
+    """Search a run for cheating and for cases that measure nothing.
+
+    Looks for trials that read answers, change the grader, copy from the history of a repository,
+    answer without work or pass with nothing, and for cases that nobody or everybody passes, that
+    better agents fail, that the known solution fails (agents named scripted, oracle or gold) or an
+    agent that does nothing passes (named noop or empty). Each finding is a reason to look. Exits
+    with 1 if there is any.
+
+    Examples:
+      # before anyone reads the figures
+      proctor runs validity latest
+    """
+    from proctor.causes.validity import scan_run, shares_of
+
+    report = scan_run(_options.read_run(run, root))
+    if as_json:
+        echo_json(report)
+    else:
+        for finding in report.findings:
+            who = f" {finding.agent}" if finding.agent else ""
+            who += f" trial {finding.trial}" if finding.trial is not None else ""
+            click.echo(printable(f"{finding.kind:24} {finding.case}{who}: {finding.evidence}"))
+        counts = ", ".join(f"{kind} {count}" for kind, count in shares_of(report).items())
+        click.echo(
+            f"{counts or 'no findings'}; searched {report.traces} of {report.trials} trials,"
+            f" {report.cases} cases, {report.agents} agents"
+        )
+    if report.findings:
+        ctx.exit(1)
+
+
+@runs.command()
+@option("--command NAME", "Only this command, e.g. run or gate.")
+@option("--run TEXT", "Only entries about runs with this in their path.")
+@_options.count_option("--last", "Only the last N entries.")
+@_options.results_option
+@_options.json_option
+def audit(
+    command: str | None, run: str | None, last: int | None, root: Path, as_json: bool
+) -> None:
+    """Show the log of commands that changed or judged runs.
+
+    Shows who ran which command, when, with which commit and on which host. The log is append-only.
+
+    Examples:
+      # everything, newest last
+      proctor runs audit
+      # the last five gates
+      proctor runs audit --command gate --last 5
+      # as JSON
+      proctor runs audit --json
+    """
+    from proctor.runs.audit import entries
+
+    problems: list[str] = []
+    every = list(entries(root, problems))
+    found = [
+        entry
+        for entry in every
+        if (command is None or entry.command == command)
+        and (run is None or run in (entry.run or ""))
+    ][-(last or 0) :]  # -0 is 0: without --last, all of them
+    _warn_skipped(problems)
+    if as_json:
+        echo_json({"root": root, "entries": found})
+        return
+    for entry in found:
+        commit = "no commit" if entry.commit is None else entry.commit[:10]
+        changed = "+changes" if entry.dirty else ""
+        about = f" {entry.run}" if entry.run else ""
+        code = "" if entry.exit_code is None else f" → {entry.exit_code}"
+        outcome = f" ({entry.outcome})" if entry.outcome else ""
+        line = (
+            f"{entry.at} {entry.who}@{entry.host} {commit}{changed} {entry.command}{about}"
+            f"{code}{outcome}: {entry.line}"
+        )
+        click.echo(printable(line))
+    # A name that no entry has is probably a typing error.
+    if not found and every and command is not None:
+        click.echo(printable(f"no entries for the command {command!r} in {root}"))
+        known = list(dict.fromkeys(entry.command for entry in every))
+        click.echo(f"hint: {hint_among(command, known)}", err=True)
+    elif not found:
+        click.echo(printable(f"no entries in {root}"))
+
+
+@runs.command()
 @click.argument("run", shell_complete=_options.complete_runs)
 @option(
     "-o",
@@ -563,3 +545,132 @@ def share(*, run: str, output: Path | None, root: Path) -> None:
     for part in made.inside:
         click.echo(f"  {line(part, 400)}")
     click.echo(f"redacted again: {plural(made.redacted, 'secret')} removed")
+
+
+# -- copies --------------------------------------------------------------------------------------
+
+
+@runs.command()
+@click.argument("source")
+@click.argument("target", required=False)
+@option("--verify", "Read all files back and compare checksums.", is_flag=True)
+@option("--at-once", "Files to transfer at the same time.", type=click.IntRange(1, 64), default=4)
+@option(
+    "--timeout SECONDS",
+    "Retry a request after this long without data.",
+    type=_options.POSITIVE,
+    default=30.0,
+)
+@option("--allow-http", "Allow http:// for endpoints on other machines.", is_flag=True)
+@_options.quiet_option
+@_options.json_option
+@_options.results_option
+def sync(
+    source: str,
+    target: str | None,
+    *,
+    verify: bool,
+    quiet: bool,
+    as_json: bool,
+    root: Path,
+    **given: Any,
+) -> None:
+    """Copy runs to or from an object store.
+
+    SOURCE is a run, a results folder, or an address: s3://bucket/prefix, gs://, az://, file:///.
+    TARGET is the results folder or address to copy to; runs keep their names. Files that exist
+    there with the same checksum are skipped. With --verify and only an address, its files are
+    verified. Credentials come from the environment.
+
+    Examples:
+      # upload a run; repeat to resume
+      proctor runs sync latest s3://bucket/results
+      # upload all runs of a folder
+      proctor runs sync results s3://bucket/results
+      # download a run
+      proctor runs sync s3://bucket/results/shop/2026-01-31_001 results
+      # verify all checksums there
+      proctor runs sync s3://bucket/results --verify
+    """
+    from proctor.background import run_sync
+    from proctor.report.progress import StatusLine
+    from proctor.runs.remote.object_store import StoreOptions
+
+    options = StoreOptions(**given)
+    # A progress line would fill a log file with copies of itself.
+    status = None if quiet or not sys.stderr.isatty() else StatusLine(sys.stderr)
+
+    def show(step: TransferStep) -> None:
+        if status is not None:
+            status.show(f"{step.done}/{step.of}  {step.name}")
+
+    work, log = _transfer(source, target, root, options, verify=verify, progress=show)
+    try:
+        moved = run_sync(work)
+    except KeyboardInterrupt:
+        click.echo("interrupted; run the same command to resume", err=True)
+        raise
+    finally:
+        if status is not None:
+            status.clear()
+    # Logged only after the transfer has succeeded.
+    if log is not None:
+        for each in moved:
+            _options.record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
+    if as_json:
+        echo_json({"runs": [each._asdict() for each in moved]})
+        return
+    for each in moved:
+        same = each.files - each.moved
+        parts = [f"{plural(each.moved, 'file')} copied ({each.bytes_moved:,} bytes)"]
+        parts += [f"{same} unchanged"] if same else []
+        parts += ["checksums verified"] if each.verified else []
+        click.echo(printable(f"{each.name}: {', '.join(parts)}"))
+        if each.state == "running":
+            click.echo(
+                "  the run was still in progress when it was last uploaded: "
+                "continue it with `proctor run --resume`",
+                err=True,
+            )
+
+
+def _transfer(
+    source: str,
+    target: str | None,
+    root: Path,
+    options: StoreOptions,
+    *,
+    verify: bool,
+    progress: Any,
+) -> tuple[Coroutine[Any, Any, list[TransferResult]], Path | None]:
+    """Return the transfer to run, and the results folder whose audit log records it."""
+    from proctor.runs import audit
+    from proctor.runs.remote import object_store, transfer
+    from proctor.runs.remote.object_store import NAME
+
+    # A folder with a manifest was written by `sync`, so it is read like an object store.
+    far = source if object_store.is_address(source) else None
+    if far is None and (Path(source) / NAME).is_file():
+        far = object_store.of_folder(Path(source))
+    if target is None:
+        # Only verification needs no target.
+        if far is None or not verify:
+            raise click.UsageError(
+                "TARGET is missing: a folder, or an address such as s3://bucket/x"
+            )
+        return transfer.verify_runs(far, options, on_step=progress), None
+    to_far = object_store.is_address(target)
+    if far is not None:
+        if to_far:
+            raise click.UsageError("one of the two must be a local folder: download the run first")
+        return transfer.download_runs(far, Path(target), options, on_step=progress), Path(target)
+    runs = transfer.select_runs(source, root)
+    # Runs keep their names relative to the folder that was given.
+    base = Path(source) if len(runs) > 1 else root
+    to = target if to_far else object_store.of_folder(Path(target))
+    work = transfer.upload_runs(runs, base, to, options, verify=verify, on_step=progress)
+    return work, audit.root_of(runs[0])
+
+
+for command in (export, import_):
+    runs.add_command(command)

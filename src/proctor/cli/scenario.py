@@ -108,11 +108,9 @@ def check(
       proctor scenario check --filter difficulty:hard --json
     """
     from proctor.background import run_sync
-    from proctor.cli.run import allow_local_imports
     from proctor.spec.experiment import read_seeds
     from proctor.trials.scenario_check import acheck
 
-    allow_local_imports()
     try:
         wanted = read_seeds(seeds)
     except ValueError as error:

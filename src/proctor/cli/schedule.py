@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import CommandGroup
-from proctor.cli._options import complete_files, json_option, log_options, option
+from proctor.cli._options import (
+    complete_files,
+    json_option,
+    log_options,
+    notify_on_option,
+    option,
+)
 from proctor.cli._output import echo_json
 from proctor.errors import ProctorError
 from proctor.formatting import plural
@@ -51,12 +57,7 @@ def schedule() -> None:
 )
 @option("--overlap", "Start even if the previous run has not ended.", is_flag=True)
 @option("--notify URL", "As in `proctor run`; ${VARIABLES} are resolved by the run.", multiple=True)
-@option(
-    "--notify-on",
-    "As in `proctor run`.",
-    multiple=True,
-    choices=("end", "failure", "regression", "budget"),
-)
+@notify_on_option
 def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -> None:
     """Add a schedule.
 

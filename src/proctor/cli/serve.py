@@ -18,6 +18,7 @@ from proctor.errors import ProctorError
 from proctor.formatting import plural
 
 if TYPE_CHECKING:
+    from proctor.server.oidc import SignIn
     from proctor.server.store.store import SqlStore
     from proctor.server.watch import Watcher
 
@@ -36,7 +37,8 @@ viewer_token_option = option(
     groups={
         "Common options": "host port url token results evaluate retention",
         "Evaluate traces": "quiet_after checks judge judge_share webhook langfuse langfuse_traces",
-        "Access": "viewer_token ingest_token projects rate_limit",
+        "Access": "viewer_token ingest_token projects rate_limit public_url",
+        "Sign-in (OpenID Connect)": "oidc oidc_client oidc_secret oidc_claim oidc_roles",
         "Operation": "readers log_file log_level",
     },
 )
@@ -66,6 +68,25 @@ viewer_token_option = option(
     "Requests per second of each token, twice as many at once.",
     type=click.FloatRange(min=0, min_open=True),
     default=200.0,
+)
+@option(
+    "--public-url",
+    "The URL at which browsers reach this server, where a proxy is in front of it.",
+)
+@option("--oidc ISSUER", "oidc", "People sign in at this provider.", envvar="PROCTOR_OIDC")
+@option("--oidc-client", "The client id at the provider.", envvar="PROCTOR_OIDC_CLIENT")
+@option(
+    "--oidc-secret",
+    "The client's secret; without it, the client is a public one.",
+    envvar="PROCTOR_OIDC_SECRET",
+)
+@option("--oidc-claim", "The claim with the values of --oidc-role.", default="groups")
+@option(
+    "--oidc-role ROLE[@PROJECT]=VALUE",
+    "oidc_roles",
+    "The role of people with this value; repeatable, the first that matches decides.  "
+    "[default: values are the names of roles]",
+    multiple=True,
 )
 @option("--evaluate", "Score and diagnose traces once they are quiet.", is_flag=True)
 @option(
@@ -109,10 +130,12 @@ def serve(
       proctor serve
       # score traces, delete old ones
       proctor serve --evaluate --retention 30d
-      # for other machines; the token comes from PROCTOR_TOKEN
+      # for other machines; the token is PROCTOR_TOKEN, or a generated one that is printed
       proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces
       # a team: see `proctor store token add --help`
       proctor serve --host 0.0.0.0 --project web=sqlite:///web.db,results/web
+      # people sign in at their identity provider
+      proctor serve --oidc https://id.example.com --oidc-client proctor --oidc-role writer=ml-team
     """
     _options.require_server_extra()  # before the imports below, which would fail without a hint
     from proctor.server.decoder_process import started
@@ -148,21 +171,59 @@ def serve(
                 **more,
             )
 
+        sign_in = _sign_in(options)
+        if sign_in is not None and (unknown := sign_in.projects - set(places)):
+            raise ProctorError(
+                f"--oidc-role names the project {min(unknown)!r}, which this server does not have",
+                hint="add it with --project",
+            )
         service = receiving(url, options["results"], readers=readers)
-        generated = generated_token(host, token, service.store)
+        generated = None if sign_in else generated_token(host, token, service.store)
+        open_ingest = host in LOOPBACK and not (token or ingest_token)
         app = make_app(
             service,
             token or generated,
             viewer_token,
             ingest_token=ingest_token,
-            open_ingest=host in LOOPBACK and not (token or ingest_token),
+            open_ingest=open_ingest,
             projects={
                 name: receiving(address, results, suites=results)
                 for name, (address, results) in places.items()
             },
+            sign_in=sign_in,
             rate=options["rate_limit"],
         )
-        run_server(app, host, port, lambda address: _announce(address, generated))
+        run_server(
+            app, host, port, lambda address: _announce(address, generated, open_ingest=open_ingest)
+        )
+
+
+def _sign_in(options: dict[str, Any]) -> SignIn | None:
+    """Return the sign-in of the options; options without their provider are errors."""
+    if not options["oidc"]:
+        if options["oidc_client"] or options["oidc_secret"] or options["oidc_roles"]:
+            raise ProctorError(
+                "--oidc-client, --oidc-secret and --oidc-role have no effect without --oidc",
+                hint="give the URL of the provider with --oidc",
+            )
+        return None
+    if not options["oidc_client"]:
+        raise ProctorError(
+            "--oidc needs the id of this server at the provider",
+            hint="register it there, with the redirect URI URL/oidc/callback, and give its id "
+            "with --oidc-client",
+        )
+    from proctor.server.oidc import SAME_NAMES, SignIn, role_rule
+
+    rules = [role_rule(each) for each in options["oidc_roles"]]
+    return SignIn(
+        options["oidc"],
+        options["oidc_client"],
+        options["oidc_secret"],
+        claim=options["oidc_claim"],
+        rules=rules or SAME_NAMES,
+        public_url=options["public_url"],
+    )
 
 
 def _projects(
@@ -197,8 +258,14 @@ def _projects(
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
-    from proctor.server.langfuse_scores import Langfuse
-    from proctor.server.watch import Watcher, WatchOptions, Webhook, log_alert, planned_checks
+    from proctor.server.watch import (
+        Langfuse,
+        Watcher,
+        WatchOptions,
+        Webhook,
+        log_alert,
+        planned_checks,
+    )
 
     judge = None
     if options["judge"] is not None:
@@ -222,13 +289,16 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
     return Watcher(store, how, alert=alert, push=push)
 
 
-def _announce(address: str, generated: str | None) -> None:
+def _announce(address: str, generated: str | None, *, open_ingest: bool) -> None:
     # To stderr and to the log file, which a service manager may be the only one to read.
     logging.getLogger("proctor.serve").info("receiving and showing traces at %s", address)
     click.echo(f"receiving and showing traces at {address}", err=True)
+    sends = f"OTEL_EXPORTER_OTLP_ENDPOINT={address}"
     if generated:  # never to a log file: it is valid until the server ends
         click.echo(f"  open {address}/?token={generated}", err=True)
-    click.echo(f"  OTEL_EXPORTER_OTLP_ENDPOINT={address} python your_agent.py", err=True)
+        if not open_ingest:
+            sends += f' OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer {generated}"'
+    click.echo(f"  {sends} python your_agent.py", err=True)
     click.echo("  Ctrl-C to stop", err=True)
 
 

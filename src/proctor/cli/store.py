@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -65,15 +66,14 @@ def stats(url: str, *, by: str | None, as_json: bool) -> None:
     from proctor.server.store import existing_store
     from proctor.server.store.store import PageRequest
 
-    opened = existing_store(url)
-    figures = opened.figures()
-    # One row from each end, which the index answers at once, however many traces there are.
-    ends = [opened.traces(page=PageRequest(1, 0, sort)) for sort in ("started", "newest")]
+    with closing(existing_store(url)) as opened:
+        figures, size = opened.figures(), opened.size()
+        # One row from each end, which the index answers at once, however many traces there are.
+        ends = [opened.traces(page=PageRequest(1, 0, sort)) for sort in ("started", "newest")]
+        periods = opened.over_time(by=by) if by else []
     first, last = (moment(rows[0].started_ns) if rows else None for rows in ends)
-    record = {**figures._asdict(), "bytes": opened.size(), "first": first, "last": last}
+    record = {**figures._asdict(), "bytes": size, "first": first, "last": last}
     record["error_rate"] = figures.error_rate
-    periods = opened.over_time(by=by) if by else []
-    opened.close()
     if as_json:
         if by:
             record["over_time"] = [
@@ -138,11 +138,8 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
         loaded.exit()
     settings = api.settings().settings
     redactor = None if no_redact else settings.redactor()
-    store = open_store(url, prices=settings.price_table())
-    try:
-        added = add_traces(loaded, store, redactor)
-    finally:
-        store.close()
+    with closing(open_store(url, prices=settings.price_table())) as opened:
+        added = add_traces(loaded, opened, redactor)
     for level, trace_id, message in added.problems:
         click.echo(f"{level}: trace {line(trace_id, 80)}: {message}", err=True)
     click.echo(f"{plural(added.spans, 'span')} of {plural(added.traces, 'trace')} added to {url}")
@@ -167,10 +164,9 @@ def prune(url: str, older_than: float) -> None:
     """
     from proctor.server.store import existing_store
 
-    opened = existing_store(url)
-    gone = opened.prune(time.time_ns() - int(older_than * 1e9))
-    opened.compact()  # deleting alone does not shrink the file
-    opened.close()
+    with closing(existing_store(url)) as opened:
+        gone = opened.prune(time.time_ns() - int(older_than * 1e9))
+        opened.compact()  # deleting alone does not shrink the file
     click.echo(f"{plural(gone, 'trace')} deleted")
 
 
@@ -215,12 +211,11 @@ def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     from proctor.server.store.store import TraceFilter
     from proctor.trace.export import save_traces
 
-    opened = existing_store(url, prices=api.settings().settings.price_table())
-    # Ids first, then one trace at a time: the store may be larger than memory.
-    ids = opened.ids(TraceFilter(**chosen))
-    traces = (trace for each in ids if (trace := opened.trace(each)) is not None)
-    count = save_traces(traces, output, shape)
-    opened.close()
+    with closing(existing_store(url, prices=api.settings().settings.price_table())) as opened:
+        # Ids first, then one trace at a time: the store may be larger than memory.
+        ids = opened.ids(TraceFilter(**chosen))
+        traces = (trace for each in ids if (trace := opened.trace(each)) is not None)
+        count = save_traces(traces, output, shape)
     click.echo(f"{plural(count, 'trace')} written to {output}")
 
 
@@ -277,11 +272,8 @@ def add_token(name: str, role: Any, project: str | None, url: str) -> None:
         form = {"name": name, "role": role, **({"project": project} if project else {})}
         click.echo(_of_server(url, "/api/tokens", form)["token"])
         return
-    opened = open_store(url)
-    try:
+    with closing(open_store(url)) as opened:
         click.echo(opened.add_token(name, role, project, who=who()))
-    finally:
-        opened.close()
 
 
 @token.command(name="list")
@@ -299,11 +291,10 @@ def list_tokens(url: str, as_json: bool) -> None:
     if _is_server(url):
         rows = _of_server(url, "/api/tokens")["tokens"]
     else:
-        opened = existing_store(url)
-        rows = [row._asdict() for row in opened.tokens()]
-        opened.close()
+        with closing(existing_store(url)) as opened:
+            rows = [row._asdict() for row in opened.tokens()]
     for row in rows:
-        row.pop("hash", None)  # of use to nobody
+        row.pop("hash", None)  # of no use to a reader
     if as_json:
         click.echo(json.dumps({"tokens": rows}))
         return
@@ -332,11 +323,8 @@ def revoke(name: str, url: str) -> None:
 
         _of_server(url, f"/api/tokens/{quote(name, safe='')}/revoke", {})
     else:
-        opened = existing_store(url)
-        try:
+        with closing(existing_store(url)) as opened:
             opened.revoke_token(name, who=who())
-        finally:
-            opened.close()
     click.echo(f"{line(name, 100)} is revoked")
 
 
@@ -356,9 +344,8 @@ def audit(url: str, *, limit: int, as_json: bool) -> None:
     if _is_server(url):
         rows = _of_server(url, f"/api/audit?limit={limit}")["audit"]
     else:
-        opened = existing_store(url)
-        rows = [row._asdict() for row in opened.audit(limit)]
-        opened.close()
+        with closing(existing_store(url)) as opened:
+            rows = [row._asdict() for row in opened.audit(limit)]
     if as_json:
         click.echo(json.dumps({"audit": rows}))
         return

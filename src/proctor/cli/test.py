@@ -43,9 +43,7 @@ RECORDED = "recorded"
 @_options.agents_option
 @_options.format_options
 @option(
-    "--traces PATH|RUN",
-    "Check these traces, or those of a run, and run nothing.",
-    multiple=True,
+    "--traces PATH|RUN", "Check these traces, or those of a run, and run nothing.", multiple=True
 )
 @option(
     "--map",
@@ -89,13 +87,11 @@ def test(
       # a file for CI and a table
       proctor test suite.yaml --format junit -o junit.xml --format console
     """
-    from proctor.cli.run import allow_local_imports
     from proctor.report.outputs import plan_outputs, write_outputs
     from proctor.spec import SpecError
 
     # Before the suites are read: a mistake in the options is reported at once.
     planned = plan_outputs(formats, outputs, os.environ)
-    allow_local_imports()
     try:
         facts = _run_suites(suites, fail_fast=fail_fast, **selection)
     except SpecError as error:

@@ -25,7 +25,7 @@ from proctor.cli._options import (
     settings_redactor,
 )
 from proctor.cli._output import coloured, wants_colour
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
 from proctor.formatting import at_least, duration_ms, plural
 from proctor.sanitize import line
 from proctor.tables import table
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
     from proctor.trace.assemble import TraceProblem
     from proctor.trace.redact import Redactor
-
-EXIT_DOES_NOT_HOLD = 1
 
 MAX_SPANS = 1000
 """Spans shown per trace by default; more are rarely read."""
@@ -73,15 +71,6 @@ files_argument = click.argument(
 redaction_option = option("--no-redact", "Do not redact secrets.", is_flag=True)
 
 
-def _run_or_file(name: str) -> str:
-    try:
-        return run_or_files(name)
-    except ProctorError:
-        if name == "latest":
-            raise
-        return name  # the reader says what is wrong with it
-
-
 class TraceFiles:
     """Iterates over the traces of files; prints problems at once and counts them."""
 
@@ -97,7 +86,7 @@ class TraceFiles:
         def set_file(file: str) -> None:
             self.file = file
 
-        self._named = [_run_or_file(file) for file in files]
+        self._named = [run_or_files(file, must_exist=False) for file in files]
         self._traces = iter_traces(self._named, self._problem, on_file=set_file)
         self._first: list[Trace] = []
 
@@ -303,7 +292,7 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
         loaded.exit()
     else:
         holds = _test_traces(loaded, parsed, redactor, as_json)
-        loaded.exit(0 if holds else EXIT_DOES_NOT_HOLD)
+        loaded.exit(0 if holds else EXIT_FAIL)
 
 
 def _list_spans(

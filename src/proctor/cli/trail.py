@@ -55,21 +55,7 @@ def trail() -> None:
 @option("--split", "The split of TRAIL.", choices=("GAIA", "SWE Bench"), default="GAIA")
 @option("--subset", "full, dev18, sample18, or a file of trace ids.", default="full")
 @_options.chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@option("--prompt-version", "v1 or v2.", default="v2")
 @_options.detector_options
-@option(
-    "--evidence",
-    "--semantic-checks",
-    "Whether a model's quotes must appear verbatim in the span.",
-    choices=("strict", "off"),
-    default="strict",
-)
-@option(
-    "--leads",
-    "Whether the model is shown what the offline detector found.",
-    choices=("none", "offline"),
-    default="none",
-)
 @option(
     "--max-workers", "Traces to diagnose at the same time.", type=click.IntRange(min=1), default=5
 )
@@ -104,7 +90,7 @@ def run(ctx: click.Context, **given: Any) -> None:
         _options.warn(f"{plural(len(experiment.missing), 'trace')} not found: {names}")
     if experiment.resumed:
         click.echo(f"resuming {experiment.folder.path}", err=True)
-    ended = execute_run(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
+    ended = execute_run(experiment.context, experiment.folder, rerun=INFRA, quiet=given["quiet"])
     done = write_results(ended.run)
     _echo_problems("gold", done.metrics["gold_problems"])
     fallbacks = done.metrics["fallen_back"]

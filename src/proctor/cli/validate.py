@@ -90,7 +90,13 @@ def validate(
             # Two suites may include the same file or share settings.
             problems.extend(problem for problem in found if problem not in problems)
     if as_json:
-        _echo_document([each for found in good.values() for each in found], problems)
+        document: dict[str, Any] = {"valid": not problems}
+        for section in ("suites", "experiments", "templates", "settings"):
+            valid = (each for found in good.values() for each in found)
+            document[section] = [each.record for each in valid if each.section == section]
+        keys = ("file", "line", "column", "message", "hint")
+        document["problems"] = [{key: getattr(each, key) for key in keys} for each in problems]
+        echo_json(document)
     else:
         for path, found in good.items():
             for each in found:
@@ -166,12 +172,9 @@ def _template(path: Path) -> Valid:
 
 def _resolved(path: Path, experiments: list[Experiment], *, execute: bool) -> list[Valid]:
     """Resolve every name in the experiments."""
-    from proctor.cli.run import allow_local_imports
     from proctor.spec import SpecError
     from proctor.trials.resolve_experiment import resolve_experiment
 
-    if execute:
-        allow_local_imports()
     resolved = [resolve_experiment(each) for each in experiments]
     problems: list[SpecProblem] = []
     for each in resolved:
@@ -311,12 +314,3 @@ def print_problems(problems: list[SpecProblem]) -> None:
         click.echo(printable(str(problem)), err=True)
         if problem.hint:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
-
-
-def _echo_document(good: list[Valid], problems: list[SpecProblem]) -> None:
-    keys = ("file", "line", "column", "message", "hint")
-    document: dict[str, Any] = {"valid": not problems}
-    for section in ("suites", "experiments", "templates", "settings"):
-        document[section] = [each.record for each in good if each.section == section]
-    document["problems"] = [{key: getattr(each, key) for key in keys} for each in problems]
-    echo_json(document)

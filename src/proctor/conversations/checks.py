@@ -66,6 +66,11 @@ class TurnCheck(Check):
     inner: Check
 
     @property
+    def layer(self) -> Layer:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The layer of the check."""
+        return self.inner.layer
+
+    @property
     def judged(self) -> bool:
         """Whether it calls a model."""
         return self.inner.judged
@@ -81,18 +86,9 @@ class TurnCheck(Check):
         return unobserved(part, *self.inner.needs) or self.inner.evaluate(here)
 
 
-class _PathTurnCheck(TurnCheck):
-    layer: ClassVar[Layer] = Layer.PATH
-
-
-class _CostTurnCheck(TurnCheck):
-    layer: ClassVar[Layer] = Layer.COST
-
-
 def turn_check(turn: int, check: Check) -> TurnCheck:
     """Return a check that judges only one turn; it keeps its weight and whether it blocks."""
-    kinds = {Layer.PATH: _PathTurnCheck, Layer.COST: _CostTurnCheck}
-    return kinds.get(check.layer, TurnCheck)(
+    return TurnCheck(
         turn=turn,
         inner=check,
         id=f"turn{turn}.{check.id or check.check}",

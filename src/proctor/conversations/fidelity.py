@@ -40,54 +40,186 @@ _SPEECH = re.compile(
     re.IGNORECASE,
 )
 _NAMES = re.compile(
-    r"\b(?:[Mm]y name(?:'s| is)|[Mm]y (?:first|last|full) name is|[Tt]his is|[Ii]t's under the name"
-    r"|[Nn]ame on (?:it|the account|the order) is|[Ii] live (?:in|at|on)|[Mm]y address is"
-    r"|[Mm]y (?:city|street|town) is)\s+"
+    r"\b(?:[Mm]y name(?:'s| is)|[Tt]he name(?:'s| is)|[Mm]y (?:first|last|full) name is|[Tt]his is"
+    r"|[Ii]t's under(?: the name)?|[Nn]ame on (?:it|the account|the order) is|[Cc]all me"
+    r"|[Ii] live (?:in|at|on)|[Mm]y address is|[Mm]y (?:city|street|town) is"
+    r"|[Mm]y (?:wife|husband|partner|son|daughter|brother|sister|friend|boss|colleague))\s+"
     r"(?:the\s+)?([A-Z][\w'’-]+(?:\s+[A-Z][\w'’-]+)*)"
+    # Without "my name is", two words: "I'm German" and "I'm Catholic" are no names.
+    r"|\b[Ii](?:'m| am)\s+([A-Z][\w'’-]+(?:\s+[A-Z][\w'’-]+)+)"
+)
+_STREET = re.compile(
+    r"\b\d+\s+(?:[A-Z]\w+\s+)+"
+    r"(?:Street|St|Avenue|Ave|Road|Rd|Lane|Ln|Court|Ct|Drive|Dr|Boulevard|Blvd|Way|Square)\b"
+)
+# A word with a capital inside a sentence names something.
+_PROPER = re.compile(r"(?<=[a-z0-9,;'’] )[A-Z][a-z][\w'’-]*|(?<=[A-Z][a-z]{2} )[A-Z][a-z][\w'’-]*")
+# Names that everybody knows, and words that some people write with a capital.
+_COMMON_NAMES = frozenset(
+    "internet visa mastercard paypal amex google apple amazon ebay whatsapp facebook instagram "
+    "android iphone windows wifi bluetooth english german french spanish italian european american "
+    "christmas easter god sir madam mr mrs ms miss dr hi hello hey thanks thank please yes no ok "
+    "okay sorry sure great and but so also just can could would will is are do does did i'm i'll "
+    "i've i'd what when where which who why how the this that these those it its my your you we "
+    "they "
+    "customer service support team manager order account return refund exchange "
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may "
+    "june july august september october november december".split()
+)
+_MONTH = re.compile(
+    r"\b(?:\d{1,2}(?:st|nd|rd|th)?(?: of)? (?:january|february|march|april|may|june|july|august|"
+    r"september|october|november|december)|(?:january|february|march|april|june|july|august|"
+    r"september|october|november|december) \d{1,2})\b",
+    re.IGNORECASE,
+)
+_MONTHS = {
+    name: number
+    for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)
+}
+_NUMBER_WORDS = {
+    word: str(digit)
+    for digit, words in enumerate(
+        ("zero oh", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    )
+    for word in words.split()
+}
+# Four in a row: a code that is spelled out, not a figure of speech.
+_SPELLED = re.compile(rf"\b(?:(?:{'|'.join(_NUMBER_WORDS)})\b[\s,-]*){{4,}}", re.IGNORECASE)
+# When something was bought, and what kind of customer one is: policies depend on both.
+_CLAIMS = re.compile(
+    r"\b(?:bought|ordered|purchased|received|got|paid for|picked up) "
+    r"(?:it|them|this|that|the \w+)\b[^.?!]{0,30}?\b(?P<when>yesterday"
+    r"|last (?:week|month|year|\w+day)"
+    r"|(?:a|an|two|three|four|five|six|seven|eight|nine|ten|few|couple of|\d+) "
+    r"(?:days?|weeks?|months?|years?) ago"
+    r"|on (?:a )?(?:mon|tues|wednes|thurs|fri|satur|sun)day)\b"
+    r"|\b(?:my|an?) (?P<kind>gold|silver|platinum|diamond|premium|vip|prime|elite|student|business)"
+    r" (?:member(?:ship)?|customer|status|account|plan|subscriber)\b",
+    re.IGNORECASE,
 )
 _NOT_NAMES = frozenset(
     "a an the my your our i it its about for not just really still what why how ridiculous urgent "
     "great good bad fine unacceptable regarding concerning taking getting very so too".split()
 )
 
+# A customer says "my order"; "your order" is the desk's. "Your return policy" is a customer's.
+_THEIRS = (
+    r"\byour (?:own |recent |entire )?(?:orders?|account|refund|return|exchange|request|identity"
+    r"|booking|reservation|purchase|subscription|frustration|concerns?|inquiry|enquiry|membership"
+    r"|ticket|case|claim|loan|policy number|payment method|eligibility|information)\b"
+    r"(?!'s? )(?! (?:polic|process|system|site|web|page|team|department|desk|form|window|terms"
+    r"|app\b|guy|staff|people|service|line|hotline|procedure|rules?|counter|cent(?:er|re)"
+    r"|number for))"
+)
+_ITEM = (
+    r"(?:orders?|refunds?|returns?|exchanges?|bookings?|reservations?|tickets?|cases?|claims?|"
+    r"disputes?|replacements?|requests?|appointments?|subscriptions?|renewals?|complaints?)"
+)
 _AGENT_VOICE = re.compile(
-    r"\bhow (?:can|may) i (?:help|assist)"
-    r"|\banything else (?:i|we) can (?:help|assist|do for you)"
+    rf"{_THEIRS}"
+    rf"|\bi(?:'ll| will|'ve| have| can|'m)\b[^.?!]{{0,40}}\b{_ITEM}\b[^.?!]{{0,15}}for you\b"
+    r"|\bi(?:'ve| have)(?: now| just)? (?!asked|called|emailed|contacted|messaged|texted|trusted|"
+    r"answered|showed|warned|informed)\w+ed you (?:on|into|for|in|to|a|an)\b"
+    r"|\byour (?!team|web|site|service|staff|support|company|polic|app\b|prices|colleague|agent|"
+    r"system|line|shop|store|email|message)\w+(?: \w+)? (?:has|have) been (?:now |successfully )?"
+    r"\w+ed\b"
+    r"|\byour \w+ (?:will be|is|are) (?:now )?(?:waiting|ready for (?:pick|collection))"
+    r"|\bwhat can (?:i|we) do for you\b|\bwelcome to (?:our|the|\w+ (?:bank|library|airlines?))\b"
+    r"|\b(?:happy|glad|pleased) to (?:help|assist) (?:you|with that)\b"
+    r"|\bour (?:polic|system\b|records\b|customers?\b|support\b|website\b|stores?\b|branch|opening "
+    r"hours|warehouse|terms\b|database|representative|specialist|team\b)"
+    r"|\bfor your (?:security|safety|convenience|records|protection)\b"
+    r"|\bplease (?:answer|select|choose|hold|stay on|bear with|have your)\b"
+    r"|\bwe(?:'re| are) (?:open|closed|unable|happy|currently)\b"
+    r"|\bi(?:'ll| will| can) help(?: you)? with (?:that|this)\b"
+    r"|\b(?:hate|sorry) to see you (?:go|leave)\b|\bfits? your (?:needs|budget)\b"
+    r"|\bwhile i (?:open|check|look up|pull up|review) (?:the|your)\b"
+    r"|\b(?:as|i(?:'m| am)) (?:a |the |your )?(?:customer service|support|service|front desk) "
+    r"(?:agent|representative|assistant)\b|\b(?:reception|support|service desk) speaking\b"
+    r"|<function\b|</?tools?\b|\"parameters\"\s*:"
+    r"|\bhow (?:can|may|could) (?:i|we) (?:help|assist)"
+    r"|\banything else (?:(?:that )?(?:i|we) can|you (?:need help|would like|'d like|want me))"
     r"|\b(?:can|may|could) i (?:help|assist) you\b"
     r"|\bas an (?:ai|assistant|artificial)"
     r"|\bi(?:'m| am) (?:an ai|your (?:virtual )?assistant|here to (?:help|assist))"
     r"|\bi(?:'d| would|'ll| will) be (?:happy|glad) to (?:help|assist) you"
-    r"|\bi(?:'ve| have) (?:now |just |successfully |already )*(?:processed|cancell?ed|updated|"
-    r"issued|refunded|changed|placed|approved|initiated|submitted|exchanged|returned|credited|booked|"
-    r"reset|sent|located|found) (?:your|the (?:refund|order|exchange|return) (?:for|to) you)"
-    r"|\byour (?:order|refund|request|account|return|exchange|booking|reservation|payment|password|"
-    r"package|subscription|ticket|address)\b[^.?!]{0,60}"
-    r"\b(?:has been|have been|will be|is being|was) (?:now |successfully )*"
+    r"|\bi(?:'ve| have)?(?: (?:now|just|successfully|already|gone ahead and))* (?:processed|"
+    r"cancell?ed|updated|issued|refunded|changed|placed|approved|initiated|submitted|exchanged|"
+    r"returned|credited|booked|reset|sent|located|found|arranged|scheduled|added|removed|blocked)"
+    r"\b[^.?!]{0,40}\bfor you\b"
+    r"|\byour (?:payment|password|package|address|card|seat|room|flight)\b[^.?!]{0,60}"
+    r"\b(?:has been|have been|will be|is being|was|is) (?:now |successfully |all )*"
     r"(?:cancell?ed|processed|refunded|updated|issued|shipped|approved|"
-    r"credited|exchanged|changed|booked|reset|confirmed|delivered)"
-    r"|\bi(?:'ll| will| can) (?:look up|look into|check|pull up|process|cancel|update|issue|refund|"
-    r"arrange) (?:your|that for you|this for you|it for you)"
-    r"|\blet me (?:check|look up|pull up|look into) (?:your|that for you|this for you)"
-    r"|\b(?:could|can|may|would) you (?:please )?(?:provide|give|share|confirm) (?:me )?"
+    r"credited|exchanged|changed|booked|reset|confirmed|delivered|blocked|set)"
+    r"|\bi(?:'ll| will| can|'m going to) (?:look up|look into|check|pull up|process|cancel|update|"
+    r"issue|refund|arrange|take care of|do|book|reset) (?:that|this|it) for you"
+    r"|\blet me (?:check|look up|pull up|look into|verify|see what i can do)\b[^.?!]{0,20}\bfor you"
+    r"|\b(?:transfer|connect|escalat)\w* you (?:to|with)\b"
+    r"|\b(?:could|can|may|would) you (?:please )?(?:provide|give|share|confirm|tell) (?:me )?"
     r"(?:with )?your\b"
-    r"|\bthank you for (?:contacting|calling|reaching out|your patience|providing)"
-    r"|\bplease (?:provide|confirm|share) (?:me )?(?:with )?your\b"
+    r"|\b(?:may|can|could) i (?:please )?(?:have|get|ask for) your (?!name\b)"
+    r"|\bplease (?:provide|confirm|share|verify|enter) (?:me )?(?:with )?your\b"
+    r"|\bwhat(?:'s| is) (?:the|your) (?:order|account|booking|reservation|customer) (?:number|id)\b"
+    r"|\bwould you like (?:a|an|to (?:return|exchange|cancel|proceed|keep|change|add|book)|me to "
+    r"(?:proceed|process|cancel|refund|go ahead|book|arrange))\b"
+    r"|\bwhat would you like to (?:return|exchange|cancel|do|change|book|order)\b"
+    r"|\b(?:i|we) (?:need|have) to verify\b|\bfor (?:security|verification) purposes\b"
+    r"|\bapologi[sz]e for (?:the|any|this) (?:inconvenience|delay|trouble)"
+    r"|\bwe(?:'ll| will|'ve| have| can|'re going to) (?:refund|reimburse|credit|issue|process|"
+    r"escalate|processed|issued|refunded|received your|offer you)\b"
+    r"|\byou(?:'ll| will| should) (?:soon |shortly )?(?:receive|get|see) (?:a|an|the|your) "
+    r"(?:e-?mail|refund|confirmation|label|credit|replacement|notification|amount)\b"
+    r"|\bdear (?:valued )?(?:customer|guest|client)\b"
+    r"|\bthank(?:s| you) for (?:contacting|calling|reaching out|choosing|getting in touch|your "
+    r"(?:patience|call|message|inquiry|order|purchase|interest|business)|providing|shopping)"
     r"|^\s*(?:assistant|agent|support|representative|bot)\s*:"
-    r"|\"(?:tool_calls?|function_call|arguments)\"\s*:|<tool_call>",
+    r"|\"(?:tool_calls?|function_call|arguments)\"\s*:|<tool_call>"
+    r"|\b[a-z]+(?:_[a-z]+)+\((?:\w+\s*[=:]|[\"'{\[])",
     re.IGNORECASE | re.MULTILINE,
 )
 _GIVING_UP = re.compile(
     r"\b(?:never ?mind|forget (?:it|about it|the whole thing)|i give up"
-    r"|i(?:'ll| will) (?:just )?give up"
-    r"|let'?s (?:just )?drop it|i don'?t (?:care|want it|need it|need this|want this) any ?more"
-    r"|i(?:'ll| will) (?:call|try|come back) (?:back )?(?:later|another time|some other time)"
-    r"|i(?:'m| am) done (?:here|with this)|not worth (?:it|my time)|i(?:'ve| have) changed my mind"
-    r"|leave it (?:as it is|at that)|don'?t bother)",
+    r"|i(?:'ll| will) (?:just )?give up|thanks? (?:you )?any ?way"
+    r"|let'?s (?:just )?(?:drop (?:it|this)|stop (?:here|this|now)|leave it|end (?:this|it) here"
+    r"|call it|forget (?:it|this|about (?:it|this)))|no need any ?more"
+    r"|(?:don'?t|do not) worry about it|think (?:it|this) over|think about it"
+    r"|get back to you|i(?:'ll| will) (?:just )?(?:stay|remain) (?:a|with)\b|wrong chat"
+    r"|(?:i'?m|i am) (?:leaving|out)\s*[.!]"
+    r"|(?:i can|i'll|i will) (?:just )?live with (?:it|that)|(?:somewhere|someone) else\s*[.,!]"
+    r"|(?:go|ask|try|look) elsewhere|(?:too (?:complicated|much (?:trouble|hassle|effort)))"
+    r"|i(?:'ll| will) (?:just )?(?:stay|stick|fly|go|manage|carry on) (?:with|on|as)\b[^.?!]{0,30}"
+    r"\b(?:old|original|current|before|is)\b"
+    r"|i don'?t (?:care|want it|need it|need this|want this|want to (?:do this|continue|go on))"
+    r"(?: any ?more| now| right now)?\s*[.,!;]|i don'?t (?:care|want it|need it) any ?more"
+    r"|i no longer (?:want|need|wish)"
+    r"|(?:it )?(?:doesn't|does not) (?:really )?matter(?: any ?more)?\s*[.,!;]"
+    r"|i(?:'ll| will) (?:call|try|come back|do (?:it|this)|deal with (?:it|this)|handle "
+    r"(?:it|this)|sort (?:it|this) out|think about it|contact you|write)(?: (?:again|back))? ?"
+    r"(?:later|another (?:time|day)|some other (?:time|day)|tomorrow|next week|myself)"
+    r"|(?:maybe|perhaps) (?:later|another time|some other time)"
+    r"|i(?:'m| am) (?:done (?:here|with this)|going to (?:end|leave|close) (?:this|the) "
+    r"(?:chat|conversation))|end (?:this|the) (?:chat|conversation)"
+    r"|i(?:'ve|'ll| have| will)? ?(?:got to|gotta|have to|need to|must) (?:go|run|leave)"
+    r"(?: now)?\s*[.,!;]"
+    r"|(?:i(?:'d|'ll| would| will) (?:rather |just )*|i(?:'ll| will) )(?:keep (?:it|them)"
+    r"|throw (?:it|them) (?:away|out))"
+    r"|no (?:return|refund|exchange|change|replacement) (?:is )?(?:needed|necessary)"
+    r"|not worth (?:it|my time|the)|i(?:'ve| have) changed my mind"
+    r"|leave it (?:as it is|at that)|don'?t bother|skip (?:it|the whole thing)[.,!])",
     re.IGNORECASE,
 )
 _LEAVING = re.compile(
-    r"\b(?:good ?bye|bye(?:-bye)?|have a (?:nice|good|great) (?:day|one|evening|weekend)"
-    r"|that(?:'s| is| was| will be|'ll be) all|that would be all|talk to you later)\b",
+    r"\b(?:see you(?: (?:soon|around|later))?\s*[.!]|cheers\s*[.!]?$)"
+    r"|\b(?:good ?bye|bye(?:-bye)?|take care"
+    r"|have a (?:nice|good|great) (?:day|one|evening|weekend)"
+    r"|that(?:'s| is| was| will be|'ll be| would be) (?:all|everything|it(?:,| for (?:now|today)))"
+    r"(?! (?:i|we|that|you|the|of|about|there|my|on)\b)|talk to you later)\b",
+    re.IGNORECASE,
+)
+# The agent asks to hear it again.
+_AGAIN = re.compile(
+    r"\b(?:repeat|rephrase|once more|say (?:that|it) again|again,? please|clarify"
+    r"|(?:did not|didn't|don't|do not) (?:quite )?(?:get|catch|understand|follow) (?:that|you|it))",
     re.IGNORECASE,
 )
 _REFUSAL = re.compile(
@@ -100,6 +232,12 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W_]+")
+# Words that two phrasings of one message need not share.
+_FUNCTION_WORDS = frozenset(
+    "a an and are as at be but can could d do for from get have hello hi i if in is it its just ll "
+    "like m me my of on or please re s so some t that the then there this to ve want was we with "
+    "would you your".split()
+)
 
 SHORT = 4
 """Words up to which saying the same again is ordinary ("yes, please")."""
@@ -141,8 +279,20 @@ def user_faults(
         if (voice := _AGENT_VOICE.search(text)) or echo:
             what = f"says {voice[0]!r}" if voice else "repeats the agent's answer"
             faults.append(UserFault("spoke_as_agent", turn, f"{what}, as the agent would"))
-        again = len(words) > SHORT and any(
-            _common(words, own) >= SAME and _common(before, heard) < OTHER for own, heard in said
+        again = (
+            len(words) > SHORT
+            and not _AGAIN.search(answer)
+            and any(
+                _common(before, heard) < OTHER
+                and (
+                    _common(words, own) >= SAME
+                    or (
+                        len(words - _FUNCTION_WORDS) >= SHORT
+                        and _common(words - _FUNCTION_WORDS, own - _FUNCTION_WORDS) >= SAME
+                    )
+                )
+                for own, heard in said
+            )
         )
         # An agent that repeats its question gets the same answer, but not a third time.
         stuck = sum(len(words) > SHORT and own == words for own, _ in said) > 1
@@ -172,13 +322,53 @@ def _invented(text: str, known: str, hidden: Mapping[str, Any]) -> str | None:
         fact = found[0].strip(" ,.:-#/")
         bare = re.sub(r"[\s,.#/:-]", "", fact.casefold())
         digits = sum(char.isdigit() for char in bare)
-        if ("@" in fact or "//" in fact or digits > 1) and bare not in compact:
+        # Two or three digits are part of many longer numbers.
+        within = bare in compact if len(bare) > 3 else re.search(rf"\b{re.escape(bare)}\b", known)
+        if (
+            ("@" in fact or "//" in fact or digits > 1)
+            and not within
+            and not _same_date(bare, known)
+        ):
             return fact
+    for found in _MONTH.finditer(text):
+        name = re.search(r"[a-z]{3,}", found[0].casefold())
+        digits = re.search(r"\d+", found[0])
+        assert name is not None
+        assert digits is not None
+        month = f"{_MONTHS[name[0][:3]]:02d}"
+        day = f"{int(digits[0]):02d}"
+        if name[0] not in known and not re.search(rf"\b(?:{month}\D{day}|{day}\D{month})\b", known):
+            return found[0]
+    for found in _STREET.finditer(text):
+        if re.sub(r"[\s,.#/:-]", "", found[0].casefold()) not in compact:
+            return found[0]
+    for found in _SPELLED.finditer(text):
+        if (
+            "".join(_NUMBER_WORDS[word] for word in _WORD.findall(found[0].casefold()))
+            not in compact
+        ):
+            return found[0].strip(" ,-")
+    for found in _CLAIMS.finditer(text):
+        if (found["when"] or found["kind"]).casefold() not in known:
+            return found[0]
     for found in _NAMES.finditer(text):
-        parts = [part for part in found[1].split() if part.casefold() not in _NOT_NAMES]
+        named = found[1] or found[2]
+        parts = [part for part in named.split() if part.casefold() not in _NOT_NAMES]
         if parts and not any(part.casefold().strip("'’.,") in known for part in parts):
             return " ".join(parts)
+    for found in _PROPER.finditer(text):
+        name = re.sub(r"['’]s$", "", found[0].casefold())
+        if name not in known and name not in _COMMON_NAMES:
+            return found[0]
     return None
+
+
+def _same_date(bare: str, known: str) -> bool:
+    """Return whether a date of eight digits is a known one in another order."""
+    if len(bare) != 8 or not bare.isdigit():
+        return False
+    dates = re.findall(r"\b\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b", known)
+    return any(sorted(re.sub(r"\D", "", date)) == sorted(bare) for date in dates)
 
 
 def _text(parts: Iterable[Any]) -> str:
@@ -186,7 +376,8 @@ def _text(parts: Iterable[Any]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.casefold()))
+    plain = re.sub(r"n['’]t\b", " not", text.casefold())
+    return set(_WORD.findall(re.sub(r"['’](?:s|d|ll|m|ve|re)\b", "", plain)))
 
 
 def _common(one: set[str], other: set[str]) -> float:

@@ -21,20 +21,30 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
-from proctor.gateway._budget import BudgetReservation, TrialBudget
+import msgspec
+
+from proctor.gateway.budget import (
+    BudgetExceeded,
+    BudgetReservation,
+    CallBounds,
+    CallBudget,
+    CallLedger,
+    CallUsage,
+)
 from proctor.gateway.observe import SCOPE
 from proctor.gateway.options import GatewayOptions
 from proctor.gateway.prefix import current_prefix
-from proctor.gateway.protocols import Protocol, model_protocol, provider_of, read_model_call
 from proctor.llm.cassette import RecordedRequest, RecordedResponse, active_cassette
 from proctor.llm.cassette import recorded_request as stored_request
 from proctor.llm.prices import PriceTable, cost_usd, price_span
+from proctor.llm.protocols import Protocol, model_protocol, provider_of, read_model_call
 from proctor.llm.rate_limits import (
     Limiter,
     Permit,
@@ -76,7 +86,7 @@ _VOLATILE = re.compile(
 
 
 # The private directory of a trial, also as programs write it into names of their own.
-_FOLDER = re.compile(r"\bproctor-[a-z0-9_-]{8}\b")
+_FOLDER = re.compile(r"\bproctor-(?:[0-9a-f]{12}-)?[a-z0-9_-]{8}\b")
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,8 @@ class GatewaySession:
     prices: PriceTable | None = None
     folders: tuple[str, ...] = ()
     """Paths and names of the trial that its requests may contain: not part of a request's key."""
+    ledger: tuple[CallLedger, str] | None = None
+    """Where the run counts its calls, and the trial's key there."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     """The part of its address, or the key, by which its requests are recognised."""
 
@@ -117,8 +129,11 @@ class GatewaySession:
         self._cassette = active_cassette()
         self._prefix = current_prefix()
         self._limiters = {name: limiter_in_force(name) for name in limited_providers()}
-        self._waits = queue_waits.get() or nullcontext()
-        self.budget = TrialBudget(self.options)
+        self.waits = queue_waits.get() or nullcontext()
+        limits = self.options
+        self.budget = CallBudget(limits.max_cost_usd, limits.max_tokens, limits.max_calls)
+        self.run_limit: Future[str] = Future()
+        """Done when a call did not fit into the budget of the whole run: says why."""
         self.calls = 0
         self.failure: tuple[int, str] | None = None
         """Status and message of the last call, if it failed and not on purpose."""
@@ -131,6 +146,11 @@ class GatewaySession:
     def replays(self) -> bool:
         """Whether responses come from a cassette, so that nothing is sent."""
         return self._cassette is not None and self._cassette.mode == "replay"
+
+    @property
+    def limited(self) -> bool:
+        """Whether calls must fit into a budget, of the trial or of the run."""
+        return self.budget.limited or (self.ledger is not None and self.ledger[0].limited)
 
     def begin(self, method: str, url: str, body: bytes, provider: str, path: str) -> ModelCall:
         """Return a new call; one to a model has an open span from now on."""
@@ -197,7 +217,7 @@ class GatewaySession:
         limiter: Limiter | None = self._limiters.get(call.provider)
         if limiter is None or call.protocol is None:
             return None
-        with self._waits:
+        with self.waits:
             return await limiter.acquire(len(call.body) // 4 + (call.asked_output or 500))
 
 
@@ -227,7 +247,10 @@ class ModelCall:
         self.held: RecordedResponse | None = None
         """The answer of the record that a fork continues."""
         self.retries = 0
+        self.recording: Future[None] | None = None
+        """Done when the run has the call on record, which the end of the response waits for."""
         self._reservation: BudgetReservation | None = None
+        self._run_reservation: BudgetReservation | None = None
         self._permit: Permit | None = None
         self._open = True
         sink = session.sink
@@ -263,11 +286,13 @@ class ModelCall:
         return cast("dict[str, Any]", place) if isinstance(place, dict) else {}
 
     async def admit(self) -> bytes:
-        """Wait for budget and rate limit; return the body to send. Raises `BudgetExceeded`."""
+        """Wait for budgets and rate limit; return the body to send. Raises `BudgetExceeded`."""
         session, body = self.session, self.body
-        if self.protocol is not None and session.budget.limited:
-            read = read_model_call(self.protocol, self.url, body, b"")
-            model = read.model or ""
+        if self.protocol is None:
+            return body
+        run = None if session.ledger is None or not session.ledger[0].limited else session.ledger
+        if run is not None or session.budget.limited:
+            model = read_model_call(self.protocol, self.url, body, b"").model or ""
 
             def price(tokens_in: int, tokens_out: int) -> float | None:
                 # All of the input may be written to a cache, which costs more than plain input.
@@ -280,13 +305,27 @@ class ModelCall:
                     prices=session.prices,
                 )
 
-            reserved = await session.budget.reserve(len(body), self.asked_output, price)
-            self._reservation = reserved
-            if reserved.max_output is not None and (names := _MAX_OUTPUT.get(self.protocol)):
+            bounds = CallBounds.of(body, self.asked_output, price)
+            most: int | None = None
+            with session.waits:
+                if session.budget.limited:
+                    self._reservation = await session.budget.reserve(bounds)
+                    most = self._reservation.max_output
+                if run is not None:
+                    if most is not None:
+                        bounds = msgspec.structs.replace(bounds, output_tokens=most)
+                    try:
+                        self._run_reservation = await run[0].reserve(run[1], bounds)
+                    except BudgetExceeded as error:
+                        if not session.run_limit.done():
+                            session.run_limit.set_result(str(error))
+                        raise
+                    most = self._run_reservation.max_output or most
+            if most is not None and (names := _MAX_OUTPUT.get(self.protocol)):
                 document = self._document
                 place = self._output_place(document)
                 set_already = [name for name in names if name in place]
-                place[(set_already or names)[0]] = reserved.max_output
+                place[(set_already or names)[0]] = most
                 body = json.dumps(document).encode()
         if not session.replays:
             self._permit = await session.permit(self)
@@ -311,9 +350,9 @@ class ModelCall:
             session.record(self, status, content_type, content)
         if self.protocol is None:
             return
-        read = read_model_call(self.protocol, self.url, self.body, content, content_type, status)
-        for name in _FILLED:
-            setattr(span, name, getattr(read, name))
+        read_model_call(
+            self.protocol, self.url, self.body, content, content_type, status, span=span
+        )
         if self.fault is not None:
             span.attributes[FAULT] = self.fault
         if self.retries:
@@ -326,25 +365,15 @@ class ModelCall:
         session.failure = None
         if self.fault is None and (error is not None or is_transient_status(status)):
             session.failure = status, span.error_message or ""
+        usage = CallUsage.of(span)
         if self._reservation is not None:
-            session.budget.settle(self._reservation, span)
+            session.budget.settle(self._reservation, usage)
         if self._permit is not None and None not in (span.input_tokens, span.output_tokens):
             self._permit.settle((span.input_tokens or 0) + (span.output_tokens or 0))
         session.sink.ended(span)
-
-
-_FILLED = (
-    "name",
-    "status",
-    "attributes",
-    "error_type",
-    "error_message",
-    "model",
-    "input_tokens",
-    "output_tokens",
-    "input_messages",
-    "output_messages",
-)
+        if session.ledger is not None:
+            ledger, trial = session.ledger
+            self.recording = ledger.ended(trial, self._run_reservation, usage, span)
 
 
 def error_document(status: int, kind: str, message: str) -> bytes:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from proctor.gateway.protocols import Protocol, model_protocol, read_model_call
 from proctor.llm.http_hook import install, uninstall
+from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.trace import otel
 from proctor.trace.capture import Recorder, new_span_id
-from proctor.trace.conventions import merge_models, merge_tools, recover_calls
+from proctor.trace.conventions import merge_models, merge_tools, recover_calls, same_reply
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ class _ObservedCall:
         """Fill the span from the request and the response."""
         span = self._span
         span.end_ns = max(self._recorder.clock(), span.start_ns)
-        read = read_model_call(self._protocol, self._url, self._body, content, content_type, status)
-        for name in ("name", "status", "attributes", "error_type", "error_message", *_FILLED):
-            setattr(span, name, getattr(read, name))
+        read_model_call(
+            self._protocol, self._url, self._body, content, content_type, status, span=span
+        )
 
     def failed(self, error: BaseException) -> None:
         """Record a call without a response."""
@@ -202,24 +202,14 @@ def _recorded_as(span: Span, others: list[Span], taken: Counter[str]) -> Span | 
                 and other.start_ns <= span.start_ns
                 and not taken[other.span_id]
                 and other.input_tokens in (None, span.input_tokens)
-                and (not other.output_messages or _same_reply(other, span))
+                and (not other.output_messages or same_reply(other, span))
             ),
             key=lambda other: other.start_ns,
             default=None,
         )
     # Calls side by side: the same reply tells which is which, otherwise the order does.
-    said = [other for other in open_then if _same_reply(other, span)]
+    said = [other for other in open_then if same_reply(other, span)]
     return min(said or open_then, key=lambda other: other.start_ns, default=None)
-
-
-def _same_reply(one: Span, other: Span) -> bool:
-    """Whether two spans have the same text and request the same tools."""
-
-    def reply(span: Span) -> list[tuple[str, tuple[str, ...]]]:
-        messages = span.output_messages
-        return [(m.content or "", tuple(c.name for c in m.tool_calls)) for m in messages]
-
-    return bool(one.output_messages) and reply(one) == reply(other)
 
 
 def _infer_tools(trace: Trace) -> None:

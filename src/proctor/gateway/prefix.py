@@ -24,10 +24,10 @@ from proctor.errors import ProctorError
 from proctor.formatting import clipped, plural
 from proctor.gateway.observe import INFERRED
 from proctor.gateway.options import ForkArm, ForkEdit
-from proctor.gateway.protocols import Protocol, model_protocol, read_model_call
 from proctor.llm import http_hook
 from proctor.llm.cassette import RecordedResponse
 from proctor.llm.http_hook import MISS_STATUS
+from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.sanitize import json_value
 from proctor.trace import Message, Span, SpanKind, ToolCall, Trace, otel
 from proctor.trace.capture import HeldTool, tool_replay
@@ -275,7 +275,11 @@ class Prefix:
         model = None if span is None else span.model
         content = rendered_reply(protocol, url, body, message, self._serial, model)
         if content is None:
-            what = f"answers in the protocol of {protocol} cannot be replayed"
+            # Only what the scripted server writes can be replayed; both have another way in.
+            what = (
+                f"answers in the protocol of {protocol} cannot be replayed; use the endpoint of the"
+                " server that speaks OpenAI's (Ollama has it at /v1, Bedrock at /openai/v1)"
+            )
             return _refusal(self._diverge(span, what))
         return RecordedResponse(200, content[0], text=content[1])
 

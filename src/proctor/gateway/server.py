@@ -10,7 +10,7 @@ unchanged and as they arrive; only the host, the key (a session's token becomes 
 the agent never sees) and, with a budget, the maximum of output tokens are replaced.
 
 Guarantees: a call is sent again only before any byte of a response was passed on. When a session is
-closed, its calls have ended. Nothing but loopback is listened on unless asked for.
+closed, its calls have ended. It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from proctor.errors import ProctorError
-from proctor.gateway._budget import INTERRUPTED, BudgetExceeded
+from proctor.gateway.budget import INTERRUPTED, BudgetExceeded
 from proctor.gateway.calls import GatewaySession, ModelCall, error_document
 from proctor.imports import needs_extra
 from proctor.llm.http_hook import bypass
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request: far above any context window."""
+
+HOST = "127.0.0.1"
 
 GRACE = 2.0
 """Seconds that the calls of a session that is closed get to end: its program has ended already."""
@@ -72,6 +74,9 @@ PROVIDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     ),
 }
 
+_COUNTS = ("count_tokens", ":counttokens", "input_tokens")
+"""Ends of paths at which providers count the tokens of a request."""
+
 # Headers of one connection, and what our client sets.
 _HOP_BY_HOP = frozenset(
     (
@@ -87,39 +92,34 @@ class Gateway:
     def __init__(
         self,
         *,
-        host: str = "127.0.0.1",
         port: int = 0,
         environ: Mapping[str, str] = os.environ,
         unknown: Callable[[str], GatewaySession] | None = None,
         providers: Collection[str] = (),
-        random: Random | None = None,
     ) -> None:
         needs_extra("starlette", "gateway")
         needs_extra("uvicorn", "gateway")
-        self._host = host
         self._environ = dict(environ)
         self._unknown = unknown
         """Makes the session of a token that is not known; without it such a request is refused."""
         self._providers = {*PROVIDERS, *providers}
-        self._random = random or Random()  # noqa: S311 (spreads retries)
+        self._random = Random()  # noqa: S311 (spreads retries)
         self._sessions: dict[str, GatewaySession] = {}
         self._calls: dict[str, set[asyncio.Task[Any]]] = defaultdict(set)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # The protocol is named because asyncio sets TCP_NODELAY only then: without it, the small
         # writes of a response wait 40 ms for an acknowledgement.
-        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((host, port))
+            self._socket.bind((HOST, port))
         except OSError as error:
             self._socket.close()
             raise ProctorError(
-                f"cannot listen on {host}:{port}: {error.strerror}",
+                f"cannot listen on {HOST}:{port}: {error.strerror}",
                 hint="choose another port, or 0 for any that is free",
             ) from None
         self.port: int = self._socket.getsockname()[1]
-        name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{self.port}"
+        self.url = f"http://{HOST}:{self.port}"
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Any = None
@@ -235,9 +235,9 @@ class Gateway:
                 variables |= dict.fromkeys((keys[0], *present), session.token)
         for name in ("NO_PROXY", "no_proxy"):
             if hosts := self._environ.get(name, ""):
-                variables[name] = f"{hosts},{self._host}"
+                variables[name] = f"{hosts},{HOST}"
         if any(self._environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY")):
-            variables.setdefault("NO_PROXY", self._host)
+            variables.setdefault("NO_PROXY", HOST)
         return variables
 
     # -- requests ----------------------------------------------------------------------------
@@ -316,6 +316,9 @@ class Gateway:
                 content = error_document(402, "budget_exceeded", str(error))
                 call.ended(402, "application/json", content, ("BudgetExceeded", str(error)))
                 return Response(content, 402, media_type="application/json")
+            if call.protocol is None and session.limited and not _is_free(request.method, path):
+                message = "only calls to a model can be limited, and this run has a budget"
+                return _refusal(402, "budget_exceeded", message)
             if (recorded := session.replay(call)) is not None:
                 call.ended(recorded.status, recorded.content_type, recorded.content)
                 headers = {"content-type": recorded.content_type} if recorded.content_type else {}
@@ -387,7 +390,7 @@ class Gateway:
             content = _spoilt(await response.aread())
             call.ended(response.status_code, response.headers.get("content-type", ""), content)
             await response.aclose()
-            passed = StreamingResponse(_once(content), response.status_code)
+            passed = Response(content, response.status_code)
             kept = [pair for pair in kept if pair[0] not in ("content-length", "content-encoding")]
         else:
             passed = StreamingResponse(_stream(call, response), response.status_code)
@@ -425,6 +428,9 @@ async def _stream(call: ModelCall, response: httpx.Response) -> AsyncGenerator[b
                 yield held
                 held = b""
         end(None)
+        if call.recording is not None:
+            # An agent may end its worker as soon as it has the response.
+            await asyncio.wait({asyncio.wrap_future(call.recording)})
         if held:
             yield held
     except httpx.HTTPError as broken:
@@ -436,13 +442,15 @@ async def _stream(call: ModelCall, response: httpx.Response) -> AsyncGenerator[b
             await response.aclose()
 
 
+def _is_free(method: str, path: str) -> bool:
+    """Return whether a request that is no model call costs nothing: look-ups and token counts."""
+    return method in ("GET", "HEAD", "OPTIONS") or path.lower().endswith(_COUNTS)
+
+
 def _is_last(chunk: bytes) -> bool:
     """Return whether a stream of events most likely ends with this chunk."""
-    return any(mark in chunk for mark in (b"[DONE]", b"message_stop", b"response.completed"))
-
-
-async def _once(content: bytes) -> AsyncGenerator[bytes]:
-    yield content
+    marks = (b"[DONE]", b"message_stop", b"response.completed", b'"finishReason"')
+    return any(mark in chunk for mark in marks)
 
 
 def _spoilt(content: bytes) -> bytes:

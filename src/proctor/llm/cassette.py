@@ -399,7 +399,6 @@ class Cassette:
         mode: Mode = "replay",
         *,
         append: bool = False,
-        redactor: Redactor | None = None,
     ) -> None:
         if mode not in ("record", "replay"):
             raise ProctorError(
@@ -408,7 +407,7 @@ class Cassette:
         self.path = Path(path)
         self.mode: Mode = mode
         self._append = append
-        self.redactor = redactor or default_redactor()
+        self.redactor = default_redactor()
         self._lock = threading.Lock()
         self._writer: Writer | None = None
         self._placeholders: list[str] = []

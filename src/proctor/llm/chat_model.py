@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -54,6 +53,17 @@ class FileMessage(Message):
     """A message with files. Traces only name their types (`other`), because files may be large."""
 
     files: tuple[Attachment, ...] = ()
+
+    def response_parts(self) -> list[dict[str, Any]]:
+        """Return the content in the form of OpenAI's responses API."""
+        parts: list[dict[str, Any]] = [{"type": "input_text", "text": self.content or ""}]
+        for file in self.files:
+            if file.is_image:
+                parts.append({"type": "input_image", "image_url": file.data_url, "detail": "auto"})
+            else:
+                about = {"filename": file.name, "file_data": file.data_url}
+                parts.append({"type": "input_file", **about})
+        return parts
 
     @property
     def recorded(self) -> Message:
@@ -158,16 +168,6 @@ class ClosingModel:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def parsed_arguments(value: Any) -> Any:
-    """Return decoded JSON arguments of a tool call; a text that is not JSON stays as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 class ModelErrorKind(StrEnum):

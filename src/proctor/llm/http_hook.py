@@ -12,6 +12,7 @@ gateway is for those.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.abc
@@ -99,7 +100,8 @@ def uninstall(interceptor: Interceptor) -> None:
         _interceptors.remove(interceptor)
         if _interceptors:
             return
-        sys.meta_path.remove(_finder)
+        with contextlib.suppress(ValueError):  # code of an agent has cleared the list
+            sys.meta_path.remove(_finder)
         while _originals:
             owner, name, original = _originals.pop()
             setattr(owner, name, original)
@@ -193,7 +195,10 @@ class _Exchanges:
             raise
 
 
-def _wanted(method: str, url: str) -> list[Callable[[bytes], InterceptedRequest]]:
+_Takers = list[Callable[[bytes], InterceptedRequest]]
+
+
+def _wanted(method: str, url: str) -> _Takers:
     if _inside.get():
         return []
     takers = (interceptor(method, url) for interceptor in _interceptors)
@@ -201,7 +206,7 @@ def _wanted(method: str, url: str) -> list[Callable[[bytes], InterceptedRequest]
 
 
 def _begin(
-    takers: list[Callable[[bytes], InterceptedRequest]], method: str, url: str, body: bytes
+    takers: _Takers, method: str, url: str, body: bytes
 ) -> tuple[_Exchanges, RecordedResponse | None, bytes]:
     """Return the exchanges of a request, its response if it is not sent, and the body to send."""
     changed = None if (hook := redirect.get()) is None else hook(method, url, body)
@@ -229,21 +234,26 @@ def _bytes(body: Any) -> bytes | None:
 def _patch_httpx(library: Any) -> None:
     """Patch both packages of this design: client libraries moved from the first to the second."""
 
+    def begin(takers: _Takers, request: Any, body: bytes, stream: bool) -> tuple[_Exchanges, Any]:
+        """Return the exchanges of a request, and its response if it is not sent."""
+        exchanges, recorded, sent = _begin(takers, request.method, str(request.url), body)
+        if sent is not body:
+            request.stream = library.ByteStream(sent)
+            request.headers["content-length"] = str(len(sent))
+        if recorded is None:
+            return exchanges, None
+        return exchanges, _httpx_response(library, request, recorded, stream)
+
     def plain(original: Any) -> Any:
         def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
             takers = _wanted(request.method, str(request.url))
             if not takers:
                 return original(self, request, stream=stream, **options)
-            body = request.read()
-            exchanges, recorded, sent = _begin(takers, request.method, str(request.url), body)
-            if recorded is not None:
-                return _httpx_response(library, request, recorded, stream)
-            if sent is not body:
-                request.stream = library.ByteStream(sent)
-                request.headers["content-length"] = str(len(sent))
-            with exchanges.sending():
-                response = original(self, request, stream=stream, **options)
-            _httpx_listen(library, exchanges, response, stream)
+            exchanges, response = begin(takers, request, request.read(), stream)
+            if response is None:
+                with exchanges.sending():
+                    response = original(self, request, stream=stream, **options)
+                _httpx_listen(library, exchanges, response, stream)
             return response
 
         return send
@@ -253,16 +263,11 @@ def _patch_httpx(library: Any) -> None:
             takers = _wanted(request.method, str(request.url))
             if not takers:
                 return await original(self, request, stream=stream, **options)
-            body = await request.aread()
-            exchanges, recorded, sent = _begin(takers, request.method, str(request.url), body)
-            if recorded is not None:
-                return _httpx_response(library, request, recorded, stream)
-            if sent is not body:
-                request.stream = library.ByteStream(sent)
-                request.headers["content-length"] = str(len(sent))
-            with exchanges.sending():
-                response = await original(self, request, stream=stream, **options)
-            _httpx_listen(library, exchanges, response, stream)
+            exchanges, response = begin(takers, request, await request.aread(), stream)
+            if response is None:
+                with exchanges.sending():
+                    response = await original(self, request, stream=stream, **options)
+                _httpx_listen(library, exchanges, response, stream)
             return response
 
         return send
@@ -351,29 +356,29 @@ def _tee_class(library: Any) -> Any:
 # -- requests and botocore: both read from urllib3 ---------------------------------------------
 
 
-def _patch_requests(library: Any) -> None:
+def _patch_urllib3(
+    owner: Any, streams: Callable[[Any, Any], Any], made: Callable[[Any, RecordedResponse], Any]
+) -> None:
+    """Patch a `send`; `streams` says whether its caller reads the response, `made` makes one."""
+
     def wrap(original: Any) -> Any:
         def send(self: Any, request: Any, **options: Any) -> Any:
-            takers = _wanted(request.method or "", request.url or "")
+            method, url = request.method or "", request.url or ""
+            takers = _wanted(method, url)
             body = _bytes(request.body)
             if not takers or body is None:
                 return original(self, request, **options)
-            exchanges, recorded, sent = _begin(
-                takers, request.method or "", request.url or "", body
-            )
-            if sent is not body:
+            exchanges, recorded, sent = _begin(takers, method, url, body)
+            if recorded is not None:
+                return made(request, recorded)
+            # Requests of botocore are signed, so they cannot be changed; they can be answered.
+            if sent is not body and not hasattr(request, "stream_output"):
                 request.body = sent
                 request.headers["Content-Length"] = str(len(sent))
-            if recorded is not None:
-                response = library.Response()
-                response.status_code, response.url = recorded.status, request.url
-                response.headers.update(_headers_of(recorded))
-                response.request, response.raw = request, io.BytesIO(recorded.content)
-                return response
             with exchanges.sending():
                 response = original(self, request, **options)
             status, kind = response.status_code, response.headers.get("content-type", "")
-            if options.get("stream"):
+            if streams(request, options):
                 _tee_urllib3(response.raw, lambda seen: exchanges.ended(status, kind, seen))
             else:
                 exchanges.ended(status, kind, response.content)
@@ -381,41 +386,32 @@ def _patch_requests(library: Any) -> None:
 
         return send
 
-    _replace(library.Session, "send", wrap)
+    _replace(owner, "send", wrap)
+
+
+def _patch_requests(library: Any) -> None:
+    def made(request: Any, recorded: RecordedResponse) -> Any:
+        response = library.Response()
+        response.status_code, response.url = recorded.status, request.url
+        response.headers.update(_headers_of(recorded))
+        response.request, response.raw = request, io.BytesIO(recorded.content)
+        return response
+
+    _patch_urllib3(library.Session, lambda _request, options: options.get("stream"), made)
 
 
 def _patch_botocore(library: Any) -> None:
-    def wrap(original: Any) -> Any:
-        def send(self: Any, request: Any) -> Any:
-            takers = _wanted(request.method, request.url)
-            body = _bytes(request.body)
-            if not takers or body is None:
-                return original(self, request)
-            # What is sent is signed, so it cannot be changed here; a response can be given.
-            exchanges, recorded, _ = _begin(takers, request.method, request.url, body)
-            if recorded is not None:
-                import urllib3
-                from botocore.awsrequest import (  # pyright: ignore[reportMissingTypeStubs]
-                    AWSResponse,
-                )
+    def made(request: Any, recorded: RecordedResponse) -> Any:
+        import urllib3
+        from botocore.awsrequest import AWSResponse  # pyright: ignore[reportMissingTypeStubs]
 
-                headers = _headers_of(recorded)
-                raw = urllib3.HTTPResponse(
-                    io.BytesIO(recorded.content), headers, recorded.status, preload_content=False
-                )
-                return AWSResponse(request.url, recorded.status, headers, raw)
-            with exchanges.sending():
-                response = original(self, request)
-            status, kind = response.status_code, response.headers.get("content-type", "")
-            if request.stream_output:
-                _tee_urllib3(response.raw, lambda seen: exchanges.ended(status, kind, seen))
-            else:
-                exchanges.ended(status, kind, response.content)
-            return response
+        headers = _headers_of(recorded)
+        raw = urllib3.HTTPResponse(
+            io.BytesIO(recorded.content), headers, recorded.status, preload_content=False
+        )
+        return AWSResponse(request.url, recorded.status, headers, raw)
 
-        return send
-
-    _replace(library.URLLib3Session, "send", wrap)
+    _patch_urllib3(library.URLLib3Session, lambda request, _options: request.stream_output, made)
 
 
 def _tee_urllib3(raw: Any, ended: Callable[[bytes], None]) -> None:

@@ -55,7 +55,7 @@ _PRICING_KEYS = frozenset((*_PROVIDER_KEYS, *_CACHE_READ_KEYS, *_CACHE_WRITE_KEY
 _PROVIDER_ALIASES = {
     alias: name
     for name, aliases in {
-        "aws": "aws.bedrock aws_bedrock bedrock",
+        "aws": "amazon-bedrock amazon_bedrock aws.bedrock aws_bedrock bedrock",
         "azure": "az.ai.inference az.ai.openai azure.ai.inference azure.ai.openai azure_ai",
         "google": "gcp.gemini gcp.gen_ai gcp.vertex_ai vertexai vertex_ai gemini google-gla "
         "google-vertex google_genai models",
@@ -71,10 +71,11 @@ _PROVIDER_ALIASES = {
 # What instrumentations of frameworks write where the provider belongs: it says nothing about who
 # serves the model. A list, because any other unknown name may be a server with its own prices.
 _FRAMEWORKS = frozenset(
-    "ag2 agentframework agno anthropicagentsdk autogen beeai claudeagentsdk crewai dspy googleadk "
-    "haystack koog langchain langgraph litellm litellmproxy llamaindex mastra "
-    "microsoftagentframework openaiagents pydanticai semantickernel smolagents strands "
-    "strandsagents vercel".split()
+    "ag2 agentframework agno aikoog aisdk anthropicagentsdk autogen beeai camelai claudeagentsdk "
+    "crewai dspy gcpvertexagent genkit googleadk haystack ibmbeeai instructor koog langchain "
+    "langchain4j langgraph litellm litellmproxy llamaindex mastra microsoftagentframework "
+    "openaiagents pydanticai semantickernel smolagents springai strands strandsagents vercel "
+    "vercelai".split()
 )
 
 
@@ -162,11 +163,6 @@ def price_span(span: Span, prices: PriceTable | None = None) -> None:
         span.cost_usd = span.cost_usd if cost is None else cost
     elif span.cost_usd is None:
         span.cost_usd = _published_cost_from_rates(model, provider, counts)
-
-
-def warm_up() -> None:
-    """Load the published tables now, which takes a moment, rather than at the first call."""
-    _published_rates("gpt-4o-mini", None, int(time.time()) // _REMEMBER_SECONDS)
 
 
 def cost_usd(

@@ -63,15 +63,11 @@ class Reservation:
 
     at: float
     tokens: int
-    _limiter: RateLimiter | None = None
+    _limiter: RateLimiter
 
     def settle(self, tokens: int | None) -> None:
         """Set the tokens used by the call; None (unknown) leaves the estimate."""
-        if tokens is None:
-            return
-        if self._limiter is None:
-            self.tokens = tokens
-        else:
+        if tokens is not None:
             self._limiter.correct(self, tokens)
 
 

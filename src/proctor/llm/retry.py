@@ -119,7 +119,11 @@ def retry_after(error: BaseException) -> float | None:
     stated = parse_retry_after(getattr(error, "retry_after", None))
     if stated is not None:
         return stated
-    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    return requested_delay(getattr(getattr(error, "response", None), "headers", None))
+
+
+def requested_delay(headers: Any) -> float | None:
+    """Return the seconds that the headers of a response ask to wait."""
     if not hasattr(headers, "get"):
         return None
     try:  # OpenAI and others send milliseconds as well, which are more precise

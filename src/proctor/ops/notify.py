@@ -19,9 +19,8 @@ import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from urllib.parse import unquote
 
 from proctor.errors import ProctorError, did_you_mean, hint_among
@@ -30,19 +29,11 @@ from proctor.imports import needs_extra
 from proctor.report.figures import sentence
 from proctor.runs.run import Run
 from proctor.sanitize import line
+from proctor.spec.config import NotifyOn
 from proctor.trace.redact import default_redactor
 
 if TYPE_CHECKING:
     from proctor.spec import Configuration
-
-
-class NotifyEvent(StrEnum):
-    """What to notify about. A run that fails, regresses or hits a limit has also ended."""
-
-    END = "end"
-    FAILURE = "failure"
-    REGRESSION = "regression"
-    BUDGET = "budget"
 
 
 FIELDS: Mapping[str, str] = {
@@ -87,7 +78,7 @@ _LIMITS = ("trial limit", "time limit", "token limit", "cost limit", "no known p
 class Notice(NamedTuple):
     """A message to send: the events it is about, and the values of all fields."""
 
-    events: frozenset[NotifyEvent]
+    events: frozenset[NotifyOn]
     fields: Mapping[str, str]
 
     @property
@@ -156,11 +147,11 @@ def run_notice(
     """Describe a run that has ended; `regression` is the result of the gate, if it found one."""
     totals = run.totals
     at_limit = run.stopped is not None and any(limit in run.stopped for limit in _LIMITS)
-    happened = {
-        NotifyEvent.END: True,
-        NotifyEvent.FAILURE: exit_code != 0,
-        NotifyEvent.REGRESSION: regression is not None,
-        NotifyEvent.BUDGET: at_limit,
+    happened: dict[NotifyOn, bool] = {
+        "end": True,
+        "failure": exit_code != 0,
+        "regression": regression is not None,
+        "budget": at_limit,
     }
     # In order of precedence: a failed check counts more than a stop, as in the exit code.
     outcome = "passed" if exit_code == 0 else "not judged"
@@ -193,7 +184,7 @@ def run_notice(
 def failed_start_notice(name: str, error: ProctorError) -> Notice:
     """Describe a run that could not start."""
     return notice(
-        (NotifyEvent.END, NotifyEvent.FAILURE),
+        ("end", "failure"),
         name=name,
         outcome="did not start",
         stopped=error,
@@ -201,10 +192,13 @@ def failed_start_notice(name: str, error: ProctorError) -> Notice:
     )
 
 
-def notice(events: Iterable[NotifyEvent], **values: object) -> Notice:
-    """Build a notice: every field has a value, sanitised."""
+def notice(events: Iterable[NotifyOn], **values: object) -> Notice:
+    """Build a notice: every field has a value, sanitised.
+
+    A run that fails, regresses or hits a limit has also ended: it is about several events.
+    """
     happened = frozenset(events)
-    names = [str(event) for event in NotifyEvent if event in happened]
+    names = [event for event in get_args(NotifyOn) if event in happened]
     values = {"host": socket.gethostname(), "events": ", ".join(names), **values}
     fields = {name: plain_line(values.get(name, "")) for name in FIELDS}
     details = [fields[name] for name in _DETAILS if fields[name]]
@@ -231,7 +225,7 @@ class NotifyRequest(NamedTuple):
     """Where to send notifications, about which events, with which template."""
 
     to: tuple[str, ...]
-    on: frozenset[NotifyEvent]
+    on: frozenset[NotifyOn]
     template: str
     baseline: str = BASELINE
 
@@ -254,7 +248,7 @@ def notify_request(
     )
     return NotifyRequest(
         to=tuple(to or configured),
-        on=frozenset(NotifyEvent(each) for each in on or settings.on),
+        on=frozenset(cast("Sequence[NotifyOn]", on) or settings.on),
         template=text,
         baseline=baseline or settings.baseline,
     )
@@ -278,7 +272,7 @@ class Notifier:
     @property
     def wants_regressions(self) -> bool:
         """Return whether a run must be compared with its baseline."""
-        return bool(self._services) and NotifyEvent.REGRESSION in self._request.on
+        return bool(self._services) and "regression" in self._request.on
 
     def regression(self, run: Run, root: Path) -> str | None:
         """Return the result of the gate if a run is worse than its baseline, else None."""
@@ -330,7 +324,7 @@ class _Delivery:
         import apprise
 
         # Services show the two in different colours.
-        bad = self._notice.events - {NotifyEvent.END}
+        bad = self._notice.events - {"end"}
         kind = apprise.NotifyType.FAILURE if bad else apprise.NotifyType.SUCCESS
         try:
             sender: Any = apprise.Apprise(asset=_asset())

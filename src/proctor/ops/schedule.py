@@ -640,7 +640,7 @@ def notify_killed(
 ) -> None:
     """Notify about a run whose process was killed."""
     from proctor import api
-    from proctor.ops.notify import Notifier, NotifyEvent, notice, notify_request
+    from proctor.ops.notify import Notifier, notice, notify_request
 
     to = addresses(schedule, os.environ)
     request = notify_request(api.settings(book.project / schedule.folder), to, schedule.notify_on)
@@ -648,8 +648,7 @@ def notify_killed(
         return
     notifier = Notifier(request, warn)
     reason = f"its process ended with {_exit_text(code)}"
-    events = (NotifyEvent.END, NotifyEvent.FAILURE)
-    notifier.send(notice(events, name=name, outcome="died", stopped=reason))
+    notifier.send(notice(("end", "failure"), name=name, outcome="died", stopped=reason))
     notifier.close()
 
 

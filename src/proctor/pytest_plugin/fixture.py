@@ -34,7 +34,7 @@ from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import AgentLike, prepare
+from proctor.trials.prepare import AgentLike, agent_name, prepare
 from proctor.trials.run_trial import status_of
 from proctor.trials.session import run_session
 
@@ -144,7 +144,7 @@ class Proctor:
         context = prepare(
             Suite(cases=(whole,), judge=judge),
             RunOptions(trials=1, timeout=timeout, seed=self.trial),
-            agents={_name(given): given},
+            agents={agent_name(given): given},
             cases=[whole],
         )
         # A trial does not record the threshold, which assert_passes needs for its reason.
@@ -190,13 +190,6 @@ class Proctor:
                 raise
             hints = [f"{p.message}{f' ({p.hint})' if p.hint else ''}" for p in problems]
             raise ProctorError("; ".join(hints), where=self._name) from None
-
-
-def _name(agent: AgentLike) -> str:
-    if isinstance(agent, Mapping):
-        options = dict(cast("Mapping[str, Any]", agent))
-        return str(options.get("target") or options.get("kind") or "agent")
-    return str(getattr(agent, "__name__", type(agent).__name__))
 
 
 def _warn(results: CheckResults) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from proctor.checks.base import CheckStatus
 from proctor.formatting import plural
 from proctor.report.facts import ReportFacts, TrialFacts
-from proctor.report.figures import damage_note, moved_cases, points
+from proctor.report.figures import GATE_STYLES, damage_note, moved_cases, points
 from proctor.results.gate import GateResult
 from proctor.runs.run import Run
 from proctor.runs.summary import Verdict
@@ -60,7 +60,7 @@ def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
 
 def render_gate(result: GateResult, run: Run, environ: Mapping[str, str] | None = None) -> str:
     """Return the workflow commands of a gate: its verdict, and the cases that got worse."""
-    level = _GATE_LEVELS[result.verdict]
+    level = GATE_STYLES[result.verdict].level
     found = [GithubAnnotation(level, result.verdict, result.reason, None)]
     if result.verdict == "REGRESSION":
         found += [
@@ -78,14 +78,6 @@ def render_gate(result: GateResult, run: Run, environ: Mapping[str, str] | None 
     return _commands(found, "gate", os.environ if environ is None else environ)
 
 
-_GATE_LEVELS = {
-    "REGRESSION": "error",
-    "NOT COMPARABLE": "error",
-    "INCONCLUSIVE": "warning",
-    "NO REGRESSION": "notice",
-}
-
-
 def _of_cells(run: Run) -> Iterator[GithubAnnotation]:
     """Yield one annotation for each cell that did not pass, with its most harmful failures."""
     several = len({cell.agent for cell in run.cells}) > 1
@@ -93,7 +85,7 @@ def _of_cells(run: Run) -> Iterator[GithubAnnotation]:
         if cell.verdict == Verdict.PASS:
             continue
         name = f"{cell.case} ({cell.cell.arm})" if several else cell.case
-        counts = f"{cell.passed} of {plural(cell.judged, 'judged trial')} passed"
+        counts = f"{cell.passed:,} of {plural(cell.judged, 'judged trial')} passed"
         if cell.unjudged:
             counts += f"; {cell.unjudged} without a verdict"
         lines = [counts] + [

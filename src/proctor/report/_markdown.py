@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from proctor.checks.base import CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, status_word, when
-from proctor.report.figures import template_globals
+from proctor.report.figures import GATE_STYLES, template_globals
 from proctor.runs.folder import run_name
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import markdown, markdown_code, shown
@@ -41,14 +41,6 @@ _MARKS = {
 }
 
 
-GATE_MARKS = {
-    "REGRESSION": "❌",
-    "NOT COMPARABLE": "⚠️",
-    "INCONCLUSIVE": "❔",
-    "NO REGRESSION": "✅",
-}
-
-
 def render(facts: ReportFacts) -> str:
     """Return the report: trials one by one where each cell has one, else agents and cells."""
     return render_template("report.md", facts=facts)
@@ -56,7 +48,7 @@ def render(facts: ReportFacts) -> str:
 
 def render_gate(result: GateResult) -> str:
     """Return the verdict of a gate, with its evidence."""
-    mark = GATE_MARKS[result.verdict]
+    mark = GATE_STYLES[result.verdict].mark
     body = render_template("gate.md", result=result, names=("reference", "candidate"))
     return f"## {mark} {result.verdict}\n\n{body}"
 
@@ -106,7 +98,6 @@ def _environment() -> Environment:
     )
     found.filters |= {"md": markdown, "code": markdown_code}
     found.globals |= template_globals() | {
-        "GATE_MARKS": GATE_MARKS,
         "MARKS": _MARKS,
         "MOST_CASES": MOST_CASES,
         "MOST_FAILURES": MOST_FAILURES,

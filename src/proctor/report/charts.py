@@ -14,7 +14,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ from proctor.files import write_atomic
 from proctor.formatting import at_least
 from proctor.report.facts import ReportFacts, TrialRow
 from proctor.runs.trial import TrialStatus
-from proctor.sanitize import visible
+from proctor.sanitize import map_texts, visible
 from proctor.tables import Tabular, need
 from proctor.user_dirs import with_folder
 
@@ -54,14 +54,7 @@ SCALE = 2.0
 
 Theme = Literal["light", "dark"]
 
-STATUS_WORDS = {
-    TrialStatus.PASSED: "passed",
-    TrialStatus.FAILED: "failed",
-    TrialStatus.HARD_FAIL: "hard fail",
-    TrialStatus.INFRA_ERROR: "infra error",
-    TrialStatus.NOT_JUDGED: "not judged",
-    TrialStatus.CANCELLED: "cancelled",
-}
+STATUS_WORDS = {status: status.replace("_", " ") for status in TrialStatus}
 """Statuses as they are displayed."""
 
 STATUSES = tuple(status.value for status in STATUS_WORDS)
@@ -81,7 +74,8 @@ def _chart_file() -> dict[str, Any]:
 
 def config(theme: Theme) -> dict[str, Any]:
     """Return the Vega-Lite config of a theme."""
-    return _filled(_chart_file()["config"], _chart_file()["themes"][theme])
+    colours = _chart_file()["themes"][theme]
+    return map_texts(_chart_file()["config"], lambda word: colours.get(word, word))
 
 
 # -- the data ------------------------------------------------------------------------------------
@@ -237,7 +231,8 @@ def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
         "cost": any(None not in pair for pair in zip(costs, rates, strict=True)),
         "timeline": True,
     }
-    charts = _filled(_chart_file()["charts"], _spec_values(facts))
+    values = _spec_values(facts)
+    charts = map_texts(_chart_file()["charts"], lambda word: values.get(word, word))
     found: dict[str, dict[str, Any]] = {}
     for name in CHARTS:
         if drawable[name] and facts.rows:
@@ -285,15 +280,6 @@ def _spec_values(facts: ReportFacts) -> dict[str, Any]:
     }
 
 
-def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(part, dict):
-        entries = cast("dict[str, Any]", part).items()
-        return {key: _filled(value, values) for key, value in entries}
-    if isinstance(part, list):
-        return [_filled(item, values) for item in cast("list[Any]", part)]
-    return values.get(part, part) if isinstance(part, str) else part
-
-
 def _status_colour(facts: ReportFacts, *, judged: bool = False) -> dict[str, Any]:
     """Return one colour per status in every run; the legend lists those that occur."""
     # The scale has all statuses, so that a colour means the same in every run.
@@ -317,11 +303,16 @@ def plot(facts: ReportFacts, name: str) -> Any:
     found = specs(facts)
     if name not in found:
         raise ProctorError(f"the report has no chart {name!r}", hint=hint_among(name, found))
-    spec, table = found[name], found[name]["data"]["name"]
-    values = {table: datasets(facts)[table].records()}
+    whole = _standalone(found[name], datasets(facts))
+    whole.pop("usermeta", None)
+    return alt.Chart.from_dict({**whole, "config": config("light")})
+
+
+def _standalone(spec: dict[str, Any], tables: Mapping[str, Dataset]) -> dict[str, Any]:
+    """Return a spec with its data and a width: outside a page it has no container."""
+    table = spec["data"]["name"]
     width = {"width": 560} if spec.get("width") == "container" else {}
-    whole = {key: value for key, value in spec.items() if key != "usermeta"}
-    return alt.Chart.from_dict({**whole, **width, "datasets": values, "config": config("light")})
+    return {**spec, **width, "datasets": {table: tables[table].records()}}
 
 
 def write_tables(facts: ReportFacts, folder: Path, form: TableFormat = "csv") -> list[Path]:
@@ -340,17 +331,14 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
     need_charts()
     import vl_convert
 
-    tables = {name: table.records() for name, table in datasets(facts).items()}
+    tables = datasets(facts)
     theme = config("light")
     # Legends do not break lines: two long names side by side are as many as fit.
     if max(map(len, facts.names), default=0) > NARROW_LETTERS:
         theme["legend"]["columns"] = 2
     written: list[Path] = []
     for name, spec in specs(facts).items():
-        table = spec["data"]["name"]
-        # An image file has neither a page around it nor a container: data and width go inside.
-        width = {"width": 560} if spec.get("width") == "container" else {}
-        whole = json.dumps({**spec, **width, "datasets": {table: tables[table]}})
+        whole = json.dumps(_standalone(spec, tables))
         if form == "png":
             content = vl_convert.vegalite_to_png(whole, scale=SCALE, config=theme)
         else:

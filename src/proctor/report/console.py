@@ -110,9 +110,8 @@ def render(facts: ReportFacts) -> str:
         if large:
             middle = [list(failure_lines(facts.failures))]
         if rows:
-            first, *lines = table(head, rows)
             title = click.style(line(facts.title), bold=True)
-            middle.insert(0, [title, click.style(first, dim=True), *lines])
+            middle.insert(0, [title, *_dimmed_head(table(head, rows))])
         if large:
             middle[0] += _not_listed(facts, len(listed), len(rows))
     else:
@@ -160,7 +159,12 @@ def render(facts: ReportFacts) -> str:
         ],
         *middle,
         # With one trial per cell, the table and the headline have said it.
-        missing if len(missing) <= LARGE else [*missing[:MOST_CELLS], _and_more(missing)],
+        missing
+        if len(missing) <= LARGE
+        else [
+            *missing[:MOST_CELLS],
+            f"  and {plural(len(missing) - MOST_CELLS, 'cell')} more",
+        ],
         list(facts.research),
         closing,
     ]
@@ -234,8 +238,12 @@ def cell_table(cells: Sequence[CellSummary]) -> list[str]:
         for c in cells
     ]
     head = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")
-    first, *lines = table(head, rows)
-    return [click.style(first, dim=True), *lines]
+    return _dimmed_head(table(head, rows))
+
+
+def _dimmed_head(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with a dim head; the rows are what to read."""
+    return [click.style(lines[0], dim=True), *lines[1:]]
 
 
 def _notable(facts: ReportFacts) -> list[CellSummary]:
@@ -260,10 +268,6 @@ def _not_listed(facts: ReportFacts, notable: int, shown: int) -> list[str]:
         return []
     every = f"proctor results {shlex.quote(line(facts.path, 400))} --group-by case,agent"
     return [f"  not listed: {', '.join(parts)}; {every}"]
-
-
-def _and_more(lines: Sequence[str]) -> str:
-    return f"  and {plural(len(lines) - MOST_CELLS, 'cell')} more"
 
 
 def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
@@ -319,9 +323,7 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
         *("agent", "rank", "pass rate", "95 %", "score ± SD"),
         *("cells", "trials", "cost", "per pass"),
     )
-    head, *lines = table(titles, rows)
-    yield click.style(head, dim=True)
-    yield from lines
+    yield from _dimmed_head(table(titles, rows))
     if sentence := figures.leading(facts.board):
         yield f"  {line(sentence)}"
     yield from (f"  {note}" for note in figures.board_note(facts.board))

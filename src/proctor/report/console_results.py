@@ -62,14 +62,6 @@ MAX_PAIRS = 10
 NOT_COUNTED = ("infra_error", "cancelled", "after_stop")
 """Statuses of trials that no rate counts."""
 
-_GATE_COLOURS = {
-    "REGRESSION": "red",
-    "NO REGRESSION": "green",
-    "INCONCLUSIVE": "yellow",
-    "NOT COMPARABLE": "magenta",
-}
-
-
 # -- groups of trials and rows of queries --------------------------------------------------------
 
 
@@ -320,7 +312,7 @@ def render_fork(result: ForkResult) -> str:
             f"  prefix: {plural(result.replayed_model_calls, 'model call')} and"
             f" {plural(result.replayed_tool_calls or 0, 'tool call')} answered from the record"
         )
-    out.append(f"  passed {result.passed} of {plural(result.judged, 'judged trial')}")
+    out.append(f"  passed {result.passed:,} of {plural(result.judged, 'judged trial')}")
     if result.diverged:
         which = f"{result.diverged} of {plural(result.trials, 'trial')}"
         out.append(f"  {which} not judged: {line(result.where, 500)}")
@@ -392,7 +384,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     if pair.instances != len(pair.cases):
         size += f", {plural(pair.instances, 'instance')}"
     yield (
-        f"  {size} in both; judged trials {pair.n[0]} and {pair.n[1]},"
+        f"  {size} in both; judged trials {pair.n[0]:,} and {pair.n[1]:,},"
         f" passed {pair.passes[0]} and {pair.passes[1]}"
     )
     yield f"  {line(pair.about, 300)}"
@@ -510,7 +502,7 @@ def render_gate(result: GateResult) -> str:
 
 
 def _gate(result: GateResult) -> Iterator[str]:
-    verdict = click.style(result.verdict, fg=_GATE_COLOURS[result.verdict], bold=True)
+    verdict = click.style(result.verdict, fg=figures.GATE_STYLES[result.verdict].colour, bold=True)
     yield f"{verdict}: {line(result.reason)}"
     for role, run in (("candidate", result.candidate), ("reference", result.baseline)):
         commit = f", commit {run.commit[:10]}" if run.commit else ""

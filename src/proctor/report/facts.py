@@ -337,8 +337,7 @@ class ReportFacts:
 
     def figures_by(self, group_of: Mapping[str, str | None]) -> list[GroupFigures]:
         """Return pass rate and score of each agent by group; `group_of` maps cases to groups."""
-        from proctor.results.aggregate import rate_over
-        from proctor.results.leaderboard import score_over
+        from proctor.results.leaderboard import agent_rate, score_over
         from proctor.results.outcomes import unless_stopped
 
         found: list[GroupFigures] = []
@@ -349,15 +348,8 @@ class ReportFacts:
                     groups[group].append(case)
             for group, cases in groups.items():
                 part = msgspec.structs.replace(entrant.outcomes, cases=tuple(cases))
-                # About exactly these cases, as the leaderboard next to it is.
-                rate = rate_over(
-                    part.counts,
-                    part.clustering,
-                    stopped=part.stopped,
-                    watched=part.watched,
-                    estimand="suite",
-                )
-                score = unless_stopped(score_over(part, estimand="suite"), cases)
+                rate = agent_rate(part)
+                score = unless_stopped(score_over(part), cases)
                 found.append(GroupFigures(group, entrant.name, len(cases), rate, score))
         return found
 
@@ -512,7 +504,7 @@ class ReportFacts:
 
 
 MOST_DETAILED = 2_000
-"""Trials that are reported one by one: nobody reads more, and each is in memory with its checks."""
+"""Trials that are reported one by one: more are not read, and each is in memory with its checks."""
 
 MAX_PROFILE = 16 << 20
 """Maximum size of profile.json."""

@@ -48,6 +48,27 @@ METRIC_WORDS = {
 }
 """Metric → its display name."""
 
+
+class GateStyle(NamedTuple):
+    """How each form of a report shows a verdict of a gate."""
+
+    colour: str
+    """On a terminal."""
+    mark: str
+    """In Markdown."""
+    tone: str
+    """The class of HTML."""
+    level: str
+    """The annotation of GitHub."""
+
+
+GATE_STYLES = {
+    "REGRESSION": GateStyle("red", "❌", "bad", "error"),
+    "NO REGRESSION": GateStyle("green", "✅", "good", "notice"),
+    "INCONCLUSIVE": GateStyle("yellow", "❔", "odd", "warning"),
+    "NOT COMPARABLE": GateStyle("magenta", "⚠️", "odd", "error"),
+}
+
 FORMAT = 1
 """Version of the JSON documents; it rises when a key has to change."""
 
@@ -112,9 +133,10 @@ def per_pass_note(rows: Iterable[GroupRow | LeaderboardRow]) -> Iterator[str]:
 
 
 ESTIMANDS = {
-    "population": "population: intervals are for cases like these (the default of single rates,"
-    " which are usually read as the agent's); --estimand suite: for exactly these",
-    "suite": "suite: intervals are for exactly these cases; only the noise of trials counts",
+    "population": "estimand population: intervals are for cases like these",
+    "suite": "estimand suite (the default: the question is what happened on what ran): intervals"
+    " are for exactly these cases and instances, only trial noise counts; --estimand population is"
+    " about cases like these",
 }
 """What an interval is about, in one line."""
 
@@ -201,9 +223,10 @@ def profile_rows(record: Mapping[str, Any]) -> list[ProfileRow]:
     listed.sort(key=lambda each: _PROFILE_GROUPS.index(each["group"]))
     rows: list[ProfileRow] = []
     for each in listed:
-        shows = _signed if each.get("signed") else "{:.3f}".format
+        signed = each.get("signed")
         value, low, high = (
-            None if each[key] is None else shows(each[key]) for key in ("value", "low", "high")
+            None if each[key] is None else change("", each[key]) if signed else f"{each[key]:.3f}"
+            for key in ("value", "low", "high")
         )
         counted = f"{each['n']} in {plural(each['cases'], 'case')}" if each["n"] else DASH
         about = "; ".join(part for part in (each["reason"], each["about"]) if part)
@@ -217,10 +240,6 @@ def profile_rows(record: Mapping[str, Any]) -> list[ProfileRow]:
 
 
 _PROFILE_GROUPS = ("consistency", "robustness", "calibration", "severity")
-
-
-def _signed(value: float) -> str:
-    return f"{value:+z.3f}".replace("-", MINUS)
 
 
 def profile_lines(record: Mapping[str, Any]) -> list[str]:
@@ -245,8 +264,8 @@ def sentence(cells: Sequence[CellSummary], totals: RunTotals) -> str:
     """Return the number of cells and trials that passed."""
     passed = sum(cell.verdict == Verdict.PASS for cell in cells)
     return (
-        f"{passed} of {plural(len(cells), 'cell')} passed; "
-        f"{totals.passed} of {plural(totals.judged, 'judged trial')}"
+        f"{passed:,} of {plural(len(cells), 'cell')} passed; "
+        f"{totals.passed:,} of {plural(totals.judged, 'judged trial')}"
     )
 
 

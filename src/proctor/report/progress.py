@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -51,9 +52,15 @@ _LOG_LEVELS = {
 
 
 class Progress:
-    """Counts the trials of a run; the figures are right at any moment."""
+    """Counts the trials of a run; the figures are right at any moment.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Displays write to `out`, by default to standard error.
+    """
+
+    def __init__(
+        self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out = sys.stderr if out is None else out
         self._clock = clock
         self._started_at = clock()
         self._finished_here = 0
@@ -169,10 +176,7 @@ class _Ticking(Progress):
     """Shows the progress at an interval while the event loop of the run turns."""
 
     interval: float
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def planned(self, total: int, kept: Sequence[Trial]) -> None:
         """Take the plan and start ticking."""
@@ -200,8 +204,8 @@ class LiveLine(_Ticking):
 
     interval = LIVE_INTERVAL
 
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
         self._line = StatusLine(out)
 
     def show(self) -> None:
@@ -218,10 +222,6 @@ class LogLines(_Ticking):
     """A line at an interval, for output that cannot be overwritten."""
 
     interval = LINE_INTERVAL
-
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._out = out
 
     def show(self) -> None:
         """Write a line once a trial has finished."""
@@ -279,10 +279,7 @@ class NotebookBar(_Ticking):
     """A bar below the cell of a notebook; its last state stays in the notebook."""
 
     interval = NOTEBOOK_INTERVAL
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._shown: Any = None
+    _shown: Any = None
 
     @classmethod
     def in_notebook(cls) -> NotebookBar | None:
@@ -314,10 +311,6 @@ class NotebookBar(_Ticking):
 
 class JsonEvents(Progress):
     """One JSON object a line for every event."""
-
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._out = out
 
     def _write(self, event: str, trial: PlannedTrial | Trial | None = None, **fields: Any) -> None:
         which: dict[str, Any] = {}

@@ -35,7 +35,7 @@ from proctor.runs.journal import Sync
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import Trial
-from proctor.sanitize import json_bytes
+from proctor.sanitize import json_bytes, map_texts
 from proctor.trace.redact import Redactor
 from proctor.user_dirs import with_folder
 
@@ -45,7 +45,7 @@ PRIVATE = ("host", "user", "platform")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The date of every zip entry, so that equal runs give equal files."""
 
-_FOLDERS = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s\"':]+")
+_HOMES = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s\"':]+")
 
 
 class Shared(NamedTuple):
@@ -147,19 +147,7 @@ def _spec(spec: dict[str, Any], texts: PageTexts) -> dict[str, Any]:
     kept = {name: value for name, value in spec.items() if name not in ("format", "base_dir")}
     provenance = cast("dict[str, Any]", kept.get("provenance") or {})
     kept["provenance"] = {k: v for k, v in provenance.items() if k not in PRIVATE}
-    return _without_homes(texts.redact(kept))
-
-
-def _without_homes(value: Any) -> Any:
-    """Return a JSON value with home folders replaced by `~`."""
-    if isinstance(value, str):
-        return _FOLDERS.sub("~", value)
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value)
-        return {name: _without_homes(item) for name, item in items.items()}
-    if isinstance(value, list):
-        return [_without_homes(item) for item in cast("list[Any]", value)]
-    return value
+    return map_texts(texts.redact(kept), lambda text: _HOMES.sub("~", text))
 
 
 def _contents(facts: ReportFacts, files: dict[str, bytes], redacted: int) -> str:

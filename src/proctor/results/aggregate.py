@@ -235,7 +235,7 @@ def group_row(
     level: float = LEVEL,
     *,
     spread: Spread,
-    estimand: Estimand = "population",
+    estimand: Estimand = "suite",
     selected_by: str | None = None,
 ) -> GroupRow:
     """Build the row of a group from its instances; `selected_by` is an outcome that selected them.
@@ -317,7 +317,7 @@ def rate_of(
     level: float = LEVEL,
     clusters: Mapping[str, str] | None = None,
     *,
-    estimand: Estimand = "population",
+    estimand: Estimand = "suite",
     selected_by: str | None = None,
 ) -> Interval:
     """Return the mean of the instances' pass rates, with an interval clustered by case.
@@ -349,7 +349,7 @@ def rate_over(
     level: float = LEVEL,
     stopped: bool = False,
     watched: bool = False,
-    estimand: Estimand = "population",
+    estimand: Estimand = "suite",
 ) -> Interval:
     """Return the pass rate over instances; a single one has its own rate and Wilson interval.
 

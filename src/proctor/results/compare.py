@@ -30,7 +30,6 @@ from proctor.results.outcomes import (
     Ratings,
     by_agent,
     by_case,
-    cluster_of,
     corrected,
     estimand_line,
     outcomes_of,
@@ -309,7 +308,7 @@ def _cases(
     grouped: dict[str, list[tuple[CaseOutcome, CaseOutcome]]] = defaultdict(list)
     for row in rows:
         grouped[row[0].case].append(row)
-    found = [_counts_on_suite(instances, level) for instances in grouped.values()]
+    found = [_on_suite("pass_rate", instances, level) for instances in grouped.values()]
     # A case that never varied was tested as well, so it counts in the multiplicity correction.
     values = adjusted([each.test.p_value for each in found], benjamini_hochberg)
     flaky_sources = {(name, each.case): each.sources for name, each in flaky}
@@ -355,23 +354,18 @@ Rows = Sequence[tuple[CaseOutcome, CaseOutcome]]
 def _metrics(
     rows: Rows, estimand: Estimand, level: float, seed: int
 ) -> tuple[MetricDifference, ...]:
-    metrics = [
-        _measured("pass_rate", rows, estimand, level, seed),
-        _measured("score", rows, estimand, level, seed),
-        _measured("cost_usd", rows, estimand, level, seed),
-        _measured("latency_ms", rows, estimand, level, seed),
-    ]
+    metrics = [_measured(name, rows, estimand, level, seed) for name in METRIC_VALUES]
     # The pass rate is always reported; a metric that no case has would only be noise.
     return tuple(each for each in metrics if each.metric == "pass_rate" or each.instances)
 
 
-# One value per trial that has one.
-_VALUES: Mapping[str, Callable[[CaseOutcome], tuple[float, ...]]] = {
+METRIC_VALUES: Mapping[Metric, Callable[[CaseOutcome], tuple[float, ...]]] = {
     "pass_rate": lambda case: (1.0,) * case.passes + (0.0,) * (case.trials - case.passes),
     "score": lambda case: case.scores,
     "cost_usd": lambda case: case.costs_usd,
     "latency_ms": lambda case: case.latencies_ms,
 }
+"""The values of each metric: one per trial that has one."""
 
 
 def _measured(
@@ -382,13 +376,13 @@ def _measured(
     Cost and duration are properties of a case wherever it runs, so they are tested over cases;
     pass rates and scores are also tested on exactly these instances.
     """
-    values = _VALUES[metric]
+    values = METRIC_VALUES[metric]
     rows = [(a, b) for a, b in every if values(a) and values(b)]
     outcomes = [outcome for row in rows for outcome in row]
     # `or 0.0` is for the type only: every row has values.
     means = [[mean(values(row[arm])) or 0.0 for row in rows] for arm in (0, 1)]
-    cases = [a.case for a, _ in rows]
-    draws = draws_of(*means, cases=cases, clusters=[cluster_of(a) for a, _ in rows])
+    cases, clusters = [a.case for a, _ in rows], [a.cluster_key for a, _ in rows]
+    draws = draws_of(*means, cases=cases, clusters=clusters)
     gaps = gaps_of(draws.first, draws.second)
     counted = {
         "n": sum(len(values(outcome)) for outcome in outcomes),
@@ -397,12 +391,8 @@ def _measured(
     }
     suite: Compared | None = None
     if metric in ("pass_rate", "score"):
-        population = on_population(
-            *means, cases=cases, clusters=[cluster_of(a) for a, _ in rows], level=level, seed=seed
-        )
-        on_scores = metric == "score" and not _binary(outcomes)
-        suite = _scores_on_suite(rows, level, seed) if on_scores else _counts_on_suite(rows, level)
-        suite = suite.counting(**counted)
+        population = on_population(*means, cases=cases, clusters=clusters, level=level, seed=seed)
+        suite = _on_suite(metric, rows, level, seed).counting(**counted)
     else:
         population = Compared(
             compare_draws(draws, seed=seed),
@@ -444,25 +434,15 @@ def _measured(
 
 
 def compare_metric(
-    metric: str, rows: Rows, estimand: Estimand, *, sign: float = 1.0, seed: int = 0
+    metric: Metric, rows: Rows, estimand: Estimand, *, sign: float = 1.0, seed: int = 0
 ) -> DifferenceTest:
     """Test one metric on the instances of two arms that both have it; −1 makes less better."""
-    cases, clusters = [a.case for a, _ in rows], [cluster_of(a) for a, _ in rows]
     if estimand == "suite" and metric in ("pass_rate", "score"):
-        outcomes = [outcome for row in rows for outcome in row]
-        if metric == "pass_rate" or _binary(outcomes):
-            return _counts_on_suite(rows, LEVEL).test
-        return _scores_on_suite(rows, LEVEL, seed).test
-    means = [[sign * (mean(_VALUES[metric](row[arm])) or 0.0) for row in rows] for arm in (0, 1)]
+        return _on_suite(metric, rows, LEVEL, seed).test
+    values = METRIC_VALUES[metric]
+    means = [[sign * (mean(values(row[arm])) or 0.0) for row in rows] for arm in (0, 1)]
+    cases, clusters = [a.case for a, _ in rows], [a.cluster_key for a, _ in rows]
     return compare_draws(draws_of(*means, cases=cases, clusters=clusters), seed=seed)
-
-
-def _binary(outcomes: Sequence[CaseOutcome]) -> bool:
-    """Whether scores say no more than passes, for which there is an exact test."""
-    return all(
-        set(each.scores) <= {0.0, 1.0} and each.scores.count(1.0) == each.passes
-        for each in outcomes
-    )
 
 
 def _unless_stopped(found: Compared, outcomes: Iterable[CaseOutcome]) -> Compared:
@@ -470,25 +450,16 @@ def _unless_stopped(found: Compared, outcomes: Iterable[CaseOutcome]) -> Compare
     return Compared(unless_stopped(found.test, cases), unless_stopped(found.interval, cases))
 
 
-def _counts_on_suite(rows: Rows, level: float) -> Compared:
-    found = on_suite(
-        [a.counts for a, _ in rows],
-        [b.counts for _, b in rows],
-        cases=[a.case for a, _ in rows],
-        level=level,
-    )
-    return _unless_stopped(found, itertools.chain(*rows))
-
-
-def _scores_on_suite(rows: Rows, level: float, seed: int) -> Compared:
-    found = scores_on_suite(
-        [a.scores for a, _ in rows],
-        [b.scores for _, b in rows],
-        cases=[a.case for a, _ in rows],
-        level=level,
-        seed=seed,
-    )
-    return _unless_stopped(found, itertools.chain(*rows))
+def _on_suite(metric: Metric, rows: Rows, level: float, seed: int = 0) -> Compared:
+    """Compare passes or scores on exactly these instances."""
+    cases, outcomes = [a.case for a, _ in rows], [*itertools.chain(*rows)]
+    if metric == "pass_rate" or all(each.binary for each in outcomes):
+        counts = [[row[arm].counts for row in rows] for arm in (0, 1)]
+        found = on_suite(*counts, cases=cases, level=level)
+    else:
+        scores = [[row[arm].scores for row in rows] for arm in (0, 1)]
+        found = scores_on_suite(*scores, cases=cases, level=level, seed=seed)
+    return _unless_stopped(found, outcomes)
 
 
 # Pair the arms of runs: an agent is compared with itself in each other run, or named agents with
@@ -787,11 +758,9 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     a, b = _arm(of, by, first), _arm(of, by, second)
     both = [key for key in a if key in b]
     rows = [(a[key], b[key]) for key in both if a[key].trials and b[key].trials]
-    found = _counts_on_suite(rows, level)
+    found = _on_suite("pass_rate", rows, level)
     scored = [(one, other) for one, other in rows if one.scores and other.scores]
-    # As `proctor compare` tests them; scores of 0 and 1 say no more than passes.
-    on_scores = not _binary([*itertools.chain(*scored)])
-    score = _scores_on_suite(scored, level, 0) if on_scores else _counts_on_suite(scored, level)
+    score = _on_suite("score", scored, level)
     errors = sum(row.infra for arm in (a, b) for row in arm.values())
     names = [{case for case, _ in arm} for arm in (a, b)]
     left_out = (
@@ -884,7 +853,6 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
         SELECT agent, params::VARCHAR, experiment, "case", axis_seed,
           count(*) FILTER ({judged} AND status = 'passed'), count(*) FILTER ({judged}),
           list(score {order}) FILTER ({judged} AND score IS NOT NULL),
-          count(*) FILTER (counted AND status = 'hard_fail'),
           count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
           count(*) FILTER (counted AND status = 'cancelled'),
           count(*) FILTER (NOT counted),
@@ -904,7 +872,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     several = len({row[2] for row in rows}) > 1
     instances: list[tuple[CellKey, CaseOutcome]] = []
     for agent, params, experiment, case, axis_seed, *figures in rows:
-        passes, trials, scores, hard, infra, cancelled, after, *more = figures
+        passes, trials, scores, infra, cancelled, after, *more = figures
         threshold, cluster, latencies, costs, spent, unpriced, stopped, watched = more
         name = f"{experiment}/{case}" if several else case
         # SQL groups by the text of params; the same params in another order are one cell.
@@ -913,7 +881,6 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
             passes=passes,
             trials=trials,
             scores=tuple(scores or ()),
-            hard_fails=hard,
             unscored=trials - len(scores or ()),
             infra=infra,
             cancelled=cancelled,

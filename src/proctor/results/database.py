@@ -8,6 +8,7 @@ run is read from the journal instead. Trade-off: a view is a snapshot of the mom
 
 from __future__ import annotations
 
+import glob
 import math
 import re
 import tempfile
@@ -23,10 +24,11 @@ import msgspec
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
 from proctor.results.discover import JOURNAL, PARQUET, DiscoveredRun, Discovery
-from proctor.results.metadata import CLUSTER, as_glob
+from proctor.results.metadata import CLUSTER
 from proctor.results.outcomes import observe
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import JournalIndex
+from proctor.runs.parquet import COLUMNS as PARQUET_COLUMNS
 from proctor.runs.parquet import FILLED, LATER_COLUMNS
 
 if TYPE_CHECKING:
@@ -56,11 +58,6 @@ class TrialColumn(NamedTuple):
     about: str
 
 
-def _stored(name: str, kind: str, about: str) -> TrialColumn:
-    """Define a column of results.parquet that keeps its name."""
-    return TrialColumn(kind, ColumnSource.TRIAL, f't."{name}"', about)
-
-
 def _trial(kind: str, about: str, sql: str) -> TrialColumn:
     return TrialColumn(kind, ColumnSource.TRIAL, sql, about)
 
@@ -70,13 +67,27 @@ def _run(kind: str, about: str) -> TrialColumn:
     return TrialColumn(kind, ColumnSource.RUN, "", about)
 
 
-def _case(name: str, kind: str, about: str) -> TrialColumn:
-    return TrialColumn(kind, ColumnSource.CASE, f"c.{name}", about)
+CASE_FACTS = {
+    "run_no": "BIGINT",
+    "id": "VARCHAR",
+    "tags": "VARCHAR[]",
+    "difficulty": "VARCHAR",
+    "type": "VARCHAR",
+    "properties": "JSON",
+    "threshold": "DOUBLE",
+    "asked": "BIGINT",
+}
+"""Columns of the table of cases that queries join."""
+
+
+def _case(name: str, about: str) -> TrialColumn:
+    return TrialColumn(CASE_FACTS[name], ColumnSource.CASE, f"c.{name}", about)
 
 
 JUDGED = "t.status IN ('passed', 'failed', 'hard_fail')"
 
-COLUMNS: dict[str, TrialColumn] = {
+# A text describes a column of results.parquet that keeps its name and type.
+_DEFINED: dict[str, str | TrialColumn] = {
     "run": _run("VARCHAR", "the run's path below the results folder: `suite/2026-11-16_001`"),
     "run_id": _run("VARCHAR", "the run's id, a time-ordered UUID"),
     "run_path": _run("VARCHAR", "the run's folder"),
@@ -89,22 +100,18 @@ COLUMNS: dict[str, TrialColumn] = {
     ),
     "git_commit": _run("VARCHAR", "the git commit of the suite"),
     "host": _run("VARCHAR", "the machine that ran it"),
-    "case": _stored("case", "VARCHAR", "the id of the case"),
-    "agent": _stored("agent", "VARCHAR", "the name of the agent"),
+    "case": "the id of the case",
+    "agent": "the name of the agent",
     "model": TrialColumn(
         "VARCHAR", ColumnSource.AGENT, "a.model", "the agent's model, if configured"
     ),
     "agent_kind": TrialColumn("VARCHAR", ColumnSource.AGENT, "a.kind", "the agent's kind"),
-    "params": _stored("params", "JSON", "parameters of the trial; NULL if there are none"),
-    "axis_seed": _stored(
-        "axis_seed", "BIGINT", "the experiment's seed; NULL if seed is not an axis"
-    ),
-    "index": _stored("index", "INTEGER", "repeat number within the cell, from 0"),
-    "seed": _stored("seed", "BIGINT", "the seed passed to the agent"),
-    "attempt": _stored("attempt", "INTEGER", "1, or more if the trial was rerun"),
-    "status": _stored(
-        "status", "VARCHAR", "passed, failed, hard_fail, infra_error, not_judged or cancelled"
-    ),
+    "params": "parameters of the trial; NULL if there are none",
+    "axis_seed": "the experiment's seed; NULL if seed is not an axis",
+    "index": "repeat number within the cell, from 0",
+    "seed": "the seed passed to the agent",
+    "attempt": "1, or more if the trial was rerun",
+    "status": "passed, failed, hard_fail, infra_error, not_judged or cancelled",
     "judged": _trial(
         "BOOLEAN", "whether the trial was judged: passed, failed or hard_fail", JUDGED
     ),
@@ -121,48 +128,49 @@ COLUMNS: dict[str, TrialColumn] = {
     "early_stop": _trial(
         "VARCHAR", "why its cell stopped before all planned trials; NULL if it did not", "t.early"
     ),
-    "score": _stored("score", "DOUBLE", "0 to 1; NULL if there is no score"),
-    "threshold": _case("threshold", "DOUBLE", "the minimum score to pass the case"),
-    "tags": _case("tags", "VARCHAR[]", "tags of the case"),
-    "difficulty": _case("difficulty", "VARCHAR", "difficulty of the case"),
-    "type": _case("type", "VARCHAR", "type of the case"),
-    "properties": _case("properties", "JSON", "further properties of the case"),
-    "answer": _stored("answer", "VARCHAR", "the agent's output, up to 100,000 characters"),
-    "error": _stored("error", "JSON", "why it could not be judged: error type, message, location"),
+    "score": "0 to 1; NULL if there is no score",
+    "threshold": _case("threshold", "the minimum score to pass the case"),
+    "tags": _case("tags", "tags of the case"),
+    "difficulty": _case("difficulty", "difficulty of the case"),
+    "type": _case("type", "type of the case"),
+    "properties": _case("properties", "further properties of the case"),
+    "answer": "the agent's output, up to 100,000 characters",
+    "error": "why it could not be judged: error type, message, location",
     "error_type": _trial("VARCHAR", "the type of that error", "t.error->>'type'"),
     "started": _trial(
         "TIMESTAMP",
         "when the trial started, UTC",
         "make_timestamp(nullif(t.started_ns, 0) // 1000)",
     ),
-    "started_ns": _stored("started_ns", "BIGINT", "the same in nanoseconds since 1970"),
-    "duration_ms": _stored("duration_ms", "DOUBLE", "duration including judging"),
-    "latency_ms": _stored("latency_ms", "DOUBLE", "the agent's own time"),
-    "input_tokens": _stored("input_tokens", "BIGINT", "input tokens of models; NULL if unknown"),
-    "output_tokens": _stored("output_tokens", "BIGINT", "output tokens of models"),
-    "cost_usd": _stored("cost_usd", "DOUBLE", "known cost of the agent; NULL if unknown"),
-    "judge_cost_usd": _stored("judge_cost_usd", "DOUBLE", "known cost of judging"),
-    "llm_calls": _stored("llm_calls", "INTEGER", "model calls"),
-    "unpriced_calls": _stored("unpriced_calls", "INTEGER", "model calls without a known price"),
-    "tool_calls": _stored("tool_calls", "INTEGER", "tool calls"),
-    "retries": _stored("retries", "INTEGER", "attempts after the first"),
-    "trace_id": _stored("trace_id", "VARCHAR", "the id of its trace"),
-    "trace": _stored("trace", "JSON", "location of the trace: segment, offset, length"),
-    "checks": _stored(
-        "checks", "JSON", "results of all checks; the view `checks` has them as rows"
-    ),
-    "queue_ms": _stored("queue_ms", "DOUBLE", "waiting for our own rate limits"),
-    "startup_ms": _stored("startup_ms", "DOUBLE", "starting the agent's process"),
-    "check_ms": _stored("check_ms", "DOUBLE", "running the checks, with their judges"),
-    "category": _stored("category", "VARCHAR", "why it failed or was not judged, in one word"),
-    "last_status": _stored(
-        "last_status", "VARCHAR", "status after retries; figures use the first judged attempt"
-    ),
-    "spent_usd": _stored("spent_usd", "DOUBLE", "known cost of all attempts at the trial"),
-    "spent_tokens": _stored("spent_tokens", "BIGINT", "tokens of all attempts"),
-    "spent_unpriced_calls": _stored(
-        "spent_unpriced_calls", "INTEGER", "unpriced model calls of all attempts"
-    ),
+    "started_ns": "the same in nanoseconds since 1970",
+    "duration_ms": "duration including judging",
+    "latency_ms": "the agent's own time",
+    "input_tokens": "input tokens of models; NULL if unknown",
+    "output_tokens": "output tokens of models",
+    "cost_usd": "known cost of the agent; NULL if unknown",
+    "judge_cost_usd": "known cost of judging",
+    "llm_calls": "model calls",
+    "unpriced_calls": "model calls without a known price",
+    "tool_calls": "tool calls",
+    "retries": "attempts after the first",
+    "trace_id": "the id of its trace",
+    "trace": "location of the trace: segment, offset, length",
+    "checks": "results of all checks; the view `checks` has them as rows",
+    "queue_ms": "waiting for our own rate limits",
+    "startup_ms": "starting the agent's process",
+    "check_ms": "running the checks, with their judges",
+    "category": "why it failed or was not judged, in one word",
+    "last_status": "status after retries; figures use the first judged attempt",
+    "spent_usd": "known cost of all attempts at the trial",
+    "spent_tokens": "tokens of all attempts",
+    "spent_unpriced_calls": "unpriced model calls of all attempts",
+}
+
+COLUMNS = {
+    name: column
+    if isinstance(column, TrialColumn)
+    else _trial(PARQUET_COLUMNS[name], column, f't."{name}"')
+    for name, column in _DEFINED.items()
 }
 """Columns of the view `trials`, in its order."""
 
@@ -170,7 +178,7 @@ CASE_KEY = """experiment || '/' || "case\""""
 """A case in SQL: two suites may use one id for different questions."""
 
 # Columns read unchanged from results.parquet.
-_STORED = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
+_STORED = tuple(name for name, column in _DEFINED.items() if isinstance(column, str))
 
 OUTCOMES = frozenset(
     name
@@ -248,6 +256,11 @@ def literal(value: object) -> str:
     if "\0" in text:
         raise ProctorError("the search text contains a NUL character")
     return "'" + text.replace("'", "''") + "'"
+
+
+def pattern(path: Path) -> str:
+    """Format a path as SQL; DuckDB reads paths as patterns, so their signs are escaped."""
+    return literal(glob.escape(str(path)))
 
 
 def literal_list(values: Iterable[object], kind: str) -> str:
@@ -416,7 +429,7 @@ class View:
         damaged: set[str] = set()
         with duckdb.connect() as probe:
             for run in self.columnar:
-                file = literal(as_glob(run.source))
+                file = pattern(run.source)
                 try:
                     # A hash of every value reads every page: metadata alone may be intact.
                     probe.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({file})")
@@ -475,7 +488,7 @@ class View:
         live = f"SELECT run_no, counted, early{listed} FROM live"
         if not self.columnar:
             return live
-        files = ", ".join(literal(as_glob(run.source)) for run in self.columnar)
+        files = ", ".join(pattern(run.source) for run in self.columnar)
         stop, joined = "TRUE AS counted, NULL::VARCHAR AS early", ""
         if self._stopped and {"counted", "early_stop"} & set(names):
             stop = "coalesce(s.counted, TRUE) AS counted, s.early"
@@ -517,16 +530,6 @@ class View:
 
 AGENT_FACTS = {"run_no": "BIGINT", "name": "VARCHAR", "model": "VARCHAR", "kind": "VARCHAR"}
 STOPPED_ROWS = {"run_no": "UBIGINT", "row_no": "BIGINT", "counted": "BOOLEAN", "early": "VARCHAR"}
-CASE_FACTS = {
-    "run_no": "BIGINT",
-    "id": "VARCHAR",
-    "tags": "VARCHAR[]",
-    "difficulty": "VARCHAR",
-    "type": "VARCHAR",
-    "properties": "JSON",
-    "threshold": "DOUBLE",
-    "asked": "BIGINT",
-}
 
 
 def _create(
@@ -545,7 +548,7 @@ def _columns_in(run: DiscoveredRun) -> tuple[str, ...]:
     """Return the columns of a Parquet file; none when it cannot be read."""
     import duckdb
 
-    query = f"DESCRIBE SELECT * FROM read_parquet({literal(as_glob(run.source))})"
+    query = f"DESCRIBE SELECT * FROM read_parquet({pattern(run.source)})"
     try:
         with duckdb.connect() as probe:
             return tuple(row[0] for row in probe.execute(query).fetchall())
@@ -610,7 +613,7 @@ def _load_journal(
         connection.execute(
             f"""
             INSERT INTO live SELECT {number}, coalesce(counted, TRUE), early, {picked}
-            FROM read_json({literal(as_glob(lines))}, format = 'newline_delimited',
+            FROM read_json({pattern(lines)}, format = 'newline_delimited',
                  columns = {{{kinds}, 'counted': 'BOOLEAN', 'early': 'VARCHAR'}},
                  maximum_object_size = {max(_MIN_OBJECT, longest + 32)})
             """
@@ -625,7 +628,7 @@ def _load_older(connection: duckdb.DuckDBPyConnection, run: DiscoveredRun, numbe
     connection.execute(
         f"""
         INSERT INTO live SELECT {number}, TRUE, NULL, {picked}
-        FROM read_parquet({literal(as_glob(run.source))})
+        FROM read_parquet({pattern(run.source)})
         """
     )
 

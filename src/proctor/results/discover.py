@@ -17,7 +17,7 @@ from typing import NamedTuple
 from proctor.errors import ProctorError, did_you_mean
 from proctor.results.metadata import NAME as FACTS
 from proctor.results.metadata import RunFacts, facts_of_spec, read_facts
-from proctor.runs.folder import RunFolder, check_files
+from proctor.runs.folder import RunFolder, check_files, is_experiment
 
 SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
 NOTES = "notes.jsonl"
@@ -65,7 +65,8 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
     """Return the runs below `root` (or `root` itself, if it is a run), by name.
 
     A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment, its id or its tags;
-    or the path of a run folder, or of any folder with runs; or `latest`, the run that started last.
+    or the path of a run folder, or of any folder with runs; or `latest`, the run that started last
+    (one of an experiment such as `ab` only if there is no other).
     """
     if not root.is_dir() and not patterns:
         raise ProctorError(
@@ -83,7 +84,12 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
         matches = [run for run in below.runs if not globs or _matches(run, globs)]
         if LATEST in globs and below.runs and not any(_matches(run, [LATEST]) for run in matches):
             # A run tagged or named `latest` wins over the newest one.
-            matches.append(max(below.runs, key=lambda run: (run.facts.run_id, run.name)))
+            matches.append(
+                max(
+                    below.runs,
+                    key=lambda run: (not is_experiment(run.path), run.facts.run_id, run.name),
+                )
+            )
         if globs and not matches and not result.runs:
             for path, why in below.skipped:
                 if any(fnmatch.fnmatchcase(_name(path, root), g.rstrip("/")) for g in globs):

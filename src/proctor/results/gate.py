@@ -23,7 +23,6 @@ from proctor.results.outcomes import (
     AgentOutcomes,
     Ratings,
     by_case,
-    cluster_of,
     corrected,
     estimand_line,
     outcomes_of,
@@ -293,7 +292,8 @@ def judge_runs(
     """
     rule = rule or GateRule()
     # A run that was extended has already been tested that often.
-    looks = max(looks, _stored_looks(candidate.spec), _stored_looks(baseline.spec))
+    extensions = [*extensions_of(candidate.spec), *extensions_of(baseline.spec)]
+    looks = max(looks, *(int(each.get("looks", 1)) for each in extensions), 1)
     before, after = outcomes_of(baseline), outcomes_of(candidate)
     arms = pair_agents(before, after)
     names = sorted({case.case for _, arm in arms.pairs for case in arm.cases})
@@ -389,12 +389,7 @@ def judge_arm(
     """
     arms = (before.instances, after.instances)
     every = {each.label: each for arm in arms for each in arm}
-    fractional = any(
-        not set(each.scores) <= {0.0, 1.0} or each.scores.count(1.0) != each.passes
-        for arm in arms
-        for each in arm
-        if each.scores
-    )
+    fractional = any(each.scores and not each.binary for arm in arms for each in arm)
     gate = judge_gate(
         {each.label: each.counts for each in arms[0]},
         {each.label: each.counts for each in arms[1]},
@@ -411,7 +406,7 @@ def judge_arm(
         if fractional
         else None,
         cases={label: each.case for label, each in every.items()},
-        clusters={each.case: cluster_of(each) for each in every.values()},
+        clusters={each.case: each.cluster_key for each in every.values()},
     )
     gate = replace(
         gate,
@@ -495,7 +490,6 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
         yield f"{missed}: `proctor run --resume`"
 
 
-def _stored_looks(spec: Mapping[str, Any]) -> int:
-    """Return the looks a run was extended under: they count for every gate of it."""
-    extensions = cast("list[dict[str, Any]]", spec.get("extensions") or ())
-    return max((int(each.get("looks", 1)) for each in extensions), default=1)
+def extensions_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return when a run was extended, by how many trials, and for how many looks."""
+    return cast("list[dict[str, Any]]", list(spec.get("extensions") or ()))

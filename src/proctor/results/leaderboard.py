@@ -9,7 +9,7 @@ stopping no fixed-n test is valid, so none is made, as in a comparison.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
 from proctor.results._comparability import case_hashes
 from proctor.results.aggregate import cost_per_pass, rate_over, without_bounds
-from proctor.results.compare import compare_metric, stopped_note
+from proctor.results.compare import METRIC_VALUES, Metric, compare_metric, stopped_note
 from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
@@ -46,14 +46,6 @@ from proctor.tables import Tabular, interval_chart
 if TYPE_CHECKING:
     from proctor.runs.run import Run
 
-
-METRICS: Mapping[str, Callable[[CaseOutcome], float | None]] = {
-    "pass_rate": lambda case: case.pass_rate,
-    "score": lambda case: case.mean_score,
-    "cost_usd": lambda case: mean(case.costs_usd),
-    "latency_ms": lambda case: mean(case.latencies_ms),
-}
-"""Metrics for ranking: one figure per case."""
 
 LOWER_IS_BETTER = frozenset({"cost_usd", "latency_ms"})
 
@@ -208,15 +200,15 @@ def entrants_of(runs: Sequence[Run], *, by_params: bool = False) -> tuple[Entran
 def leaderboard(
     entrants: Sequence[Entrant],
     *,
-    metric: str = "pass_rate",
+    metric: Metric = "pass_rate",
     estimand: Estimand = "suite",
     alpha: float = 0.05,
     level: float = LEVEL,
     seed: int = 0,
 ) -> Leaderboard:
     """Rank agents by one figure on the instances they share."""
-    if metric not in METRICS:
-        hint = hint_among(metric, METRICS)
+    if metric not in METRIC_VALUES:
+        hint = hint_among(metric, METRIC_VALUES)
         raise ProctorError(f"unknown ranking metric {metric!r}", hint=hint)
     # A case is the same in two runs only with the same content.
     instances = {
@@ -230,7 +222,7 @@ def leaderboard(
         name: {
             key: value
             for key, each in by_key.items()
-            if (value := METRICS[metric](each)) is not None
+            if (value := mean(METRIC_VALUES[metric](each))) is not None
         }
         for name, by_key in instances.items()
     }
@@ -333,7 +325,7 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
 
 
 def score_over(
-    seen: AgentOutcomes, *, estimand: Estimand = "population", level: float = LEVEL
+    seen: AgentOutcomes, *, estimand: Estimand = "suite", level: float = LEVEL
 ) -> Interval:
     """Return the mean of the instances' mean scores; clustered by case for a population."""
     if estimand == "suite":
@@ -384,11 +376,12 @@ def agent_row(
     for each, draw in zip(seen.instances, seen.clustering.keys, strict=True):
         by_draw[draw].append(each)
     intervals["score"] = score_over(seen, estimand=estimand, level=level)
-    for name in ("cost_usd", "latency_ms"):
+    metrics: tuple[Metric, ...] = ("cost_usd", "latency_ms")
+    for name in metrics:
         # With a single case its instances are the draws, as for the pass rate.
         several = len(seen.cases) > 1
         draws, unit = (seen.cases, "case") if several else (seen.instances, seen.clustering.unit)
-        values = [value for draw in draws if (value := METRICS[name](draw)) is not None]
+        values = [value for draw in draws if (value := mean(METRIC_VALUES[name](draw))) is not None]
         interval = bootstrap_over_cases(values, unit=unit, level=level, seed=seed)
         intervals[name] = replace(interval, left_out=len(draws) - len(values))
     if seen.unpriced_calls:

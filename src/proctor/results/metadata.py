@@ -10,6 +10,8 @@ wrong.
 
 from __future__ import annotations
 
+import glob
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -210,7 +212,7 @@ def _stopped_rows(run: Run, stopped: Mapping[CellKey, tuple[int, str]]) -> tuple
         FROM read_parquet(?, file_row_number = true) GROUP BY ALL
     """
     with duckdb.connect() as connection:
-        rows = connection.execute(query, [as_glob(run.folder.parquet_path)]).fetchall()
+        rows = connection.execute(query, [glob.escape(str(run.folder.parquet_path))]).fetchall()
     ranges: list[StoppedRows] = []
     for case, agent, params, first, count, span in rows:
         decoded = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
@@ -226,11 +228,6 @@ def _stopped_rows(run: Run, stopped: Mapping[CellKey, tuple[int, str]]) -> tuple
     return tuple(sorted(ranges))
 
 
-def as_glob(path: Path | str) -> str:
-    """Escape a path for DuckDB, which reads paths as patterns."""
-    return "".join(f"[{c}]" if c in "[*?" else c for c in str(path))
-
-
 def finalise(
     folder: RunFolder,
     spec: dict[str, Any] | None = None,
@@ -243,17 +240,24 @@ def finalise(
     Journal and spec are only read, so it can be repeated at any time. What the caller knows
     already need not be read: see `Run` and `write_parquet`.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     from proctor.runs.folder import CHECKSUMS, write_checksums
-    from proctor.runs.parquet import COLUMNS, parquet_in_background, write_summaries
+    from proctor.runs.parquet import COLUMNS, write_parquet, write_summaries
     from proctor.runs.run import Run
 
     # First: those of an earlier end do not fit the files that are written now.
     (folder.path / CHECKSUMS).unlink(missing_ok=True)
     run = Run(folder.path, spec=spec, finished=finished)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
-    # The Parquet file takes longest, so the summaries are written at the same time.
-    with parquet_in_background(folder, in_order=in_order):
+    # The Parquet file takes longest, and DuckDB needs no Python, so the summaries are written at
+    # the same time; not before it starts, or the two block each other for milliseconds at a time.
+    under_way = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="parquet") as pool:
+        job = pool.submit(write_parquet, folder, in_order=in_order, under_way=under_way)
+        under_way.wait()
         write_summaries(folder, run.cells, about)
+        job.result()
     stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
     facts = msgspec.structs.replace(
         facts_of_spec(run.spec),

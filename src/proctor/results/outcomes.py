@@ -67,7 +67,6 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     passes: int
     trials: int
     scores: tuple[float, ...]
-    hard_fails: int = 0
     unscored: int = 0
     infra: int = 0
     cancelled: int = 0
@@ -94,9 +93,12 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The case, with its parameters and seed where it has them."""
-        marks = [self.params] if self.params else []
-        marks += [] if self.seed is None else [f"seed {self.seed}"]
-        return f"{self.case} [{', '.join(marks)}]" if marks else self.case
+        return instance_label(self.case, self.params, self.seed)
+
+    @property
+    def cluster_key(self) -> str:
+        """The cluster that the case belongs to, or the case alone."""
+        return cluster_key(self.case, self.cluster)
 
     @property
     def counts(self) -> CaseCounts:
@@ -122,6 +124,11 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     def mean_score(self) -> float | None:
         """The mean of the scores; None without scores."""
         return mean(self.scores)
+
+    @property
+    def binary(self) -> bool:
+        """Whether the scores say no more than the passes, for which there is an exact test."""
+        return set(self.scores) <= {0.0, 1.0} and self.scores.count(1.0) == self.passes
 
     @classmethod
     def merged(cls, parts: Sequence[CaseOutcome], asked: int | None = None) -> CaseOutcome:
@@ -240,9 +247,16 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part for part in parts if part.count)
 
 
-def cluster_of(case: CaseOutcome) -> str:
+def instance_label(case: str, params: str, seed: int | None) -> str:
+    """Return the name of an instance: the case, with its parameters and seed where it has them."""
+    marks = [params] if params else []
+    marks += [] if seed is None else [f"seed {seed}"]
+    return f"{case} [{', '.join(marks)}]" if marks else case
+
+
+def cluster_key(case: str, cluster: str | None) -> str:
     """Return the cluster of a case; the prefix keeps a lone case out of a cluster of its name."""
-    return case.cluster or f"case {case.case}"
+    return cluster or f"case {case}"
 
 
 class Clustering(NamedTuple):
@@ -262,8 +276,7 @@ def clustering_of(instances: Iterable[tuple[str, str | None, str]]) -> Clusterin
     rows = list(instances)
     cases = tuple(case for case, *_ in rows)
     if any(cluster for _, cluster, _ in rows):
-        # The prefix keeps a lone case out of a cluster of its name.
-        keys = tuple(cluster or f"case {case}" for case, cluster, _ in rows)
+        keys = tuple(cluster_key(case, cluster) for case, cluster, _ in rows)
         return Clustering(cases, keys, "cluster")
     if len(set(cases)) > 1 or len(rows) == 1:
         return Clustering(cases, cases, "case")
@@ -324,6 +337,14 @@ def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {str(case["id"]): case for case in cases if "id" in case}
 
 
+def _clusters(spec: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the cluster that each case of a run names, if any."""
+    return {
+        name: as_text(as_mapping(case.get("properties")).get(CLUSTER))
+        for name, case in case_properties(spec).items()
+    }
+
+
 def outcomes_of(run: Run, *, by_params: bool = False) -> tuple[AgentOutcomes, ...]:
     """Return the outcomes of a run by agent and parameters.
 
@@ -331,7 +352,7 @@ def outcomes_of(run: Run, *, by_params: bool = False) -> tuple[AgentOutcomes, ..
     cases are the agent's. With `by_params` all of them are.
     """
     scenarios = scenario_cases(run.spec)
-    plan, cases = planned_cells(run.spec), case_properties(run.spec)
+    plan, clusters = planned_cells(run.spec), _clusters(run.spec)
     seen: dict[CellKey, dict[int | None, list[ObservedTrial[Trial]]]] = {
         key: defaultdict(list) for key in plan
     }
@@ -342,11 +363,12 @@ def outcomes_of(run: Run, *, by_params: bool = False) -> tuple[AgentOutcomes, ..
     for key in sorted(seen):
         params = "" if by_params or key.case not in scenarios else key.params
         group = key._replace(params="") if params else key
-        cell, written = plan.get(key), cases.get(key.case, {})
+        cell = plan.get(key)
         planned[group] += 0 if cell is None else cell.trials
         for seed, trials in (seen[key] or {None: []}).items():
-            found = _instance(key.case, seed, trials, cell, written, run)
-            instances.append((group, msgspec.structs.replace(found, params=params)))
+            about = {"params": params, "seed": seed, "cluster": clusters.get(key.case)}
+            found = _instance(key.case, trials, None if cell is None else cell.threshold, run)
+            instances.append((group, msgspec.structs.replace(found, **about)))
     return by_agent(instances, planned)
 
 
@@ -378,12 +400,7 @@ def same_instance(parts: Sequence[CaseOutcome]) -> CaseOutcome:
 
 
 def _instance(
-    case: str,
-    seed: int | None,
-    seen: Sequence[ObservedTrial[Trial]],
-    plan: CellPlan | None,
-    written: Mapping[str, Any],
-    run: Run,
+    case: str, seen: Sequence[ObservedTrial[Trial]], threshold: float | None, run: Run
 ) -> CaseOutcome:
     spent = [run.spent_on(one.trial) for one in seen]
     counted = [one.trial for one in seen if one.counted]
@@ -394,20 +411,17 @@ def _instance(
         passes=sum(trial.passed for trial in judged),
         trials=len(judged),
         scores=scores,
-        hard_fails=sum(trial.status == TrialStatus.HARD_FAIL for trial in judged),
         unscored=len(judged) - len(scores),
         infra=sum(trial.status in UNJUDGED for trial in counted),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
-        threshold=plan.threshold if plan is not None else None,
-        cluster=as_text(as_mapping(written.get("properties")).get(CLUSTER)),
+        threshold=threshold,
         stopped=seen[0].stopped if seen else None,
         watched=stopping_rules(run.spec) is not None,
         latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
         costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),
         spent_usd=tuple(cost for cost, _ in spent if cost is not None),
         unpriced_calls=sum(unpriced for _, unpriced in spent),
-        seed=seed,
     )
 
 
@@ -419,28 +433,16 @@ def ratings_of(run: Run) -> dict[tuple[str, str], Ratings]:
     """Return the ratings of a run by agent and parameters; nothing where no trial is labelled."""
     if not run.saved or not (run.path / LABELS).is_file():
         return {}
-    labels, scenarios, cases = (
-        labels_of(run.path),
-        scenario_cases(run.spec),
-        case_properties(run.spec),
-    )
+    labels, scenarios = labels_of(run.path), scenario_cases(run.spec)
+    clusters = _clusters(run.spec)
     by_arm: dict[tuple[str, str], list[tuple[str, str, Trial]]] = defaultdict(list)
     for trial, counted, _ in observe(run.trials(), run.spec):
         if counted and trial.status.judged:
             params = trial.cell.params
             own = params if trial.case in scenarios else ""
-            cluster = as_text(as_mapping(cases.get(trial.case, {}).get("properties")).get(CLUSTER))
-            whose = CaseOutcome(
-                case=trial.case,
-                passes=0,
-                trials=0,
-                scores=(),
-                seed=trial.axis_seed,
-                params=own,
-                cluster=cluster,
-            )
-            arm = (trial.agent, "" if own else params)
-            by_arm[arm].append((whose.label, cluster_of(whose), trial))
+            label = instance_label(trial.case, own, trial.axis_seed)
+            cluster = cluster_key(trial.case, clusters.get(trial.case))
+            by_arm[trial.agent, "" if own else params].append((label, cluster, trial))
     found: dict[tuple[str, str], Ratings] = {}
     for arm, rows in by_arm.items():
         sample = sampled_labels([trial for *_, trial in rows], labels, run.run_id)
@@ -455,7 +457,7 @@ def corrected(
     arm: Iterable[CaseOutcome],
     ratings: Ratings,
     *,
-    estimand: Estimand = "population",
+    estimand: Estimand = "suite",
     level: float = LEVEL,
 ) -> CorrectedRate | None:
     """Return the pass rate of instances as people would judge them; None without any label.
@@ -612,7 +614,7 @@ def estimand_line(estimand: Estimand, cases: int, instances: int) -> str:
     size += f" ({plural(instances, 'instance')})" if instances != cases else ""
     if estimand == "suite":
         return (
-            "estimand suite (the default: the question is what changed on what ran): exactly"
+            "estimand suite (the default: the question is what happened on what ran): exactly"
             f" {'this' if cases == 1 else 'these'} {size}, only trial noise counts; --estimand"
             " population is about cases like these"
         )

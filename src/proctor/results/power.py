@@ -6,8 +6,9 @@ needs two agents) is not made up: that part of the plan is left out with the rea
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,38 +97,60 @@ class Planning(Tabular, msgspec.Struct, frozen=True, kw_only=True):
         return f"Sizes that detect {self.effect:g} with power {self.power:g}"
 
 
-class PowerOptions(NamedTuple):
-    """User settings besides the effect; None falls back to the run or a default."""
-
-    cases: int | None = None
-    trials: int | None = None
-    sigma2: float | None = None
-    omega2: float | None = None
-
-
 def plan_experiment(
     effect: float,
     *,
     alpha: float = 0.05,
     power: float = 0.8,
     outcomes: Sequence[AgentOutcomes] = (),
-    options: PowerOptions | None = None,
+    cases: int | None = None,
+    trials: int | None = None,
+    sigma2: float | None = None,
+    omega2: float | None = None,
 ) -> Planning:
-    """Return sizes that detect a difference of `effect` (0.1 is 10 points) with the given power."""
-    options = options or PowerOptions()
-    counts = [row for arm in outcomes for row in arm.counts]
-    within = within_variance(counts) if outcomes else None
+    """Return sizes that detect a difference of `effect` (0.1 is 10 points) with the given power.
+
+    `sigma2` and `omega2` replace the variances that the outcomes show, `cases` and `trials` the
+    usual sizes.
+    """
+    within = within_variance([row for arm in outcomes for row in arm.counts]) if outcomes else None
     between = _between(outcomes)
-    noises = list(_noises(options, within))
+    reasons: list[str] = []
+    if sigma2 is not None:
+        noises = [Noise(sigma2, "as given")]
+    elif within is not None and within.value:
+        size = f"{plural(within.cases, 'case')}, {plural(within.n, 'trial')}"
+        noises = [Noise(within.value, f"seen in {size}")]
+    else:
+        noises = [
+            Noise(_TYPICAL_NOISE, "assumed: typical"),
+            Noise(_LARGEST_NOISE, "assumed: the largest possible"),
+        ]
+        why = " (no --from)"
+        if within is not None:
+            why = f": the run does not show it ({within.reason or 'no case varied'})"
+        reasons.append(f"the noise of a trial is assumed{why}")
+    if omega2 is None and between is not None:
+        omega2 = between.value
+    if omega2 is None:
+        why = "run two agents on the same cases, or set --omega2"
+        if between is not None and between.reason:
+            why = f"{between.reason}; set --omega2"
+        reasons.append(
+            f"no plan for a population: how much true differences vary by case is unknown ({why})"
+        )
+    if any(case.stopped for arm in outcomes for case in arm.cases):
+        reasons.append("the run stopped cells early: its rates, and so this noise, are biased")
     costs = [cost for arm in outcomes for case in arm.cases for cost in case.costs_usd]
     cost = math.fsum(costs) / len(costs) if costs else None
-    sizes = _sizes(options.cases, _cases_of(outcomes), _CASES)
+    # The most cases that an agent has judged trials of.
+    seen = max((sum(bool(row.trials) for row in arm.counts) for arm in outcomes), default=0)
+    sizes = [cases] if cases is not None else sorted({*_CASES, seen} - {0})
     suite = [
         _row(plan_suite(effect, cases=n, sigma2=noise.value, alpha=alpha, power=power), noise, cost)
         for noise in noises
         for n in sizes
     ]
-    omega2 = options.omega2 if options.omega2 is not None else (between.value if between else None)
     population = [
         _row(
             plan_population(
@@ -142,9 +165,16 @@ def plan_experiment(
             cost,
         )
         for noise in noises
-        for k in _sizes(options.trials, None, _TRIALS)
+        for k in (_TRIALS if trials is None else [trials])
         if omega2 is not None
     ]
+    as_it_is: list[PlanRow] = []
+    if seen:
+        # The case with the fewest trials is the noisiest, so this is a lower bound of what is seen.
+        fewest = min(row.trials for arm in outcomes for row in arm.counts if row.trials)
+        for noise in noises:
+            plan = detectable(seen, fewest, sigma2=noise.value, alpha=alpha, power=power)
+            as_it_is.append(_row(plan, noise, cost))
     return Planning(
         effect=effect,
         alpha=alpha,
@@ -153,10 +183,10 @@ def plan_experiment(
         population=tuple(population),
         within=within,
         between=between,
-        as_it_is=tuple(_as_it_is(outcomes, noises, (alpha, power), cost)),
+        as_it_is=tuple(as_it_is),
         claims=tuple(passes_to_claim(rate) for rate in _CLAIMS),
         cost_mean_usd=cost,
-        reasons=tuple(_reasons(options, outcomes, within, between)),
+        reasons=tuple(reasons),
     )
 
 
@@ -164,76 +194,11 @@ def _row(plan: SampleSize, noise: Noise, cost: float | None) -> PlanRow:
     return PlanRow(plan=plan, noise=noise, cost_usd=None if cost is None else cost * plan.n)
 
 
-def _noises(options: PowerOptions, within: Variance | None) -> Iterator[Noise]:
-    """Return the noise to plan for: given, observed or assumed."""
-    if options.sigma2 is not None:
-        yield Noise(options.sigma2, "as given")
-    elif within is not None and within.value:
-        yield Noise(
-            within.value, f"seen in {plural(within.cases, 'case')}, {plural(within.n, 'trial')}"
-        )
-    else:
-        yield Noise(_TYPICAL_NOISE, "assumed: typical")
-        yield Noise(_LARGEST_NOISE, "assumed: the largest possible")
-
-
 def _between(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
     """Return the variance of true case differences: of two agents, or the largest over pairs."""
     variances: list[Variance] = []
-    for place, first in enumerate(outcomes):
-        for second in outcomes[place + 1 :]:
-            sides = pair(first, second)
-            variances.append(
-                difference_variance(
-                    [case.counts for case in sides.first], [case.counts for case in sides.second]
-                )
-            )
+    for sides in itertools.starmap(pair, itertools.combinations(outcomes, 2)):
+        counts = [[case.counts for case in arm] for arm in (sides.first, sides.second)]
+        variances.append(difference_variance(*counts))
     # The largest is the safe choice: a plan for it is enough for the other pairs.
     return max(variances, key=lambda each: -1.0 if each.value is None else each.value, default=None)
-
-
-def _as_it_is(
-    outcomes: Sequence[AgentOutcomes],
-    noises: Sequence[Noise],
-    rates: tuple[float, float],
-    cost: float | None,
-) -> Iterator[PlanRow]:
-    cases = _cases_of(outcomes)
-    if not cases:
-        return
-    # The case with the fewest trials is the noisiest, so this is a lower bound of what is seen.
-    fewest = min(row.trials for arm in outcomes for row in arm.counts if row.trials)
-    for noise in noises:
-        plan = detectable(cases, fewest, sigma2=noise.value, alpha=rates[0], power=rates[1])
-        yield _row(plan, noise, cost)
-
-
-def _cases_of(outcomes: Sequence[AgentOutcomes]) -> int | None:
-    most = max((sum(bool(row.trials) for row in arm.counts) for arm in outcomes), default=0)
-    return most or None
-
-
-def _sizes(requested: int | None, seen: int | None, usual: Sequence[int]) -> list[int]:
-    if requested is not None:
-        return [requested]
-    return sorted({*usual, *([] if seen is None else [seen])})
-
-
-def _reasons(
-    options: PowerOptions,
-    outcomes: Sequence[AgentOutcomes],
-    within: Variance | None,
-    between: Variance | None,
-) -> Iterator[str]:
-    if options.sigma2 is None and within is not None and not within.value:
-        why = within.reason or "no case varied"
-        yield f"the noise of a trial is assumed: the run does not show it ({why})"
-    if options.sigma2 is None and within is None:
-        yield "the noise of a trial is assumed (no --from)"
-    if options.omega2 is None and (between is None or between.value is None):
-        why = "run two agents on the same cases, or set --omega2"
-        if between is not None and between.reason:
-            why = f"{between.reason}; set --omega2"
-        yield f"no plan for a population: how much true differences vary by case is unknown ({why})"
-    if any(case.stopped for arm in outcomes for case in arm.cases):
-        yield "the run stopped cells early: its rates, and so this noise, are biased"

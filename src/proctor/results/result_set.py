@@ -179,13 +179,13 @@ class ResultSet(Tabular):
             groups=groups,
         )
 
-    def pass_rate(self, *, level: float = LEVEL, estimand: Estimand = "population") -> Interval:
+    def pass_rate(self, *, level: float = LEVEL, estimand: Estimand = "suite") -> Interval:
         """Return the share of judged trials that passed, with its interval.
 
-        The mean of the instances' rates (a case under one seed), clustered by case, or by the
-        `cluster` property of the cases (Wilson at the effective n); with one case, by instance. A
-        single instance has Wilson's interval. With estimand "suite" the interval is for exactly
-        these cases. Trials selected by an outcome have no rate.
+        The mean of the instances' rates (a case under one seed). With estimand "suite" the interval
+        is for exactly these instances; with "population" it is clustered by case, or by the
+        `cluster` property of the cases, and with one case by instance. A single instance has
+        Wilson's interval. Trials selected by an outcome have no rate.
         """
         return rate_of(
             self._grouped(()).get((), {}),
@@ -202,34 +202,25 @@ class ResultSet(Tabular):
 
     def pass_at_k(self, k: int) -> PassK:
         """Return the unbiased probability that one or more of k trials pass; mean of instances."""
-        from proctor.stats.intervals import pass_at_k
-
-        counts, stopped = self._instances()
-        return self._of_agent(pass_at_k(counts, k, stopped=stopped))
+        return self._pass_k("pass_at_k", k)
 
     def pass_hat_k(self, k: int) -> PassK:
         """Return the unbiased probability that all of k trials pass; mean of instances."""
-        from proctor.stats.intervals import pass_hat_k
+        return self._pass_k("pass_hat_k", k)
 
-        counts, stopped = self._instances()
-        return self._of_agent(pass_hat_k(counts, k, stopped=stopped))
-
-    def _of_agent(self, figure: PassK) -> PassK:
+    def _pass_k(self, name: Literal["pass_at_k", "pass_hat_k"], k: int) -> PassK:
         """Return the figure, undefined where an outcome selected the trials."""
+        from proctor.stats import intervals
+
+        instances = self._grouped(()).get((), {}).values()
+        counts = [(each.passed, each.judged, each.infra_error) for each in instances]
+        found = getattr(intervals, name)(counts, k, stopped=any(each.stopped for each in instances))
         by = self.selected_by()
-        return figure if by is None else replace(figure, value=None, reason=by_outcome(by))
+        return found if by is None else replace(found, value=None, reason=by_outcome(by))
 
     def tally(self) -> TrialTally:
         """Count the trials by status."""
         return TrialTally(*self.fetch(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
-
-    def _instances(self) -> tuple[list[tuple[int, int, int]], bool]:
-        """Return passes, judged trials and errors of each instance (a cell under one seed), and
-        whether a cell stopped early.
-        """
-        found = self._grouped(()).get((), {}).values()
-        counts = [(each.passed, each.judged, each.infra_error) for each in found]
-        return counts, any(each.stopped for each in found)
 
     def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Instance, TrialTally]]:
         columns = [named(name) for name in names]
@@ -254,9 +245,7 @@ class ResultSet(Tabular):
 
     # -- groups -----------------------------------------------------------------------------------
 
-    def group_by(
-        self, *names: str, level: float = LEVEL, estimand: Estimand = "population"
-    ) -> Groups:
+    def group_by(self, *names: str, level: float = LEVEL, estimand: Estimand = "suite") -> Groups:
         """Group the trials by columns (`agent`, `difficulty`, `properties.lang`, …)."""
         if not names:
             raise ProctorError("no column to group by", hint="name one or more columns")

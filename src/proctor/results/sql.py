@@ -9,6 +9,7 @@ network disabled; and the configuration is locked before the query runs.
 
 from __future__ import annotations
 
+import glob
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -17,7 +18,6 @@ from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.results.database import COLUMNS, ColumnSource, literal_list, quoted
 from proctor.results.filters import SqlCondition
-from proctor.results.metadata import as_glob
 from proctor.tables import Tabular
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _guard(
             ' c.id AS "case", c.tags, c.difficulty, c.type, c.properties, c.threshold,'
             " c.asked AS trials_asked FROM case_facts c"
         )
-    paths = {p for run in view.columnar for p in (str(run.source), as_glob(run.source))}
+    paths = {p for run in view.columnar for p in (str(run.source), glob.escape(str(run.source)))}
     allowed = literal_list(sorted(paths), "VARCHAR")
     # The order matters: nothing can be changed after the last setting.
     for setting in (

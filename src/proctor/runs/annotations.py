@@ -133,9 +133,9 @@ def tagged(root: Path | str, problems: list[str] | None = None) -> list[Tagged]:
     return sorted(found, key=lambda each: (each.at, str(each.run)))
 
 
-def runs_tagged(root: Path | str, name: str, problems: list[str] | None = None) -> list[Path]:
+def runs_tagged(root: Path | str, name: str) -> list[Path]:
     """Return the runs with a tag, the most recently tagged last."""
-    return [each.run for each in tagged(root, problems) if each.name == name]
+    return [each.run for each in tagged(root) if each.name == name]
 
 
 # -- labels ----------------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
+from proctor import __version__
 from proctor.errors import ProctorError
 from proctor.files import append_line, read_lines
-from proctor.runs.provenance import git_state, proctor_version, who
+from proctor.runs.provenance import git_state, who
 from proctor.trace.redact import Redactor, default_redactor
 
 FILE = "audit.jsonl"
@@ -79,7 +80,7 @@ def record(
         exit_code=exit_code,
         commit=str(state["commit"]) if state else None,
         dirty=bool(state["dirty"]) if state else None,
-        proctor=proctor_version(),
+        proctor=__version__,
     )
     try:
         append_line(Path(root) / FILE, entry)

@@ -27,6 +27,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.files import replacing
+from proctor.sanitize import map_texts
 
 NAME = "cases.jsonl"
 """The file of a run folder with the rows of its cases."""
@@ -226,20 +227,18 @@ def _named(value: Any) -> Iterator[str]:
 
 def fill(value: Any, values: Mapping[str, Any]) -> Any:
     """Return a value with the placeholders of its texts replaced."""
-    if isinstance(value, str):
-        if "{" not in value:
-            return value
-        whole = PLACEHOLDER.fullmatch(value)
+
+    def filled(text: str) -> Any:
+        if "{" not in text:
+            return text
+        whole = PLACEHOLDER.fullmatch(text)
         if whole is not None and whole[1] in values:
             return values[whole[1]]
         return PLACEHOLDER.sub(
-            lambda found: _text(values[found[1]]) if found[1] in values else found[0], value
+            lambda found: _text(values[found[1]]) if found[1] in values else found[0], text
         )
-    if isinstance(value, Mapping):
-        return {key: fill(each, values) for key, each in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [fill(each, values) for each in cast("list[Any]", value)]
-    return value
+
+    return map_texts(value, filled)
 
 
 def _text(value: Any) -> str:
@@ -260,13 +259,7 @@ def merge(base: Any, over: Any) -> Any:
 
 def escaped(value: Any) -> Any:
     """Escape texts, so that substituting environment variables leaves them unchanged."""
-    if isinstance(value, str):
-        return value.replace("${", "$${")
-    if isinstance(value, list):
-        return [escaped(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
-    return value
+    return map_texts(value, lambda text: text.replace("${", "$${"))
 
 
 def escaped_values(line: bytes) -> dict[str, Any]:

@@ -144,8 +144,11 @@ class Sequential:
         # The second side mirrors the first: lost scores, against one minus the threshold.
         sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
         for side, gained, required in sides:
-            evidence = EProcess(required).log_e(gained, n)
-            if evidence >= -math.log(self.alpha):
+            process, alarm = EProcess(required), -math.log(self.alpha)
+            if process.log_e_at_most(gained, n) < alarm:
+                continue
+            evidence = process.log_e(gained, n)
+            if evidence >= alarm:
                 # exp(710) overflows.
                 size = f"{math.exp(evidence):.3g}" if evidence < 700 else "beyond any doubt"
                 return (

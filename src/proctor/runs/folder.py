@@ -515,6 +515,9 @@ _TOP = 512
 FORK_OF = "fork_of"
 """Key of a run's spec: the parent run, trial and step that the run continues."""
 
+MADE_BY = "made_by"
+"""Key of a run's spec: the command whose experiment the run is part of (`ab`, `profile`)."""
+
 
 def find_run(text: str | Path, root: Path | str) -> Path:
     """Return a run folder by its path, by `<experiment>/<date>_<seq>`, by a tag, or `latest`.
@@ -541,11 +544,7 @@ def find_run(text: str | Path, root: Path | str) -> Path:
     if named:
         return named[-1]
     if path.is_dir():
-        raise ProctorError(
-            "not a run folder: it has no _spec_.yaml",
-            where=str(path),
-            hint="name a folder such as results/<experiment>/<date>_<seq>",
-        )
+        RunFolder.open(path)  # raises: it is no run folder
     if str(text) == LATEST:
         return latest_run(root)
     runs = [str(run.relative_to(root)) for run in all_runs(root)]
@@ -564,23 +563,25 @@ def all_runs(root: Path | str) -> list[Path]:
 
 
 def latest_run(root: Path | str) -> Path:
-    """Return the run that started last; a fork only if there is no other run.
+    """Return the run that started last; one of an experiment only if there is no other run.
 
-    Forks are experiments on one trial: after `proctor why`, `latest` is still the run of the suite.
+    `fork`, `why`, `ab` and `profile` change the agent, the inputs or the step: after them, `latest`
+    is still the run of the suite itself.
     """
     if not (runs := all_runs(root)):
         raise ProctorError(
             f"there are no runs in {place_of(Path(root))}",
             hint="`proctor run suite.yaml` makes one",
         )
-    return next((run for run in reversed(runs) if not _is_fork(run)), runs[-1])
+    return next((run for run in reversed(runs) if not is_experiment(run)), runs[-1])
 
 
-def _is_fork(run: Path) -> bool:
+def is_experiment(run: Path) -> bool:
+    """Return whether a run belongs to an experiment on a suite or a trial."""
     # Searched, not parsed: a spec may be large. Keys of the top level alone begin a line.
     with contextlib.suppress(OSError, ProctorError):
         spec = read_bounded(run / "_spec_.yaml", MAX_YAML_BYTES)
-        return f"\n{FORK_OF}:".encode() in spec
+        return any(f"\n{key}:".encode() in spec for key in (FORK_OF, MADE_BY))
     return False
 
 

@@ -164,7 +164,7 @@ class Journal:
                         self._background = BackgroundFsync()
                     growing = (*([] if traces is None else [traces]), self._file)
                     self._background.begin(*(file.fileno() for file in growing))
-                self._refuse_deleted()
+                self._refuse_changed()
         except OSError as error:
             # A full disk takes a part of a line: keep the whole lines before it.
             with contextlib.suppress(OSError):
@@ -179,14 +179,25 @@ class Journal:
                 hint="finished trials are safe; free disk space or restore the folder, --resume",
             ) from None
 
-    def _refuse_deleted(self) -> None:
+    def _refuse_changed(self) -> None:
         # Writes to a deleted file succeed and are lost. Checked only with a sync: that is soon
-        # enough, and saves a system call per write.
-        if os.fstat(self._file.fileno()).st_nlink == 0:
+        # enough, and saves two system calls per write.
+        ours = os.fstat(self._file.fileno())
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
             raise JournalError(
                 "the journal was deleted while the run was writing it",
                 where=str(self._path),
                 hint="its trials are lost; start the run again",
+            )
+        if ours.st_size != self._end:
+            raise JournalError(
+                "the journal was changed by another program while the run was writing it",
+                where=str(self._path),
+                hint="`proctor runs verify` shows what is left; an agent must not write there",
             )
 
     def close(self) -> None:
@@ -198,7 +209,7 @@ class Journal:
                 self._background.finish()
             if self._sync != Sync.NEVER:
                 os.fsync(self._file.fileno())
-            self._refuse_deleted()
+            self._refuse_changed()
         except OSError as error:
             raise JournalError(
                 f"cannot write the journal: {error.strerror}", where=str(self._path)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import glob
 import io
 import mmap
 import os
-import re
 import threading
-from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from proctor.files import replacing, write_atomic
 from proctor.runs.folder import RunFolder, RunFolderError
 from proctor.runs.journal import CountedLine, JournalIndex
 from proctor.runs.summary import CellSummary
-from proctor.runs.trial import Trial, params_key
+from proctor.runs.trial import CellKey, Trial
 from proctor.sanitize import escape_formula
 
 if TYPE_CHECKING:
@@ -108,14 +107,13 @@ MIN_OBJECT = 1 << 20
 """Minimum line length DuckDB must accept; its own minimum is smaller."""
 
 
-RowOrder = tuple[str, str, str, int, int]
+RowOrder = tuple[CellKey, int, int]
 
 
-def row_order(trial: Trial) -> RowOrder:
+def row_order(trial: Trial | CountedLine) -> RowOrder:
     """Return the sort key of a trial: case, agent, parameters, seed, repeat."""
     # Trials without a seed come first.
-    seed = -1 if trial.axis_seed is None else trial.axis_seed
-    return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
+    return (trial.cell, -1 if trial.axis_seed is None else trial.axis_seed, trial.index)
 
 
 def _database(_process: int) -> duckdb.DuckDBPyConnection:
@@ -176,9 +174,9 @@ def write_parquet(
             if under_way is not None:
                 under_way.set()
             quoted = str(aside).replace("'", "''")
-            # Escaped, since DuckDB takes patterns.
-            glob = re.sub(r"[\[*?]", r"[\g<0>]", str(source))
-            connection.execute(f"COPY ({chosen}) TO '{quoted}' ({options})", [glob])
+            connection.execute(
+                f"COPY ({chosen}) TO '{quoted}' ({options})", [glob.escape(str(source))]
+            )
     except (duckdb.Error, OSError) as error:
         raise RunFolderError(
             f"cannot write results.parquet: {error}",
@@ -190,21 +188,6 @@ def write_parquet(
             under_way.set()
         with contextlib.suppress(OSError):
             ordered.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def parquet_in_background(folder: RunFolder, *, in_order: bool = False) -> Generator[None]:
-    """Run `write_parquet` in a thread while the block does something else: DuckDB needs no Python.
-
-    The block starts when DuckDB does: earlier, the two would block each other for milliseconds at a
-    time.
-    """
-    under_way = threading.Event()
-    with ThreadPoolExecutor(1, thread_name_prefix="parquet") as pool:
-        job = pool.submit(write_parquet, folder, in_order=in_order, under_way=under_way)
-        under_way.wait()
-        yield
-        job.result()
 
 
 def _longest_line(journal: Path) -> int:
@@ -227,16 +210,11 @@ def _write_ordered(journal: Path, target: Path) -> int:
             return longest
         index = JournalIndex(journal)
         with journal.open("rb") as lines:
-            for line in sorted(index.lines.values(), key=_line_order):
+            for line in sorted(index.lines.values(), key=row_order):
                 text = index.copy_line(line, lines)
                 out.write(text)
                 longest = max(longest, len(text))
     return longest
-
-
-def _line_order(line: CountedLine) -> RowOrder:
-    seed = -1 if line.axis_seed is None else line.axis_seed
-    return (line.cell.case, line.cell.agent, line.cell.params, seed, line.index)
 
 
 def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:

@@ -20,6 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from proctor import __version__
+
 
 def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
     """Return a UUID version 7: random and sortable by time."""
@@ -32,7 +34,7 @@ def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
 def provenance(folder: Path) -> dict[str, Any]:
     """Return versions, commit and host; nothing secret, no network access."""
     return {
-        "proctor": proctor_version(),
+        "proctor": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": socket.gethostname(),
@@ -40,12 +42,6 @@ def provenance(folder: Path) -> dict[str, Any]:
         "git": git_state(folder),
         "packages": dict(package_versions()),
     }
-
-
-@cache
-def proctor_version() -> str:
-    """Return the installed version of Proctor."""
-    return metadata.version("proctor")
 
 
 def who() -> str:

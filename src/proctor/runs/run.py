@@ -78,19 +78,8 @@ class RunTotals(Spending, kw_only=True):
     def count(self, status: TrialStatus) -> None:
         """Count one trial."""
         self.trials += 1
-        match status:
-            case TrialStatus.PASSED:
-                self.passed += 1
-            case TrialStatus.FAILED:
-                self.failed += 1
-            case TrialStatus.HARD_FAIL:
-                self.hard_fail += 1
-            case TrialStatus.INFRA_ERROR:
-                self.infra_error += 1
-            case TrialStatus.NOT_JUDGED:
-                self.not_judged += 1
-            case TrialStatus.CANCELLED:
-                self.cancelled += 1
+        # The value of a status is the name of its count.
+        setattr(self, status, getattr(self, status) + 1)
 
     @property
     def judged(self) -> int:
@@ -214,19 +203,6 @@ class Run(Tabular):
             self.spec = expanded(self.spec, self.path, {key.case for key in self._by_cell})
             left = int(plan["cases"]) * len(plan["agents"]) - len(self.spec["cells"])
             self.unstarted = left * int(plan["trials"])
-
-    @classmethod
-    def in_memory(
-        cls,
-        spec: dict[str, Any],
-        trials: Sequence[Trial],
-        traces: Mapping[str, bytes],
-        places: Mapping[str, tuple[str, int | None, int | None]],
-    ) -> Run:
-        """Return a run that is not saved; `traces` are encoded, by the keys of their trials."""
-        run = cls(None, spec=spec, finished=trials, traces=traces)
-        run.places = places
-        return run
 
     @property
     def folder(self) -> RunFolder:
@@ -512,11 +488,11 @@ def verify(path: Path) -> tuple[list[Damage], bool]:
     except ProctorError as error:
         return [Damage(error.where or str(path), error.message, error.hint or "")], True
     files, index = check_files(path, thorough=True), JournalIndex(folder.journal_path)
-    notes: list[str] = []
     if files.checksums is not None and folder.journal_path.exists():
         index.reader.expect(files.checksums.lines)
-    notes_of(path, notes)
+    notes: list[str] = []
     labels: list[str] = []
+    notes_of(path, notes)
     labels_of(path, labels)
     found = [*index.reader.problems, *files.damage, *check_traces(folder, index.trials())]
     found += [Damage(str(path / "notes.jsonl"), line) for line in notes]

@@ -20,7 +20,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from proctor.background import threads
-from proctor.sandbox.base import Capabilities, SandboxBase, SandboxError, SandboxProcess
+from proctor.sandbox.base import (
+    Capabilities,
+    SandboxBase,
+    SandboxError,
+    SandboxProcess,
+    start_process,
+)
 from proctor.sandbox.options import SandboxLimits
 
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -33,10 +39,17 @@ ETC = (
 )  # fmt: skip
 """What they need of its settings: nothing that is secret."""
 
-_INSTALL = "apt-get install bubblewrap (or dnf, pacman, apk)"
+KERNEL = ("acpi", "bus", "fs", "irq", "scsi", "sys", "sysrq-trigger")
+"""Parts of /proc that are read-only for root: the kernel lets its processes write there without
+any capability, and what `sys/kernel/core_pattern` names would run outside."""
 
-STREAM_LIMIT = 64 << 20
-"""Bytes of a line of output."""
+MEMORY_FOLDERS = ("/tmp", "/run", "/dev/shm")  # noqa: S108
+"""Folders inside that are held in memory, and forgotten after each command."""
+
+MEMORY_SHARE = 16
+"""The part of this machine's memory that each of them may take: no process is billed for it."""
+
+_INSTALL = "apt-get install bubblewrap (or dnf, pacman, apk)"
 
 
 class Bwrap(SandboxBase):
@@ -73,7 +86,13 @@ class Bwrap(SandboxBase):
         if self.options.rootfs is None:
             for name in ETC:
                 arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        arguments += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        if os.geteuid() == 0:
+            for name in KERNEL:
+                arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+        for folder in MEMORY_FOLDERS:
+            arguments += [*_bounded_size(), "--tmpfs", folder]
+        arguments += ["--remount-ro", "/dev"]
         if program_inside == _python() and not program_inside.startswith("/usr/"):
             arguments += ["--ro-bind", sys.base_prefix, sys.base_prefix]
         for path in self.read_only:
@@ -86,25 +105,13 @@ class Bwrap(SandboxBase):
         self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
     ) -> SandboxProcess:
         """Start a command in new namespaces."""
-        whole = [*self._arguments(cwd, command[0]), *command]
+        inside = self._arguments(cwd, command[0])
+        memory = self.options.limits.memory_mb
         if self._group is not None:
-            whole = [*self._group.joining(), *whole]
-        elif (memory := self.options.limits.memory_mb) is not None:
-            limiting = f'ulimit -v {memory * 1024}; exec "$@"'
-            inside = self._arguments(cwd, command[0])
-            whole = [*inside, "sh", "-c", limiting, "sh", *command]
-        try:
-            return await asyncio.create_subprocess_exec(
-                *whole,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(env),
-                start_new_session=True,
-                limit=STREAM_LIMIT,
-            )
-        except OSError as error:
-            raise SandboxError(f"cannot start bubblewrap: {error.strerror}") from None
+            inside = [*self._group.joining(), *inside]
+        elif memory is not None:
+            inside += ["sh", "-c", f'ulimit -v {memory * 1024}; exec "$@"', "sh"]
+        return await start_process([*inside, *command], env)
 
     def exceeded(self) -> str:
         """Return whether the kernel ended a process because memory ran out."""
@@ -121,6 +128,18 @@ def _python() -> str:
     """Return the interpreter that forwards connections: the system's, else our own."""
     system = Path("/usr/bin/python3")
     return str(system if system.exists() else Path(sys.executable).resolve())
+
+
+@lru_cache(maxsize=1)
+def _bounded_size() -> list[str]:
+    """Return the option that bounds a folder in memory; bubblewrap before 0.7 has none."""
+    program = shutil.which("bwrap")
+    assert program is not None
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)  # noqa: S603
+    if "--size" not in done.stdout:
+        return []
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return ["--size", str(memory // MEMORY_SHARE)]
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,13 @@ from typing import Any, cast
 import httpx
 
 from proctor.sandbox._podman import IDLE, inherited_limits
-from proctor.sandbox.base import Capabilities, SandboxBase, SandboxError, SandboxProcess
+from proctor.sandbox.base import (
+    STREAM_LIMIT,
+    Capabilities,
+    SandboxBase,
+    SandboxError,
+    SandboxProcess,
+)
 
 API = "/v1.41"
 """The oldest API with everything we use: Docker 20.10."""
@@ -24,9 +30,6 @@ API = "/v1.41"
 DEFAULT_SOCKET = "/var/run/docker.sock"
 
 CALL_SECONDS = 120.0
-
-STREAM_LIMIT = 64 << 20
-"""Bytes of a line of output."""
 
 
 class Docker(SandboxBase):

@@ -7,20 +7,21 @@ missing is an error, because a trial must not depend on a registry.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 
-from proctor.sandbox.base import Capabilities, SandboxBase, SandboxError, SandboxProcess
+from proctor.sandbox.base import (
+    Capabilities,
+    SandboxBase,
+    SandboxError,
+    SandboxProcess,
+    start_process,
+)
 
 IDLE = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 """What a container does between commands."""
-
-STREAM_LIMIT = 64 << 20
-"""Bytes of a line of output."""
 
 MAX_PROCESSES = 32768
 """Processes of a user in a container, unless `pids` allows fewer; the default of engines."""
@@ -88,7 +89,8 @@ class Podman(SandboxBase):
             named += ["--env", f"{name}={value}" if name in own else name]
         given = {name: value for name, value in env.items() if name not in own}
         arguments = ["exec", "--interactive", *named, "--workdir", cwd, self._container, *command]
-        return await self._start(arguments, {**os.environ, **given})
+        whole = ["podman", *self.options.engine, *arguments]
+        return await start_process(whole, {**os.environ, **given})
 
     async def stop(self) -> None:
         """Remove the container with everything in it."""
@@ -96,26 +98,8 @@ class Podman(SandboxBase):
         if name:
             await self._call("rm", "--force", "--time", "0", "--ignore", name)
 
-    async def _start(
-        self, arguments: Sequence[str], env: Mapping[str, str]
-    ) -> asyncio.subprocess.Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                "podman",
-                *self.options.engine,
-                *arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(env),
-                start_new_session=True,
-                limit=STREAM_LIMIT,
-            )
-        except OSError as error:
-            raise SandboxError(f"cannot run podman: {error.strerror}", hint=_INSTALL) from None
-
     async def _call(self, *arguments: str) -> tuple[int, str, str]:
-        child = await self._start(arguments, os.environ)
+        child = await start_process(["podman", *self.options.engine, *arguments], os.environ)
         out, error = await child.communicate()
         return child.returncode or 0, out.decode(errors="replace"), error.decode(errors="replace")
 

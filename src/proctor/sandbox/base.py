@@ -11,6 +11,7 @@ Trouble of a sandbox is a `SandboxError`: infrastructure with its reason, never 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -24,6 +25,9 @@ from proctor.sandbox.workspace import WorkspaceError
 
 GROUP = "proctor.sandboxes"
 """Entry points of sandboxes: name → a callable that takes a `SandboxSetting`."""
+
+STREAM_LIMIT = 64 << 20
+"""Bytes of a line of output."""
 
 _CLASSES = {
     "bwrap": "proctor.sandbox._bwrap:Bwrap",
@@ -160,6 +164,24 @@ class SandboxBase:
         if await process.wait() != 0:
             raise SandboxError(err.decode(errors="replace").strip() or f"{command[0]} failed")
         return out
+
+
+async def start_process(
+    command: Sequence[str], env: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a program of this machine that runs a command in a sandbox."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            start_new_session=True,
+            limit=STREAM_LIMIT,
+        )
+    except OSError as error:
+        raise SandboxError(f"cannot run {command[0]}: {error.strerror}") from None
 
 
 def sandbox_class(kind: str) -> Callable[[SandboxSetting], Sandbox]:

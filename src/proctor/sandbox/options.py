@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from proctor.strict import Strict
+from proctor.strict import Strict, one_or_more, short_for
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -36,10 +36,6 @@ def _not_empty(command: ShellCommand) -> ShellCommand:
     return command
 
 
-def _one_or_more(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 Command = Annotated[ShellCommand, AfterValidator(_not_empty)]
 if TYPE_CHECKING:  # one text or several in Python, a tuple once validated
     Commands = str | Sequence[ShellCommand]
@@ -47,11 +43,11 @@ if TYPE_CHECKING:  # one text or several in Python, a tuple once validated
 else:
     Commands = Annotated[
         tuple[Command, ...],
-        BeforeValidator(_one_or_more, json_schema_input_type=str | list[ShellCommand]),
+        BeforeValidator(one_or_more, json_schema_input_type=str | list[ShellCommand]),
     ]
     Texts = Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...],
-        BeforeValidator(_one_or_more, json_schema_input_type=str | list[str]),
+        BeforeValidator(one_or_more, json_schema_input_type=str | list[str]),
     ]
 
 
@@ -75,10 +71,6 @@ def _place_in_sandbox(path: str) -> str:
 
 SandboxPath = Annotated[str, AfterValidator(_place_in_sandbox)]
 """An absolute path in a sandbox."""
-
-
-def _workspace(value: Any) -> Any:
-    return {"folder": value} if isinstance(value, str) else value
 
 
 class Workspace(Strict):
@@ -118,9 +110,7 @@ class Workspace(Strict):
         return self
 
 
-WorkspaceOption = Annotated[
-    Workspace, BeforeValidator(_workspace, json_schema_input_type=str | Workspace)
-]
+WorkspaceOption = Annotated[Workspace, short_for("folder", str | Workspace)]
 
 
 # -- sandboxes -----------------------------------------------------------------------------------
@@ -143,10 +133,6 @@ class SandboxLimits(Strict):
         """Return the limits that the sandbox itself must enforce, by name."""
         named = {"cpus": self.cpus, "memory_mb": self.memory_mb, "pids": self.pids}
         return {name: value for name, value in named.items() if value is not None}
-
-
-def _sandbox(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
 
 
 class SandboxOptions(Strict):
@@ -217,6 +203,4 @@ class SandboxOptions(Strict):
 BUILT_IN = ("none", "bwrap", "podman", "docker")
 """Kinds that come with Proctor."""
 
-SandboxOption = Annotated[
-    SandboxOptions, BeforeValidator(_sandbox, json_schema_input_type=str | SandboxOptions)
-]
+SandboxOption = Annotated[SandboxOptions, short_for("kind", str | SandboxOptions)]

@@ -31,7 +31,8 @@ from typing import Any
 import msgspec
 
 from proctor.background import threads
-from proctor.files import lock_file
+from proctor.files import lock_file, remove_tree
+from proctor.formatting import last_line
 from proctor.sandbox._relay import Relay
 from proctor.sandbox.base import (
     Capabilities,
@@ -55,11 +56,13 @@ from proctor.sandbox.workspace import (
     build,
     copy_tree,
     kept_files,
-    remove_tree,
 )
 
 MAX_OUTPUT = 1 << 20
 """Bytes of a command's output that are read; its end counts, where errors are."""
+
+BEFORE = "before"
+"""Name of a workspace as it was after its setup."""
 
 WORKSPACE = "workspace"
 """Name of the workspace in the private directory of a trial."""
@@ -158,6 +161,10 @@ class TrialWorkspace:
 
     async def record(self) -> dict[str, Any]:
         """Return what is stored with the trial: the changes and the files to keep."""
+        if self.options is not None and (self.path.is_symlink() or not self.path.is_dir()):
+            # An agent in a sandbox can replace the folder by a link, which nothing may follow.
+            self.path.unlink(missing_ok=True)
+            self.path.mkdir()
         if self.sandbox is not None and self.options is not None:
             await self.sandbox.copy_out(self.path)
         return await threads.run(self._record)
@@ -205,9 +212,8 @@ class TrialWorkspace:
                 end = f"exited with {done.code}"
                 if done.code is None:
                     end = f"took longer than {seconds:g} s"
-                last = (done.output.strip().splitlines() or [""])[-1][:300]
-                shown = command_text(command)
-                raise WorkspaceError(f"{what} `{shown}` {end}: {last}".rstrip(": "))
+                problem = f"{what} `{command_text(command)}` {end}: {last_line(done.output)[:300]}"
+                raise WorkspaceError(problem.rstrip(": "))
 
     async def tear_down(self, commands: Sequence[ShellCommand]) -> None:
         """Run commands after the verdict; a failure is logged, since it can change nothing."""
@@ -222,6 +228,8 @@ class TrialWorkspace:
             await self.tear_down(tuple(self.options.teardown))
         if self.sandbox is not None:
             await self.sandbox.stop()
+        if self.original is not None and self.original.name == BEFORE:
+            await threads.run(remove_tree, self.original.parent)
 
 
 def _text_files(folder: Path) -> list[Path]:
@@ -279,10 +287,47 @@ too."""
 PROXY_PORT = 3128
 """Port of the proxy inside a sandbox; nothing else listens there, and no other trial sees it."""
 
+FORWARDER = Path(__file__).resolve().with_name("_forward.py")
+"""The program that forwards connections from inside a sandbox."""
+
 LOOPBACK = re.compile(r"https?://(?:127\.0\.0\.1|localhost):(\d+)")
 
 # Says on standard error that the sandbox works, before the command itself can write anything.
 _ANNOUNCE = ["sh", "-c", 'echo "$0" >&2 && exec "$@"']
+
+
+def installation(program: Path) -> list[Path]:
+    """Return what a program outside /usr needs of its own: packages, environment, interpreter.
+
+    Nothing else of the folder that it is in, which may be the user's own.
+    """
+    real = program.resolve()
+    if real.is_relative_to("/usr"):
+        return []
+    packages = [folder for folder in real.parents if folder.name == "node_modules"]
+    environment = real.parent.parent
+    shown = [packages[-1] if packages else real]
+    if (environment / "pyvenv.cfg").is_file():
+        # The interpreter of an environment is a link to another installation.
+        base = (environment / "bin" / "python").resolve().parent.parent
+        return [environment, *([] if base.is_relative_to("/usr") else [base])]
+    with real.open("rb") as file:
+        first = file.readline(256)
+    if first.startswith(b"#!"):
+        *_, interpreter = first[2:].decode(errors="replace").split() or [""]
+        if (found := shutil.which(interpreter)) is not None:
+            shown += installation(Path(found))
+    return shown
+
+
+def programs_of(command: ShellCommand) -> tuple[Path, ...]:
+    """Return what the program of a suite's command needs of its own; nothing if it is not found."""
+    try:
+        first = (shlex.split(command) if isinstance(command, str) else command)[0]
+    except (ValueError, IndexError):  # more than a program and its arguments
+        return ()
+    found = shutil.which(first)
+    return () if found is None else tuple(installation(Path(found)))
 
 
 class RunningSandbox:
@@ -311,7 +356,10 @@ class RunningSandbox:
             raise SandboxError(f"there is no {missing[0]} to show", hint="`read` of the sandbox")
         if options.rootfs is not None:
             options = options.model_copy(update={"rootfs": str(base / options.rootfs)})
-        shown = dict.fromkeys(path.resolve() for path in (*named, *read))
+        # Shown and not copied to the trial's directory: it also starts the commands of checks,
+        # which an agent must not change.
+        network = () if options.network == "none" else (FORWARDER,)
+        shown = dict.fromkeys(path.resolve() for path in (*named, *read, *network))
         setting = SandboxSetting(options, home, tuple(shown), mounts or {})
         sandbox = sandbox_class(options.kind)(setting)
         self = cls(sandbox, options, home)
@@ -386,7 +434,6 @@ class RunningSandbox:
         folder = self.home / ".net"
         if self._relay is None:
             folder.mkdir(exist_ok=True)
-            shutil.copyfile(Path(__file__).with_name("_forward.py"), folder / "forward.py")
             self._relay = Relay(folder / "socket", hosts)
             await self._relay.start()
         self._relay.ports |= ports
@@ -417,7 +464,7 @@ class RunningSandbox:
     def _forward(self, ports: set[int], proxy: int, command: list[str]) -> list[str]:
         listed = ",".join(map(str, sorted(ports)))
         folder = self.home / ".net"
-        script = [self._able.python, "-IS", str(folder / "forward.py"), str(folder / "socket")]
+        script = [self._able.python, "-IS", str(FORWARDER), str(folder / "socket")]
         return [*script, listed, str(proxy), *command]
 
     async def copy_in(self, folder: Path) -> None:
@@ -508,8 +555,9 @@ class Workspaces:
                 await workspace.must(tuple(options.setup), "setup")
                 if running is not None:
                     await running.copy_out(path)
-                # Only the agent's changes count, so the state after the setup is stored.
-                original = home / ".before"
+                # Only the agent's changes count, so the state after the setup is stored, where
+                # the agent cannot change it.
+                original = Path(await threads.run(tempfile.mkdtemp, dir=self.folder)) / BEFORE
                 await threads.run(copy_tree, path, original)
             snapshot = await threads.run(Snapshot, path, original)
         except BaseException:

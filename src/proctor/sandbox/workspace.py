@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import remove_tree
+from proctor.formatting import last_line
 from proctor.sandbox.options import Workspace
 
 MAX_FILE = 16 << 20
@@ -136,7 +138,8 @@ def _clone(source: str, target: str) -> None:
 
 def _cloned(source: str, target: str) -> bool:
     """Copy a file on write; return False where the file system cannot."""
-    if sys.platform != "linux" or not _may_clone(os.stat(source).st_dev, os.path.dirname(target)):  # noqa: PTH116, PTH120
+    devices = os.stat(source).st_dev, _device(os.path.dirname(target))  # noqa: PTH116, PTH120
+    if sys.platform != "linux" or devices in _refusing:
         return False
     import fcntl
 
@@ -146,7 +149,7 @@ def _cloned(source: str, target: str) -> bool:
         except OSError as error:
             if error.errno not in _NO_CLONES:
                 raise
-            _refusing.add((os.fstat(old.fileno()).st_dev, os.fstat(new.fileno()).st_dev))
+            _refusing.add(devices)
             return False
     return True
 
@@ -158,10 +161,6 @@ _refusing: set[tuple[int, int]] = set()
 @lru_cache(maxsize=1024)
 def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116
-
-
-def _may_clone(device: int, folder: str) -> bool:
-    return (device, _device(folder)) not in _refusing
 
 
 def _check_out(repository: Path, ref: str, target: Path) -> None:
@@ -186,7 +185,7 @@ def _check_out(repository: Path, ref: str, target: Path) -> None:
         except subprocess.TimeoutExpired:
             raise WorkspaceError(f"git took longer than {GIT_SECONDS:.0f} s") from None
         except subprocess.CalledProcessError as error:
-            last = (str(error.stderr).strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+            last = last_line(str(error.stderr)) or f"exit code {error.returncode}"
             raise WorkspaceError(f"cannot check out {ref!r} of {repository}: {last}") from None
         return done.stdout.strip()
 
@@ -200,18 +199,6 @@ def _check_out(repository: Path, ref: str, target: Path) -> None:
     git(*within, "-c", "advice.detachedHead=false", "checkout", "-q", "--detach", "FETCH_HEAD")
 
 
-def remove_tree(folder: Path) -> None:
-    """Delete a folder, including parts that an agent made inaccessible to its owner."""
-
-    def retry(_function: Any, path: str, _error: Any) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120
-            os.chmod(path, 0o700, follow_symlinks=os.chmod not in os.supports_follow_symlinks)  # noqa: PTH101
-            shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.unlink(path)  # noqa: PTH108, PTH112
-
-    shutil.rmtree(folder, onerror=retry)  # pyright: ignore[reportDeprecated] (`onexc` needs 3.12)
-
-
 # -- reading what an agent left -------------------------------------------------------------------
 
 
@@ -223,7 +210,11 @@ def read_inside(root: Path, path: str, limit: int = MAX_FILE) -> bytes:
     """Return the content of a file in a workspace; no symbolic link is followed on the way."""
     *folders, name = Path(path).parts
     no_follow = os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_NOFOLLOW") else 0
-    at = os.open(root, os.O_RDONLY) if no_follow else -1
+    try:
+        # The folder itself, too: an agent in a sandbox can replace it by a link.
+        at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | no_follow) if no_follow else -1
+    except OSError as error:
+        raise NotReadable(f"{path} cannot be read: {error.strerror}") from None
     try:
         if at < 0:  # Windows: no directory descriptors, and no links without a privilege
             content = (root / path).read_bytes()[: limit + 1]
@@ -283,15 +274,25 @@ class FileState(NamedTuple):
     size: int
 
 
+_NOT_LISTED = os.stat_result((stat.S_IFDIR, *(0,) * 9))
+
+
 def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield files and links below a folder, with paths relative to it; `.git` is left out."""
+    """Yield files and links below a folder, with paths relative to it; `.git` is left out.
+
+    A folder that cannot be listed (too deep, or made unreadable by the agent) is yielded itself.
+    """
     waiting = [""]
     while waiting:
         folder = waiting.pop()
         try:
             with os.scandir(root / folder) as entries:
                 found = sorted(entries, key=lambda each: each.name)
-        except OSError:  # deleted, or made unreadable by the agent
+        except FileNotFoundError:
+            continue
+        except OSError:
+            if folder:
+                yield folder.rstrip("/"), _NOT_LISTED
             continue
         for entry in found:
             path = f"{folder}{entry.name}"

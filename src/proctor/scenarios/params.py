@@ -6,7 +6,6 @@ number are one build and not two.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -99,18 +98,9 @@ def params_from_text(params: Mapping[str, Param], texts: Mapping[str, str]) -> d
 
 
 def _int(value: Value, param: Param) -> Value:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool | str | list | dict | None):
         raise RefusedError(f"expected a whole number, got {shown(value)}")
-    return value
-
-
-def _float(value: Value, param: Param) -> Value:
-    found = functions.number(value)
-    if not math.isfinite(found):
-        raise RefusedError("expected a finite number")
-    return float(found)
+    return functions.whole(value)
 
 
 def _bool(value: Value, param: Param) -> Value:
@@ -131,7 +121,7 @@ def _choice(value: Value, param: Param) -> Value:
 
 _CONVERSIONS: Mapping[str, Callable[[Value, Param], Value]] = {
     "int": _int,
-    "float": _float,
+    "float": lambda value, _param: functions.real(value),
     "bool": _bool,
     "str": lambda value, _param: functions.text(value),
     "choice": _choice,

@@ -34,9 +34,9 @@ import yaml
 from proctor.agents.base import AgentConfig, AgentRequest
 from proctor.background import run_sync
 from proctor.errors import ProctorError, did_you_mean
-from proctor.files import write_atomic
+from proctor.files import remove_tree, write_atomic
 from proctor.sanitize import json_value
-from proctor.spec.located import SourceLocation, SpecError, plain
+from proctor.spec.located import SourceLocation
 from proctor.spec.suite import problem_with_id, same_id
 from proctor.spec.yaml_reader import MAX_BYTES, FileDialect, read, read_text
 from proctor.user_dirs import user_folder
@@ -74,10 +74,8 @@ def verified_files(path: Path) -> dict[str, bytes]:
                 where=str(path),
                 hint="`proctor scenario build NAME -o DIR` makes one",
             )
-    document = read(path / MANIFEST, environ={}, dialect=FileDialect(portable=True))
-    if document.problems or document.tree is None:
-        raise SpecError(document.problems)
-    manifest: Any = plain(document.tree)
+    dialect = FileDialect(portable=True)
+    manifest: Any = read(path / MANIFEST, environ={}, dialect=dialect).value()
     if not isinstance(manifest, dict):
         raise ProctorError("expected a mapping", where=str(path / MANIFEST))
     fields = cast("dict[str, Any]", manifest)
@@ -279,10 +277,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 @lru_cache(maxsize=256)
 def _parsed(content: bytes, name: str) -> dict[str, Any]:
     # Portable: a build must not take in anything of this machine, such as its environment.
-    document = read_text(content.decode(), name, dialect=FileDialect(portable=True))
-    if document.problems or document.tree is None:
-        raise SpecError(document.problems)
-    return plain(document.tree)
+    return read_text(content.decode(), name, dialect=FileDialect(portable=True)).value()
 
 
 class Built:
@@ -503,7 +498,7 @@ async def _attempt(built: Built, agent: Any, steps: int | None) -> EpisodeOutcom
     finally:
         # No stored trial refers to the agent's working folder.
         if request.used_workdir is not None:
-            shutil.rmtree(request.used_workdir, ignore_errors=True)
+            remove_tree(request.used_workdir)
 
 
 async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> EpisodeOutcome:
@@ -595,7 +590,9 @@ def fetch(name: str, out: str | Path | None = None, *, root: Path | None = None)
     if not stored.is_dir():
         known = stored_names(root)
         hint = did_you_mean(name, known) or (
-            f"there are {', '.join(known[:12])}" if known else "`proctor store NAME DIR` keeps one"
+            f"there are {', '.join(known[:12])}"
+            if known
+            else "store one first: proctor scenario store NAME DIR"
         )
         raise ProctorError(f"nothing is stored under the name {name!r}", hint=hint)
     files = verified_files(stored)

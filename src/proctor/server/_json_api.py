@@ -33,14 +33,7 @@ from starlette.routing import Route
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.server.auth import TOKEN, posted_form
-from proctor.server.store.store import (
-    FACETS,
-    PERIODS,
-    PageRequest,
-    Role,
-    StoreError,
-    TraceFilter,
-)
+from proctor.server.store.store import FACETS, PERIODS, PageRequest, Role, StoreError, TraceFilter
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams

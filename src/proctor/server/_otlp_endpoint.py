@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 # The paths of exporters, the third for those of Langfuse, and what they send there.
-PATHS = {
-    "/v1/traces": SPANS,
-    "/v1/logs": LOG_RECORDS,
-    "/api/public/otel/v1/traces": SPANS,
-}
+PATHS = {"/v1/traces": SPANS, "/v1/logs": LOG_RECORDS, "/api/public/otel/v1/traces": SPANS}
 
 # Bytes of one request, plain or decompressed: far above any exporter's batch, far below memory.
 MAX_BODY = 64 * 1024 * 1024

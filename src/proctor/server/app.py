@@ -35,7 +35,7 @@ from proctor.server.auth import ACCEPTED, RATE, Guard
 from proctor.server.ingest import Ingest
 from proctor.server.pages.review import ReviewPages
 from proctor.server.pages.run_lists import RunLists
-from proctor.server.pages.templating import page, static_file, warm_up
+from proctor.server.pages.templating import Missing, page, static_file, warm_up
 from proctor.server.pages.traces import Traces
 from proctor.server.store.store import SqlStore
 from proctor.trace.redact import Redactor
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from proctor.server.decoder_process import Child
+    from proctor.server.oidc import SignIn
     from proctor.server.watch import Watcher
 
 
@@ -124,6 +125,7 @@ def make_app(
     ingest_token: str | None = None,
     open_ingest: bool | None = None,
     projects: Mapping[str, Service] = MappingProxyType({}),
+    sign_in: SignIn | None = None,
     rate: float = RATE,
     clock: Callable[[], float] = time.monotonic,
 ) -> ASGIApp:
@@ -131,7 +133,8 @@ def make_app(
 
     Each of `projects` is an application of its own, which only its tokens reach: isolation does not
     depend on a filter in any statement. `open_ingest` accepts spans without a token on this
-    machine, by default if neither `token` nor `ingest_token` is given.
+    machine, by default if neither `token` nor `ingest_token` is given. With `sign_in`, people need
+    no token.
     """
     services: dict[str | None, Service] = {None: service, **projects}
 
@@ -155,10 +158,11 @@ def make_app(
         service.store,
         ingest_paths=_otlp_endpoint.PATHS,
         open_ingest=not (token or ingest_token) if open_ingest is None else open_ingest,
+        sign_in=sign_in,
         rate=rate,
         clock=clock,
     )
-    handlers = {404: not_found, ProctorError: in_trouble, 500: in_trouble}
+    handlers = {404: not_found, Missing: not_found, ProctorError: in_trouble, 500: in_trouble}
     for name, each in services.items():
         routes = list(_routes(each))
         if name is None and service.store is not None:
@@ -179,7 +183,9 @@ def _routes(service: Service) -> Iterator[Route]:
     yield Route("/", home)
     if service.store is not None:
         yield from _json_api.routes(service.store)
-        yield from Traces(service.store, temporary=service.temporary).routes()
+        yield from Traces(
+            service.store, temporary=service.temporary, suites=service.suites
+        ).routes()
     if service.results is not None:
         yield from RunLists(service.results).routes()
         yield from ReviewPages(service.results, service.suites).routes()
@@ -190,11 +196,12 @@ async def home(request: Request) -> Response:
     return RedirectResponse("/traces" if request.app.state.has["traces"] else "/runs", 303)
 
 
-async def not_found(request: Request, _error: Exception) -> Response:
-    """Answer an unknown address: with a page for browsers, a line for programs."""
+async def not_found(request: Request, error: Exception) -> Response:
+    """Answer that something does not exist: with a page for browsers, a line for programs."""
+    missing = error if isinstance(error, Missing) else Missing("page", request.url.path)
     if not _for_people(request):
-        return PlainTextResponse("Not Found", 404)
-    return page("missing.html", request, status=404, what="page", name=request.url.path)
+        return PlainTextResponse(str(error) if missing is error else "Not Found", 404)
+    return page("missing.html", request, status=404, what=missing.what, name=missing.name)
 
 
 async def in_trouble(request: Request, error: Exception) -> Response:
@@ -312,7 +319,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
-            name = "localhost" if self._host == "127.0.0.1" else self._host
+            # Every address of this machine is none that a browser elsewhere could open.
+            here = socket.gethostname()
+            own = {"127.0.0.1": "localhost", "0.0.0.0": here, "::": here}  # noqa: S104
+            name = own.get(self._host, self._host)
             self._ready(f"http://{f'[{name}]' if ':' in name else name}:{port}")
 
 

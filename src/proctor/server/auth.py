@@ -5,7 +5,8 @@ page elsewhere cannot reach the server through a host name that points here. Wit
 command line or of the store), every request must carry one; hashes are compared in constant time,
 and a revoked token is refused within `REFRESH` seconds. The token decides which project's
 application answers, so that it reaches nothing of another. A viewer's token reads and never writes.
-Each token has a rate limit. Changes are recorded with the name of their token. The headers keep
+Each token has a rate limit. Changes are recorded with the name of their token. People may also sign
+in with OpenID Connect (`server/oidc.py`). The headers keep
 pages from running or loading anything that is not ours. A form of a page is accepted
 from that page only (`same_origin`), so that no other site can write through a reader's browser.
 """
@@ -32,6 +33,7 @@ from proctor.server.store.store import StoredToken, token_hash
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from proctor.server.oidc import SignIn
     from proctor.server.store.store import SqlStore
 
 COOKIE = "proctor_token"
@@ -59,6 +61,9 @@ READS_ONLY = "proctor.reads_only"
 
 # The key in the scope for the token of a request; absent on a server that needs none.
 TOKEN = "proctor.token"
+
+# The key in the scope for the name of a person who signed in.
+SIGNED_IN = "proctor.signed_in"
 
 # The key in the scope under which a handler puts what it changed, for the audit: action, detail.
 CHANGE = "proctor.change"
@@ -112,10 +117,12 @@ class Guard:
         *,
         ingest_paths: Collection[str] = (),
         open_ingest: bool = True,
+        sign_in: SignIn | None = None,
         rate: float = RATE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._apps = apps
+        self._sign_in = sign_in
         self._fixed = [
             StoredToken(name, token_hash(token), role, None, 0)
             for (name, role), token in fixed.items()
@@ -148,7 +155,7 @@ class Guard:
             await self.refresh()
         respond = self._refusal(Request(scope))
         if respond is None:
-            if scope["path"] not in OPEN_PATHS:
+            if scope["path"] not in OPEN_PATHS and not scope["path"].startswith("/static/"):
                 scope[ACCEPTED] = True
             respond = self._apps[scope[TOKEN].project if TOKEN in scope else None]
         await respond(scope, receive, with_headers)
@@ -170,8 +177,18 @@ class Guard:
         ingest = path in self._ingest_paths and request.method == "POST"
         if sent and (token := self._find(sent)):
             return self._limited(request, token, ingest=ingest)
+        signs_in = self._sign_in is not None
+        if self._sign_in is not None:
+            if path in self._sign_in.paths:
+                return self._sign_in
+            if user := self._sign_in.user(request):
+                request.scope[SIGNED_IN] = user.name
+                return self._limited(request, user, ingest=ingest)
+            if path.startswith("/static/"):  # for the page that asks to sign in; no secrets
+                return None
         # A store whose tokens are all revoked is not open to everyone again.
-        needed = self._stored or any(token.role != "ingest" for token in self._fixed)
+        fixed = any(token.role != "ingest" for token in self._fixed)
+        needed = signs_in or self._stored or fixed
         # A token that is not valid any more must not send its project's spans to another.
         is_open = (self._open_ingest and not (needed and sent)) if ingest else not needed
         if is_open and host_of(request.headers.get("host", "")) in LOOPBACK:
@@ -181,6 +198,9 @@ class Guard:
         given = request.query_params.get("token") if request.method == "GET" else None
         if given is not None and self._find(given):
             return _with_cookie(request, given)
+        for_people = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+        if self._sign_in is not None and for_people:
+            return self._sign_in.redirect(request)
         headers = {"www-authenticate": "Bearer"}
         return PlainTextResponse("a token is needed: Authorization: Bearer …", 401, headers)
 
@@ -221,6 +241,12 @@ def _audited(scope: Scope) -> tuple[str, str, str]:
     token = scope[TOKEN]
     place = f"project {token.project}: " if token.project else ""
     return token.name, action, place + detail
+
+
+def name_of(request: Request) -> str | None:
+    """Return the name of the person or token of a request; None without, or for the server's."""
+    token: StoredToken | None = request.scope.get(TOKEN)
+    return None if token is None or token.name.startswith("--") else token.name
 
 
 def same_origin(request: Request) -> bool:

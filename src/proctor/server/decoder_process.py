@@ -22,7 +22,7 @@ from typing import IO
 
 import msgspec
 
-from proctor.llm.prices import PriceTable, warm_up
+from proctor.llm.prices import PriceTable, load_published_prices
 from proctor.server.store.rows import Batch, batch_of
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import decode_json
@@ -118,8 +118,8 @@ def received(body: bytes, content_type: str, what: str = SPANS) -> tuple[Collect
         elif document != {}:
             raise Refused(400, "not an OTLP request: it has neither resourceSpans nor resourceLogs")
     elif kind == PROTOBUF:
-        read = otlp.read_protobuf_logs if what == LOG_RECORDS else otlp.read_protobuf_spans
-        if not read(body, collected):
+        signal = "logs" if what == LOG_RECORDS else "traces"
+        if not otlp.read_protobuf(body, signal, collected):
             raise Refused(400, f"not an OTLP request of {what.replace('_', ' ')} in protobuf")
     else:
         raise Refused(415, f"content type {kind[:60]!r} is not OTLP: use {PROTOBUF} or {JSON}")
@@ -253,7 +253,7 @@ def main() -> None:
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # a stray print must not end up among the rows
     # Loading the prices takes a moment, and the first spans need not wait for it.
-    threading.Thread(target=warm_up, daemon=True).start()
+    threading.Thread(target=load_published_prices, daemon=True).start()
     gc.freeze()  # what is loaded now stays
     gc.set_threshold(COLLECT_AFTER)
     send(outgoing, READY)

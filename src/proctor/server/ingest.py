@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.llm.prices import warm_up
+from proctor.llm.prices import load_published_prices
 from proctor.server.decoder_process import PROTOBUF, SPANS, Child, DecodedRows, Refused, make
 from proctor.server.store.rows import Batch
 from proctor.server.store.store import BadRows, SqlStore
@@ -91,12 +91,9 @@ def store_traces(
     from proctor.server.store import open_store
 
     chosen = settings().settings
-    opened = open_store(store, prices=chosen.price_table())
-    try:
-        each = [traces] if isinstance(traces, Trace) else traces
+    each = [traces] if isinstance(traces, Trace) else traces
+    with contextlib.closing(open_store(store, prices=chosen.price_table())) as opened:
         added = add_traces(each, opened, chosen.redactor())
-    finally:
-        opened.close()
     for level, trace_id, message in added.problems:
         if level == "error":
             raise ProctorError(f"trace {trace_id} was not stored: {message}")
@@ -224,7 +221,7 @@ class Ingest:
         """Make rows of one request after another in a reader, once it is ready."""
         ready = threading.Event()
         if reader is None:
-            warm_up()
+            load_published_prices()
         else:
             # Readers take a second to start; requests do not wait for them.
             starting = threading.Thread(target=_start, args=[reader, ready], daemon=True)

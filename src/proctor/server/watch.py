@@ -1,4 +1,4 @@
-"""Evaluate live traces once they are quiet: quality, checks, diagnosis, alerts.
+"""Evaluate live traces once they are quiet: quality, checks, diagnosis; alert, push scores.
 
 Guarantees: one thread works on a few traces at a time, so that ingest is not delayed; a trace that
 grows is evaluated again. An error in one trace is stored as its evaluation and does not stop the
@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proctor.checks.judge import Judge
+    from proctor.checks.quality import Quality
     from proctor.diagnose.finding import Diagnosis
     from proctor.trace import Trace
 
@@ -217,7 +219,7 @@ def planned_checks(path: Path) -> tuple[Any, Sequence[Check]]:
     return suite.cases[0], checks_of(suite.cases[0])
 
 
-# Seconds until the delivery of an alert fails.
+# Seconds until the delivery of an alert or a score fails.
 TIMEOUT = 10.0
 
 
@@ -249,3 +251,101 @@ class Webhook:
         except httpx.HTTPError as error:
             log_alert(alert)
             sys.stderr.write(f"warning: the alert was not delivered: {line(str(error), 200)}\n")
+
+
+SCORES = "/api/public/scores"
+TRACES = "/api/public/otel/v1/traces"
+
+
+class Langfuse:
+    """A Langfuse server that receives scores, and with `forward` the traces as well.
+
+    The id of a score is derived from its trace and name, so pushing again replaces it. Its comment
+    is its reason and its issues; its metadata have its level, method, spans and recommendations. A
+    failed push is reported and not retried.
+    """
+
+    def __init__(
+        self, url: str, public_key: str, secret_key: str, *, forward: bool = False
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._keys = (public_key, secret_key)
+        self._forward = forward
+
+    @classmethod
+    def from_environment(cls, url: str, *, forward: bool = False) -> Langfuse:
+        """Return the server at a URL, with the keys from the environment."""
+        names = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
+        missing = [name for name in names if not os.environ.get(name)]
+        if missing:
+            raise ProctorError(f"Langfuse needs {' and '.join(missing)} in the environment")
+        return cls(url, *(os.environ[name] for name in names), forward=forward)
+
+    def push(self, trace: Trace, quality: Quality, found: Diagnosis) -> int:
+        """Push the scores of a trace, after the trace itself; return how many were accepted."""
+        if self._forward:
+            from proctor.trace.export import export_traces
+
+            body = export_traces(trace, "otlp-json")
+            self._post(TRACES, "the trace", content=body)
+        return sum(
+            self._post(SCORES, score["name"], json=score)
+            for score in scores_of(trace.trace_id, quality, found)
+        )
+
+    def _post(self, path: str, what: str, **body: Any) -> bool:
+        headers = {"content-type": "application/json"}
+        try:
+            reply = httpx.post(
+                self._url + path, **body, headers=headers, auth=self._keys, timeout=TIMEOUT
+            )
+            reply.raise_for_status()
+        except httpx.HTTPError as error:
+            reason = line(str(error), 200)
+            sys.stderr.write(f"warning: Langfuse rejected {what}: {reason}\n")
+            return False
+        return True
+
+
+def scores_of(trace_id: str, quality: Quality, found: Diagnosis) -> Iterator[dict[str, Any]]:
+    """Yield the scores: each dimension, the overall quality, the number of findings."""
+    for each in quality.dimensions:
+        if each.score is not None:
+            about = {
+                "level": each.level,
+                "method": each.method,
+                "weight": quality.weights.get(each.name),
+                "span_ids": each.span_ids[:20],
+                "recommendations": each.recommendations[:20],
+            }
+            comment = "; ".join((*((each.why,) if each.why else ()), *each.issues)) or "no issues"
+            yield _score(trace_id, f"quality.{each.name}", each.score, comment, about)
+    if quality.overall is not None:
+        comment = "; ".join(quality.issues) or "no issues"
+        about = {
+            "level": quality.level,
+            "weights": quality.weights,
+            "error_count": quality.error_count,
+            "redundancy_count": quality.redundancy_count,
+            "retrieval_count": quality.retrieval_count,
+            "tool_latency_ms": quality.tool_latency_ms,
+        }
+        yield _score(trace_id, "quality", quality.overall, comment, about)
+    categories = ", ".join(sorted({finding.category.value for finding in found.findings}))
+    comment, about = categories or "no findings", {"method": found.method}
+    yield _score(trace_id, "findings", float(len(found.findings)), comment, about)
+
+
+def _score(
+    trace_id: str, name: str, value: float, comment: str, about: Mapping[str, Any]
+) -> dict[str, Any]:
+    identity = hashlib.sha256(f"{trace_id}\0{name}".encode()).hexdigest()[:32]
+    return {
+        "id": identity,
+        "traceId": trace_id,
+        "name": f"proctor.{name}",
+        "value": value,
+        "dataType": "NUMERIC",
+        "comment": comment[:500],
+        "metadata": {key: value for key, value in about.items() if value},
+    }

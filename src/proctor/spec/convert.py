@@ -41,6 +41,9 @@ _JSON = (
     r"(?<a>\[(?:(?&v)(?:,(?&v))*|\s*)\]))(?&o)"
 )
 
+_NO_OUTPUT = ("cost", "latency", "trace-", "trajectory:", "not-trajectory:")
+"""Assertions of promptfoo that do not look at the output."""
+
 _FACTUAL = "The answer agrees with the expected answer in every fact that both state."
 
 
@@ -144,6 +147,10 @@ class Converter:
                 delimiter = max(",;\t", key=text.partition("\n")[0].count)
                 return list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
             return json.loads(text) if where.endswith(".json") else yaml.safe_load(text)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+            raise ProctorError(f"not readable: {error.problem}", where=place) from None
         except (ValueError, yaml.YAMLError, csv.Error) as error:
             raise ProctorError(f"not readable: {error}", where=where) from None
 
@@ -246,10 +253,11 @@ class _Promptfoo:
         # A prompt written as JSON is a conversation.
         if isinstance(messages, list) and all("role" in _map(m) for m in _list(messages)):
             given = cast("list[Any]", messages)
+        options = _map(test.get("options"))
         if isinstance(given, str):
-            options = _map(test.get("options"))
             given = f"{options.get('prefix', '')}{given}{options.get('suffix', '')}"
-        if "transform" in _map(test.get("options")):
+        transformed = bool(options.get("transform") or options.get("postprocess"))
+        if transformed:
             self.out.left_out["options.transform"] += 1
         threshold = test.get("threshold")
         name = test.get("description") or " ".join(
@@ -258,7 +266,9 @@ class _Promptfoo:
         self.out.add(
             f"{name} {label}"[:200] if name and label else name,
             given,
-            self._assertions(_list(test.get("assert")), values, 1.0, threshold is None),
+            self._assertions(
+                _list(test.get("assert")), values, 1.0, threshold is None, transformed
+            ),
             description=test.get("description"),
             threshold=threshold,
             properties={
@@ -269,9 +279,17 @@ class _Promptfoo:
         )
 
     def _assertions(
-        self, listed: list[Any], values: dict[str, Any], share: float, required: bool
+        self,
+        listed: list[Any],
+        values: dict[str, Any],
+        share: float,
+        required: bool,
+        transformed: bool,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the checks of assertions; `share` scales their weights within a set."""
+        """Yield the checks of assertions; `share` scales their weights within a set.
+
+        Of a test that transforms its output, only those on something else have an equivalent.
+        """
         for entry in listed:
             given = _map(entry)
             if reference := given.get("$ref"):
@@ -286,11 +304,11 @@ class _Promptfoo:
                 if own is not None:
                     self.out.left_out["assert-set threshold"] += 1
                 yield from self._assertions(
-                    members, values, weight / total, required and own is None
+                    members, values, weight / total, required and own is None, transformed
                 )
                 continue
             found = None
-            if "transform" not in given:
+            if "transform" not in given and not (transformed and not kind.startswith(_NO_OUTPUT)):
                 value = self._rendered(self._file(given.get("value")), values)
                 inverse = kind.startswith("not-")
                 if (name := kind.removeprefix("not-")) == "python":

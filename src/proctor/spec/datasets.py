@@ -178,8 +178,7 @@ def _from_data(
     used = {*columns.values(), *properties, *template.placeholders()}
     for name in sorted(used - known):
         place = next(
-            (part.place for part in tree.walk() if f"{{{name}}}" in str(part.value)),
-            cases.place,
+            (part.place for part in tree.walk() if f"{{{name}}}" in str(part.value)), cases.place
         )
         problems.add(place, f"the data has no column {name!r}", hint_among(name, sorted(known)))
     if problems:

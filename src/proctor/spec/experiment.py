@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from proctor.checks.base import Names, short_for
+from proctor.checks.base import Names
 from proctor.errors import did_you_mean
 from proctor.runs.trial import OnAgentError
 from proctor.spec.located import SourceLocation, Tree
@@ -40,7 +40,7 @@ from proctor.spec.suite import (
     problem_with_id,
 )
 from proctor.spec.validation import Fault, faults_error
-from proctor.strict import Strict
+from proctor.strict import Strict, short_for
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 TrialCount = Annotated[int, Field(ge=1, le=100_000)]

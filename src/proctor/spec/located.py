@@ -252,6 +252,12 @@ class YamlDocument(NamedTuple):
     problems: Problems
     files: tuple[Path, ...] = ()
 
+    def value(self) -> Any:
+        """Return the bare value, or raise an error with every problem."""
+        if self.problems or self.tree is None:
+            raise SpecError(self.problems)
+        return plain(self.tree)
+
 
 Location = tuple[str, ...]
 """The keys that lead to a value; list items have the position of their list."""

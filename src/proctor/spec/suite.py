@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from proctor.checks.base import Check, Share, Weight, short_for
+from proctor.checks.base import Check, Share, Weight
 from proctor.checks.custom import written_check
 from proctor.checks.layers import Assertion, Correctness, CostChecks, PathChecks
 from proctor.conversations.checks import ApprovalOptions, StateOptions
@@ -41,7 +41,7 @@ from proctor.sandbox.options import SandboxOption, Workspace, WorkspaceOption
 from proctor.spec.datasets import DataRows, DataSource, DataVersion
 from proctor.spec.located import MOST_NOTES, SourceLocation, Tree, plain
 from proctor.spec.validation import Fault, faults_error
-from proctor.strict import Strict
+from proctor.strict import Strict, short_for
 
 if TYPE_CHECKING:
     from proctor.checks.judge import JudgeSettings
@@ -296,14 +296,10 @@ class Turn(Strict):
         return value
 
 
-def _turn(value: Any) -> Any:
-    return {"user": value} if isinstance(value, str) else value
-
-
 if TYPE_CHECKING:
     Turns = Sequence[Turn | str]
 else:
-    Turns = tuple[Annotated[Turn, BeforeValidator(_turn, json_schema_input_type=str | Turn)], ...]
+    Turns = tuple[Annotated[Turn, short_for("user", str | Turn)], ...]
 
 
 class Case(Strict):

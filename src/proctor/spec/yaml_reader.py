@@ -82,7 +82,8 @@ def instead_of(path: Path) -> str | None:
     files = [each for each in beside if each.suffix in (".yaml", ".yml", ".json")]
     if is_folder:
         return f"name a file of it: {', '.join(f.name for f in files[:5])}" if files else None
-    near = [repr(each.name) for each in files if did_you_mean(path.stem, [each.stem])]
+    others = [each for each in files if each.name != path.name]
+    near = [repr(each.name) for each in others if did_you_mean(path.stem, [each.stem])]
     return f"did you mean {' or '.join(near[:3])}?" if near else None
 
 

@@ -8,6 +8,7 @@ incomplete beta function. The tests compare them with scipy on grids.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 
 _NORMAL = NormalDist()
@@ -105,7 +106,7 @@ def beta_quantile(q: float, a: float, b: float) -> float:
     for _ in range(_STEPS):
         gap = _beta_share(x, a, b) - q
         low, high = (low, x) if gap > 0 else (x, high)
-        log_density = (a - 1) * math.log(x) + (b - 1) * math.log1p(-x) - _log_beta(a, b)
+        log_density = (a - 1) * math.log(x) + (b - 1) * math.log1p(-x) - log_beta(a, b)
         nearer = x - gap * math.exp(min(-log_density, 700.0))
         # A step that leaves the bounds is replaced by their middle; near 0 by that of the digits.
         if not low < nearer < high:
@@ -124,11 +125,20 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 def log_beta_mass_below(x: float, a: float, b: float) -> float:
     """Return log of ∫₀ˣ qᵃ⁻¹(1−q)ᵇ⁻¹ dq; −inf where it is too small for a float."""
     mass = beta_cdf(x, a, b)
-    return _log_beta(a, b) + math.log(mass) if mass else -math.inf
+    return log_beta(a, b) + math.log(mass) if mass else -math.inf
 
 
-def _log_beta(a: float, b: float) -> float:
+def log_beta(a: float, b: float) -> float:
+    """Return the logarithm of the beta function."""
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def boundary(inside: float, outside: float, holds: Callable[[float], bool]) -> float:
+    """Return where a condition that holds at `inside` and not at `outside` ends, by bisection."""
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+    return outside
 
 
 def binomial_cdf(x: int, n: int) -> float:

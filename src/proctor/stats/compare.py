@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.stats._distributions import (
     binomial_cdf,
+    boundary,
     f_tail,
     normal_cdf,
     normal_quantile,
@@ -89,7 +90,8 @@ def stratified(
         return DifferenceTest(arms.difference, None, *facts, reason=why)
     support = sum(min(a.passes + b.passes, a.trials, b.trials) for a, b in informative)
     if support > _NORMAL_FROM:
-        below = _normal_share(informative)
+        gap, variance = _gap(informative)
+        below = normal_cdf(gap / math.sqrt(variance))
         p_value = _by_side(below, 1 - below, alternative)
         return DifferenceTest(arms.difference, p_value, *facts)
     chances, observed = np.ones(1), 0
@@ -177,12 +179,6 @@ def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, NDArray[np.float
     logs = np.concatenate([np.zeros(1), np.cumsum(steps)])
     weights = np.exp(logs - logs.max())
     return lowest, weights / weights.sum()
-
-
-def _normal_share(rows: Sequence[tuple[CaseCounts, CaseCounts]]) -> float:
-    """Return the share of the null distribution below the observed sum, from its moments."""
-    gap, variance = _gap(rows)
-    return normal_cdf(gap / math.sqrt(variance))
 
 
 def _gap(rows: Sequence[tuple[CaseCounts, CaseCounts]]) -> tuple[float, float]:
@@ -327,7 +323,9 @@ def within_case(
         return DifferenceTest(difference, None, *facts, reason="no score varies within a case")
     if normal:
         # The permutation distribution has mean 0 and exactly this variance.
-        spread = math.fsum(_pooled_variance(a, b) * (1 / len(a) + 1 / len(b)) for a, b in both)
+        spread = math.fsum(
+            mean_and_deviation(a + b)[1] ** 2 * (1 / len(a) + 1 / len(b)) for a, b in both
+        )
         below = normal_cdf(observed / math.sqrt(spread))
         return DifferenceTest(difference, _by_side(below, 1 - below, alternative), *facts)
     sums = np.zeros(1) if exact else np.zeros(resamples)
@@ -358,12 +356,6 @@ def _arrangements(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> in
             return ENUMERATE_UP_TO + 1
         ways *= math.comb(len(a) + len(b), len(b))
     return ways
-
-
-def _pooled_variance(a: Sequence[float], b: Sequence[float]) -> float:
-    values = (*a, *b)
-    middle = math.fsum(values) / len(values)
-    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
 def permutation_p(
@@ -560,16 +552,19 @@ def draws_of(
     same_length(first, second)
     if len(set(cases)) < 2:
         return Draws(list(first), list(second), "instance of one case")
-    means = [_means_by(cases, arm) for arm in (first, second)]
     groups = dict(zip(cases, cases if clusters is None else clusters, strict=True))
     # A cluster counts with the number of its cases, so that the mean stays that of the cases.
     weight = len(set(groups.values())) / len(groups)
-    sums: list[dict[Hashable, float]] = [defaultdict(float), defaultdict(float)]
-    for arm, total in zip(means, sums, strict=True):
-        for key, value in arm.items():
-            total[groups[key]] += value * weight
-    unit = "case" if weight == 1 else "cluster"
-    return Draws(list(sums[0].values()), list(sums[1].values()), unit)
+    sums: list[list[float]] = []
+    for arm in (first, second):
+        instances: dict[Hashable, list[float]] = defaultdict(list)
+        for case, value in zip(cases, arm, strict=True):
+            instances[case].append(value)
+        total: dict[Hashable, float] = defaultdict(float)
+        for case, own in instances.items():
+            total[groups[case]] += math.fsum(own) / len(own) * weight
+        sums.append(list(total.values()))
+    return Draws(sums[0], sums[1], "case" if weight == 1 else "cluster")
 
 
 def on_population(
@@ -600,13 +595,6 @@ def compare_draws(
         why = f"one {draws.unit} shows no variation between draws"
         return replace(test, p_value=None, method=method, reason=why)
     return replace(test, method=method)
-
-
-def _means_by(keys: Sequence[Hashable], values: Sequence[float]) -> dict[Hashable, float]:
-    groups: dict[Hashable, list[float]] = defaultdict(list)
-    for key, value in zip(keys, values, strict=True):
-        groups[key].append(value)
-    return {key: math.fsum(group) / len(group) for key, group in groups.items()}
 
 
 def _mean_gap(gaps: Sequence[float], level: float, unit: str) -> Interval:
@@ -676,18 +664,14 @@ def _tango(gained: int, lost: int, n: int, level: float) -> tuple[float, float]:
         variance = n * (2 * losing + gap * (1 - gap))
         return (gained - lost - n * gap) / math.sqrt(variance) if variance > 0 else math.inf
 
-    def end(inside: float, outside: float) -> float:
-        if abs(score(outside)) <= z:
-            return outside
-        for _ in range(60):
-            gap = (inside + outside) / 2
-            inside, outside = (gap, outside) if abs(score(gap)) <= z else (inside, gap)
-        return (inside + outside) / 2
+    def inside(gap: float) -> bool:
+        return abs(score(gap)) <= z
 
-    return (
-        -1.0 if middle == -1 else end(middle, -1.0),
-        1.0 if middle == 1 else end(middle, 1.0),
+    low, high = (
+        end if end == middle or inside(end) else boundary(middle, end, inside)
+        for end in (-1.0, 1.0)
     )
+    return low, high
 
 
 def _suite_interval(first: Sequence[Repeats], second: Sequence[Repeats], level: float) -> Interval:

@@ -61,11 +61,10 @@ def describe(values: Iterable[float], percentiles: Iterable[float] = PERCENTILES
     at = {q: percentile(ordered, q) for q in percentiles}
     if n == 0:
         return Description(0, None, None, None, None, None, at, reason="no value")
-    mean = math.fsum(ordered) / n
     if n == 1:
-        why = "one value has no standard deviation"
-        return Description(1, mean, None, None, mean, mean, at, reason=why)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / (n - 1))
+        (only,), why = ordered, "one value has no standard deviation"
+        return Description(1, only, None, None, only, only, at, reason=why)
+    mean, deviation = mean_and_deviation(ordered)
     error = deviation / math.sqrt(n)
     return Description(n, mean, deviation, error, ordered[0], ordered[-1], at)
 

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.formatting import plural
-from proctor.stats._distributions import beta_quantile, normal_cdf, normal_quantile, t_quantile
+from proctor.stats._distributions import (
+    beta_quantile,
+    boundary,
+    log_beta,
+    normal_cdf,
+    normal_quantile,
+    t_quantile,
+)
 from proctor.stats.types import (
     LEVEL,
     RESAMPLES,
@@ -135,28 +142,15 @@ def stopped_rate(passes: int, trials: int, *, level: float = LEVEL) -> Interval:
             None, None, None, level, method, "suite", 0, 0, left_out=1, reason="no judged trial"
         )
     fails, rate = trials - passes, passes / trials
-    mixture = _log_beta(passes + 0.5, fails + 0.5) - _log_beta(0.5, 0.5)
+    mixture = log_beta(passes + 0.5, fails + 0.5) - log_beta(0.5, 0.5)
 
-    def ruled_out(at: float) -> bool:
-        return mixture - passes * math.log(at) - fails * math.log1p(-at) >= -math.log(1 - level)
+    # The ratio is convex in the rate and below its limit at the observed one.
+    def possible(at: float) -> bool:
+        return mixture - passes * math.log(at) - fails * math.log1p(-at) < -math.log(1 - level)
 
-    def end(outside: float) -> float:
-        # The ratio is convex in the rate and below its limit at the observed one.
-        inside = rate
-        for _ in range(60):
-            middle = (inside + outside) / 2
-            if ruled_out(middle):
-                outside = middle
-            else:
-                inside = middle
-        return outside
-
-    low, high = end(0.0) if passes else 0.0, end(1.0) if fails else 1.0
+    low = boundary(rate, 0.0, possible) if passes else 0.0
+    high = boundary(rate, 1.0, possible) if fails else 1.0
     return Interval(rate, low, high, level, method, "suite", trials, 1)
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
 def population_rate(
@@ -266,12 +260,7 @@ def bounded_mean(
     are far from the ends, and need no cap: leave `n` out.
     """
     share(level, "level")
-    least, most = finite(bounds, "bounds")
-    sample = finite(values, "values")
-    if least >= most or any(not least <= value <= most for value in sample):
-        raise ProctorError(
-            f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
-        )
+    sample, least, span = _bounded(values, bounds)
     cases, trials = len(sample), max(len(sample), n or 0)
     unit = unit or ("case" if clusters is None or len(sample) == 1 else "cluster")
     method = f"wilson at effective n, clustered by {unit}"
@@ -280,19 +269,24 @@ def bounded_mean(
         mean = math.fsum(sample) / cases if cases else None
         why = ONE_CLUSTER.format(unit.partition(" ")[0]) if cases else "no value"
         return Interval(mean, None, None, level, method, "population", trials, cases, reason=why)
-    span = most - least
     shares = [(value - least) / span for value in sample]
     cap = None if n is None else float(min(trials, 2 * len(set(groups))))
-    found = _wilson_at_effective_n(shares, groups, n, level, cap)
-    mean, low, high = (least + span * part for part in found[:3])
-    return Interval(mean, low, high, level, method, "population", trials, cases, n_eff=found.n_eff)
+    *found, n_eff = _wilson_at_effective_n(shares, groups, n, level, cap)
+    mean, low, high = (least + span * part for part in found)
+    return Interval(mean, low, high, level, method, "population", trials, cases, n_eff=n_eff)
 
 
-class _Clustered(NamedTuple):
-    mean: float
-    low: float
-    high: float
-    n_eff: float
+def _bounded(
+    values: Sequence[float], bounds: tuple[float, float]
+) -> tuple[tuple[float, ...], float, float]:
+    """Return values after checking that they lie within bounds, the lower one and their span."""
+    least, most = finite(bounds, "bounds")
+    sample = finite(values, "values")
+    if least >= most or any(not least <= value <= most for value in sample):
+        raise ProctorError(
+            f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
+        )
+    return sample, least, most - least
 
 
 def _wilson_at_effective_n(
@@ -301,8 +295,8 @@ def _wilson_at_effective_n(
     n: int | None,
     level: float,
     cap: float | None,
-) -> _Clustered:
-    """Return Wilson's interval for the mean of values in [0, 1] at their effective n.
+) -> tuple[float, float, float, float]:
+    """Return the mean of values in [0, 1], Wilson's interval for it, and their effective n.
 
     That is the number of independent pass/fail trials with as much information about the
     population as these cases.
@@ -326,7 +320,8 @@ def _wilson_at_effective_n(
         n_eff = n_eff if cap is None else min(n_eff, cap)
     # Rounding of a mean may leave [0, 1] by the last digit.
     mean = min(1.0, max(0.0, mean))
-    return _Clustered(mean, *wilson(mean, n_eff, level), n_eff)
+    low, high = wilson(mean, n_eff, level)
+    return mean, low, high, n_eff
 
 
 LEAST_CASES = 60
@@ -439,16 +434,10 @@ def confidence_sequence(
     import numpy as np
 
     share(level, "level")
-    least, most = finite(bounds, "bounds")
-    sample = finite(values, "values")
-    if least >= most or any(not least <= value <= most for value in sample):
-        raise ProctorError(
-            f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
-        )
+    sample, least, span = _bounded(values, bounds)
     n, method = len(sample), f"{SEQUENCE} (betting, hedged)"
     if not n:
         return Interval(None, None, None, level, method, "suite", 0, 0, reason="no value")
-    span = most - least
     means = np.linspace(0.0, 1.0, _GRID + 1)
     # A bet of a share of 1/m (or 1/(1−m)); at the ends any bet of the kind is safe.
     cap_up = _BOLDNESS / np.maximum(means, 1 / _GRID)
@@ -602,7 +591,7 @@ class CorrectedRate:
 
 
 def corrected_rate(
-    trials: Sequence[RatedTrial], *, estimand: Estimand = "population", level: float = LEVEL
+    trials: Sequence[RatedTrial], *, estimand: Estimand = "suite", level: float = LEVEL
 ) -> CorrectedRate:
     """Return the pass rate that people would find, from a judge on all trials and some labels.
 

@@ -87,13 +87,12 @@ def difference_variance(
         why = "fewer than two cases have two judged trials in each arm"
         return Variance(None, method, n, len(repeated), left_out, why)
     gaps = [b.rate - a.rate for a, b in repeated]
-    mean = math.fsum(gaps) / len(gaps)
-    spread = math.fsum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)
+    _, deviation = mean_and_deviation(gaps)
     # Without this, trial noise would count as a difference between cases and inflate the plan.
     noise = math.fsum(
         row.rate * (1 - row.rate) / (row.trials - 1) for pair in repeated for row in pair
     ) / len(repeated)
-    return Variance(max(0.0, spread - noise), method, n, len(repeated), left_out)
+    return Variance(max(0.0, deviation**2 - noise), method, n, len(repeated), left_out)
 
 
 def plan_population(

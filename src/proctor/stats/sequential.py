@@ -111,10 +111,23 @@ class EProcess:
         Scores between 0 and 1 keep the bound: the likelihood ratio is convex in the score, so it
         lies below its chord from fail to pass, whose mean is at most 1 for means ≥ `required`.
         """
+        mass = log_beta_mass_below(self.required, total + 0.5, n - total + 0.5)
+        return mass + self._log_weight(total, n)
+
+    def log_e_at_most(self, total: float, n: int) -> float:
+        """Return a bound of log E from above, by a few logarithms whatever `n` is.
+
+        It has the mass of all rates in place of those below the required one. Log E itself takes
+        ever more steps: of all looks, only the few near an alarm need it.
+        """
+        mass = math.lgamma(total + 0.5) + math.lgamma(n - total + 0.5) - math.lgamma(n + 1)
+        return mass + self._log_weight(total, n)
+
+    def _log_weight(self, total: float, n: int) -> float:
+        """Return what both share: the prior's mass and the likelihood at the required rate."""
+        prior = math.log(2 * math.asin(math.sqrt(self.required)))  # of Beta(½, ½), not normalised
         lost = n - total
-        log_e = log_beta_mass_below(self.required, total + 0.5, lost + 0.5)
-        log_e -= log_beta_mass_below(self.required, 0.5, 0.5)
-        return log_e - total * math.log(self.required) - lost * math.log(1 - self.required)
+        return -prior - total * math.log(self.required) - lost * math.log(1 - self.required)
 
 
 @dataclass(frozen=True, slots=True)

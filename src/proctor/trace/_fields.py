@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ MAX_NS = 2**64 - 1
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?")
 _FRACTION = re.compile(r"[.,](\d+)")
 _DURATION = re.compile(
     r"(-)?P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d+))?S)?)?"
@@ -41,7 +43,22 @@ _STATUSES: dict[Any, SpanStatus] = {
     "error": SpanStatus.ERROR,
     "timeout": SpanStatus.TIMEOUT,
     "": SpanStatus.UNSET,
+    # Not OpenTelemetry, but what home-made exporters write.
+    "none": SpanStatus.UNSET,
+    "success": SpanStatus.OK,
+    "succeeded": SpanStatus.OK,
+    "completed": SpanStatus.OK,
+    "err": SpanStatus.ERROR,
+    "fail": SpanStatus.ERROR,
+    "failed": SpanStatus.ERROR,
+    "failure": SpanStatus.ERROR,
 }
+
+_UNITS = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
+"""Upper bound of a time since the epoch → nanoseconds in its unit, for numbers with a fraction."""
+
+_YEARS = (1.4e9, 2.2e9)
+"""Seconds from 2014 to 2039: a whole number of them, in any unit, is a time of an agent."""
 
 
 class BadValue(ValueError):
@@ -149,6 +166,8 @@ def optional_id(value: Any, what: str = "parent span id") -> str | None:
     """Return an optional id: null, empty and all zeros mean None."""
     if value is None or value == "":
         return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
     if not isinstance(value, str):
         raise BadValue(f"{what} is not a string but {kind_of(value)}")
     if value.startswith("0x"):
@@ -178,18 +197,50 @@ def content_id(document: Any, position: int) -> str:
 
 
 def nanoseconds(value: Any, what: str = "start time") -> int:
-    """Return nanoseconds since the epoch from an integer or a decimal string."""
+    """Return nanoseconds since the epoch from a number or a decimal string.
+
+    Numbers that can only be milliseconds or microseconds of our time are read as such; one with a
+    fraction is in the unit that its size suggests.
+    """
+    value = _number(value, what)
+    if isinstance(value, float):
+        unit = next((unit for below, unit in _UNITS if value < below), 1)
+        # `round` instead of a product of floats: that would lose nanoseconds of large numbers.
+        return in_range(int(value) if unit == 1 else round(value * unit / 1e3) * 1000, what)
+    for unit in (1_000_000, 1_000):
+        if _YEARS[0] <= value * unit / 1e9 < _YEARS[1]:
+            return value * unit
+    return in_range(value, what)
+
+
+def is_seconds(value: Any) -> bool:
+    """Return whether a whole number may be a time in seconds; as nanoseconds it would be 1970."""
+    digits = isinstance(value, str) and value.isdecimal()
+    number = int(value) if digits and len(value) < 20 else value
+    return type(number) is int and _YEARS[0] <= number < _YEARS[1]
+
+
+def _number(value: Any, what: str) -> int | float:
+    """Return a number, also when it is written as text."""
     if isinstance(value, str):
         try:
             value = int(value)
         except ValueError:
-            raise BadValue(f"{what} is not a number: {value[:40]!r}") from None
-    # Some producers compute times as floats.
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadValue(f"{what} is not an integer but {kind_of(value)}")
-    return in_range(value, what)
+            try:
+                value = float(value)
+            except ValueError:
+                raise BadValue(f"{what} is not a number: {value[:40]!r}") from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValue(f"{what} is not a number but {kind_of(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadValue(f"{what} is out of range: {value}")
+    return value
+
+
+def microseconds(value: Any, what: str) -> int:
+    """Return nanoseconds of a number of microseconds, also when it is written as text."""
+    number = _number(value, what)
+    return in_range(number * 1000 if isinstance(number, int) else int(number * 1000), what)
 
 
 def in_range(value: int, what: str) -> int:
@@ -200,12 +251,13 @@ def in_range(value: int, what: str) -> int:
 
 
 def moment(value: Any, what: str = "start time") -> int:
-    """Return nanoseconds from a ns number, ISO 8601 text, or [seconds, nanoseconds]."""
+    """Return nanoseconds from a number, ISO 8601 text, or [seconds, nanoseconds]."""
     if is_array(value):
-        if len(value) == 2 and all(type(part) is int for part in value):
-            return in_range(value[0] * 1_000_000_000 + value[1], what)
+        parts = [_number(part, what) for part in value]
+        if len(parts) == 2 and all(isinstance(part, int) for part in parts):
+            return in_range(int(parts[0] * 1_000_000_000 + parts[1]), what)
         raise BadValue(f"{what} is not [seconds, nanoseconds]")
-    if isinstance(value, str) and not value.isdigit():
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
         return iso_ns(value, what)
     return nanoseconds(value, what)
 
@@ -248,7 +300,17 @@ def status_of(code: Any) -> SpanStatus:
         return SpanStatus.UNSET
     if isinstance(code, str):
         code = code.lower().removeprefix("status_code_").removeprefix("statuscode.")
+        code = int(code) if code in ("0", "1", "2") else code
     try:
         return _STATUSES[code]
     except (KeyError, TypeError):
         raise BadValue(f"status is unknown: {str(code)[:40]!r}") from None
+
+
+def status_or_unset(code: Any, place: str, out: Collector) -> SpanStatus:
+    """Return a status; report an unknown one, which is not worth losing the span."""
+    try:
+        return status_of(code)
+    except BadValue as error:
+        out.problem(place, f"{error}; read as unset")
+        return SpanStatus.UNSET

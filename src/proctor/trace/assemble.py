@@ -24,6 +24,9 @@ _PENDING = "pending_span"
 MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
 """Exceptions that malformed attributes can raise during normalisation."""
 
+_REAL_TIME_NS = 10**17
+"""Nanoseconds of a time in 1973: an earlier one is a counter, not a clock."""
+
 _MAX_CYCLE_SHOWN = 5
 """Maximum span ids listed for a parent cycle; a cycle can be as long as the trace."""
 
@@ -143,6 +146,7 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
         trace.spans = _distinct(trace.spans, out)
         if not trace.spans:
             continue
+        _check_times(trace, out)
         for span in trace.spans:
             if events := logs.take(trace.trace_id, span.span_id):
                 span.events = tuple(sorted((*span.events, *events), key=lambda e: e.time_ns))
@@ -207,6 +211,19 @@ def _distinct(spans: list[Span], out: Collector) -> list[Span]:
         placeholder.end_ns = None
         by_id[announced] = placeholder
     return list(by_id.values())
+
+
+def _check_times(trace: Trace, out: Collector) -> None:
+    """Report spans that end before they start; place those without a start next to the others."""
+    times = (time for span in trace.spans for time in (span.start_ns, span.end_ns) if time)
+    earliest = min(times, default=0)
+    for span in trace.spans:
+        if span.end_ns is not None and span.end_ns < span.start_ns:
+            out.problem(f"span {span.span_id}", "ends before it starts; its duration is unknown")
+        # Hand-written traces count from 0; only next to real times is 0 a missing one.
+        elif not span.start_ns and earliest > _REAL_TIME_NS:
+            span.start_ns = span.end_ns or earliest
+            out.problem(f"span {span.span_id}", "has no start time; its duration is unknown")
 
 
 def _report_cycles(trace: Trace, out: Collector) -> None:

@@ -26,7 +26,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.files import ZSTD_MAGIC, DecompressionError, decompress
-from proctor.formatting import plural
+from proctor.formatting import byte_size, plural
 from proctor.sanitize import printable, without_surrogates
 from proctor.trace import formats
 from proctor.trace._fields import is_array, is_object, kind_of
@@ -324,13 +324,13 @@ def _read_stream(stream: IO[Any], limit: int, report: Report) -> bytes:
 
 def _unpacked(data: bytes, limit: int, report: Report) -> bytes:
     if len(data) > limit:
-        raise SourceError(f"holds more than {_size(limit)}; split it, or raise max_bytes")
+        raise SourceError(f"holds more than {byte_size(limit)}; split it, or raise max_bytes")
     try:
         return decompress(data, limit)
     except DecompressionError as error:
         if error.too_large:
             raise SourceError(
-                f"unpacks to more than {_size(limit)}; refused (see max_bytes)"
+                f"unpacks to more than {byte_size(limit)}; refused (see max_bytes)"
             ) from None
         if error.partial is not None and data.startswith(ZSTD_MAGIC):
             # A killed run leaves a torn last frame; the traces before it are good.
@@ -355,7 +355,7 @@ def _good_frames(data: bytes, limit: int, report: Report) -> bytes:
                 break
             except DecompressionError as error:
                 if error.too_large:
-                    raise SourceError(f"unpacks to more than {_size(limit)}; refused") from None
+                    raise SourceError(f"unpacks to more than {byte_size(limit)}; refused") from None
                 if end < 0 or error.partial is None:
                     bad.append((f"byte {start}", f"a trace cannot be read: {error}"))
                     break
@@ -367,13 +367,6 @@ def _good_frames(data: bytes, limit: int, report: Report) -> bytes:
         for place, what in bad:
             report(place, what)
     return bytes(good)
-
-
-def _size(count: int) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:g} {unit}"
-    return f"{count} bytes"
 
 
 _MAX_KEYS_SHOWN = 6
@@ -439,8 +432,6 @@ def iter_traces(
     source: Source | Iterable[Source],
     on_problem: Callable[[TraceProblem], None],
     *,
-    format: str | None = None,  # noqa: A002 - the word users know
-    max_bytes: int = MAX_BYTES,
     on_file: Callable[[str], None] | None = None,
 ) -> Iterator[Trace]:
     """Load file by file, holding one file at a time; each problem goes to `on_problem`.
@@ -451,7 +442,7 @@ def iter_traces(
     """
     pool = LogPool()
     last = ""
-    for out in _collect(source, on_problem, format, max_bytes):
+    for out in _collect(source, on_problem):
         pool.add(out.logs)
         traces = assemble(out, pool)
         for problem in _final_problems(out):
@@ -483,8 +474,8 @@ def _final_problems(out: Collector) -> list[TraceProblem]:
 def _collect(
     source: Source | Iterable[Source],
     on_problem: Callable[[TraceProblem], None],
-    format_name: str | None,
-    max_bytes: int,
+    format_name: str | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> Iterator[Collector]:
     """Yield the collected content of each file, before assembly."""
     known = [*(each.NAME for each in formats.FORMATS), otlp.PROTOBUF_NAME]

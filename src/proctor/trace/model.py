@@ -24,6 +24,9 @@ Number = TypeVar("Number", int, float)
 Observable = Literal["model_calls", "tool_calls", "arguments"]
 """Kinds of work that a trace may or may not show; `arguments` are those of tool calls."""
 
+NO_TOOLS_OFFERED = "proctor.no_tools_offered"
+"""Attribute of a model span whose request, which we saw, has no tools."""
+
 EVERYTHING: tuple[Observable, ...] = ("model_calls", "tool_calls", "arguments")
 
 ANSWER_TOOL = re.compile(r"final_answer|final_result(?:_\w+)?")
@@ -179,13 +182,18 @@ class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def duration_ns(self) -> int | None:
-        """Return nanoseconds from start to end; None while the span is open."""
-        return None if self.end_ns is None else self.end_ns - self.start_ns
+        """Return nanoseconds from start to end; None while it is open, and for clocks that differ.
+
+        A span that ends before it starts was timed by two clocks.
+        """
+        if self.end_ns is None or self.end_ns < self.start_ns:
+            return None
+        return self.end_ns - self.start_ns
 
     @property
     def duration(self) -> float | None:
-        """Return seconds from start to end; None while the span is open."""
-        return None if self.end_ns is None else (self.end_ns - self.start_ns) / 1e9
+        """Return seconds from start to end; None where `duration_ns` is."""
+        return None if (ns := self.duration_ns) is None else ns / 1e9
 
     @property
     def failed(self) -> bool:
@@ -316,6 +324,8 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         if not ends:
             return None
         seconds = (max(ends) - min(s.start_ns for s in self.spans)) / 1e9
+        if seconds < 0:
+            return None
         waited = self.metadata.get(WAITED) if self.metadata else None
         return max(0.0, seconds - waited) if isinstance(waited, int | float) else seconds
 
@@ -377,8 +387,12 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         for span in self.spans:
             if span.kind == SpanKind.LLM:
                 found.add("model_calls")
-                # The reply of a model has the calls it requests, with their arguments.
-                if span.output_messages:
+                # The reply of a model has the calls it requests, with their arguments. Of a model
+                # that was offered none it says nothing: the agent's code may call its own.
+                if span.output_messages and (
+                    not span.attributes.get(NO_TOOLS_OFFERED)
+                    or any(message.tool_calls for message in span.output_messages)
+                ):
                     requests |= {"tool_calls", "arguments"}
             elif span.kind == SpanKind.TOOL:
                 found.add("tool_calls")

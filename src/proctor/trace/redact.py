@@ -224,7 +224,7 @@ def _present_in_long(data: bytes, low: bytes) -> set[bytes]:
 
 
 _SHORTEST_KEY = 16
-_KEY_RUNS = re.compile(rb"(?<![a-z0-9])(?:[a-z0-9]{16,}+|[a-z0-9]++(?=[-_.~]))")
+_KEY_RUNS = re.compile(rb"(?<![a-z0-9])(?:[a-z0-9]{16,}+|[a-z0-9]++(?=[-_.~+/]))")
 _KEY_HEADS: dict[bytes, set[bytes]] = {}
 """First letters of a prefix, up to `-`, `_`, `.` or `~`, with the words they may begin."""
 _RUN_HEADS: dict[bytes, set[bytes]] = {}
@@ -422,7 +422,10 @@ class Redactor:
             return self.text(value)
         if isinstance(value, (list, tuple)):
             items = cast("list[Any] | tuple[Any, ...]", value)
-            return self._sequence(items, depth + 1) if items else items
+            redacted = [self.value(item, depth + 1) for item in items]
+            if not any(map(is_not, items, redacted)):
+                return items
+            return tuple(redacted) if isinstance(items, tuple) else redacted
         if isinstance(value, msgspec.Struct):
             return self._struct(value, depth + 1)
         # A plain dictionary first: the test for other mappings is slow.
@@ -475,14 +478,6 @@ class Redactor:
                 }
             return entries
         return value
-
-    def _sequence(
-        self, items: list[Any] | tuple[Any, ...], depth: int
-    ) -> list[Any] | tuple[Any, ...]:
-        redacted = [self.value(item, depth) for item in items]
-        if not any(map(is_not, items, redacted)):
-            return items
-        return tuple(redacted) if isinstance(items, tuple) else redacted
 
     def _struct(self, struct: S, depth: int) -> S:
         clean, ids_are_clean = self._clean, self._ids_are_clean

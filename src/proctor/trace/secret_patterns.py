@@ -20,7 +20,9 @@ MAX_NAME = 80
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 _ALONE = {
-    **dict.fromkeys("password passwd passphrase passcode pwd pgpassword".split(), "password"),
+    **dict.fromkeys(
+        "password passwd passphrase passcode pwd pgpassword passwort".split(), "password"
+    ),
     **dict.fromkeys("secret secretkey clientsecret".split(), "secret"),
     **dict.fromkeys("apitoken accesstoken authtoken".split(), "token"),
     "apikey": "api_key",
@@ -35,7 +37,7 @@ _PAIRS = {
             "api access account auth encryption master openai anthropic azure service signing "
             "storage subscription shared function priv hmac jwt license webhook groq cohere "
             "mistral gemini google pinecone tavily together fireworks deepseek openrouter sendgrid "
-            "mailgun stripe twilio datadog ingest app".split(),
+            "mailgun stripe twilio datadog ingest app admin server".split(),
             "api_key",
         ),
         "secret": "secret",
@@ -61,7 +63,11 @@ _PAIRS = {
 """Last words that need a certain word before them: `cache_key` and `pad_token` are no secrets."""
 
 BARE_TOKEN = "bare_token"
-"""The name `token` alone: a secret only when its value looks like one (models emit tokens too)."""
+"""The name `token`, alone or after another word (`SNYK_TOKEN`): a secret only when its value looks
+like one (models emit tokens too)."""
+
+_POSITIONS = frozenset("page next prev previous continuation cursor sync start end".split())
+"""`next_page_token` is where a list goes on."""
 
 
 @lru_cache(maxsize=16_384)
@@ -85,10 +91,13 @@ def secret_kind(name: str) -> str | None:
         return BARE_TOKEN if words[-1] == "token" else None
     if words[-3:] == ["client", "key", "data"]:  # a Kubernetes configuration
         return "private_key"
+    if words[-3:] == ["secret", "key", "base"]:  # Rails
+        return "secret"
     before = words[-2] if len(words) > 1 else ""
     if last == "token" and words[-1] == "tokens" and before not in ("access", "api", "auth"):
         return None
-    return _PAIRS.get(last, {}).get(before)
+    unknown = BARE_TOKEN if last == "token" and before not in _POSITIONS else None
+    return _PAIRS.get(last, {}).get(before, unknown)
 
 
 # Secrets recognised by their shape: provider keys, JWTs, key blocks, URLs. Every search is linear
@@ -138,7 +147,7 @@ _KEYS: dict[str, str] = {
     "huggingface_token": "hf_ api_org_",
     "groq_key": "gsk_",
     "npm_token": "npm_",
-    "stripe_key": "sk_live_ sk_test_ rk_live_ rk_test_ whsec_",
+    "stripe_key": "sk_live_ sk_test_ rk_live_ rk_test_ sk_org_live_ sk_org_test_ whsec_",
     "langsmith_key": "lsv2_pt_ lsv2_sk_ ls__",
     "replicate_token": "r8_",
     "digitalocean_token": "dop_v1_ doo_v1_ dor_v1_",
@@ -159,7 +168,7 @@ _KEYS: dict[str, str] = {
     "together_key": "tgp_v1_",
     "doppler_token": "dp.pt. dp.st. dp.ct. dp.sa. dp.said. dp.scim. dp.audit.",
     "fly_token": "fo1_ fm1r_ fm1a_ fm2_",
-    "age_key": "AGE-SECRET-KEY-1 AGE-SECRET-KEY-PQ-1",
+    "age_key": "AGE-SECRET-KEY-1 AGE-SECRET-KEY-PQ-1 AGE-PLUGIN-",
     "square_token": "sq0atp- sq0csp- sq0acp-",
     "heroku_key": "HRKU-",
     "hubspot_token": "pat-na1- pat-na2- pat-eu1-",
@@ -192,6 +201,15 @@ _KEYS: dict[str, str] = {
     "flutterwave_key": "FLWSECK- FLWSECK_TEST-",
     "sourcegraph_token": "sgp_ slk_",
     "chutes_key": "cpk_",
+    "browserbase_key": "bb_live_ bb_test_",
+    "apify_token": "apify_api_",
+    "tailscale_key": "tskey-",
+    "clojars_token": "CLOJARS_",
+    "packagist_token": "packagist_ort_ packagist_ack_ packagist_uut_",
+    "hex_key": "hexpm_",
+    "plaid_token": "access-production- access-development- access-sandbox-",
+    "gemini_key": "AQ.Ab",
+    "yandex_key": "AQVN",
 }
 """Kind → prefixes. What follows one is letters, digits, `-` and `_`, and must look random."""
 
@@ -217,6 +235,8 @@ _BODIES = {
     "stripe_key": rb"[A-Za-z0-9_+/-]{16,}+={0,2}+",
 }
 
+# Prefixes that names in code have as well: no word follows in a key.
+_ONE_RUN = rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{24,}+(?![A-Za-z0-9_-])"
 _SHAPES: tuple[tuple[str, str, bytes], ...] = (
     ("google_key", "AIza", rb"[A-Za-z0-9_-]{30,}+"),
     ("sendgrid_key", "SG.", rb"[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"),
@@ -243,6 +263,34 @@ _SHAPES: tuple[tuple[str, str, bytes], ...] = (
     ("cloudflare_key", "v1.0-", rb"[0-9a-f]{24}-[0-9a-f]{146}"),
     ("nuget_key", "oy2", rb"(?=[a-z]*+[0-9])[a-z0-9]{43}(?![A-Za-z0-9])"),
     ("artifactory_key", "cmVmdGtuOj", rb"[A-Za-z0-9]{40,}+"),
+    ("airtable_token", "pat", rb"[A-Za-z0-9]{14}\.[0-9a-f]{64}(?![A-Za-z0-9])"),
+    ("clickup_token", "pk_", rb"[0-9]{5,10}_[A-Z0-9]{32}(?![A-Za-z0-9])"),
+    ("crates_token", "cio", rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])"),
+    ("brave_key", "BSA", rb"(?=[A-Za-z_-]*+[0-9])[A-Za-z0-9_-]{28}(?![A-Za-z0-9_-])"),
+    ("vercel_token", "vcp_ vci_ vca_ vcr_ vck_", _ONE_RUN),
+    ("render_key", "rnd_", _ONE_RUN),
+    ("adafruit_key", "aio_", _ONE_RUN),
+    ("friendli_token", "flp_", _ONE_RUN),
+    ("typeform_token", "tfp_", rb"(?=[A-Za-z_-]*+[0-9])[A-Za-z0-9_-]{40,}+"),
+    ("modal_token", "ak- as-", rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{22}(?![A-Za-z0-9_-])"),
+    ("composio_key", "ak_", rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9_-]{20}(?![A-Za-z0-9_-])"),
+    ("lob_key", "live_ test_", rb"[0-9a-f]{35}(?![A-Za-z0-9])"),
+    ("tencent_key", "AKID", rb"[A-Za-z0-9]{32}(?![A-Za-z0-9+/])"),
+    ("yandex_token", "t1.", rb"[A-Za-z0-9_-]{20,}+={0,2}+\.[A-Za-z0-9_-]{40,}+={0,2}+"),
+    ("infisical_token", "st.", rb"[0-9a-f-]{24,36}\.[0-9a-f]{32}\.[0-9a-f]{32}(?![0-9a-f])"),
+    ("onepassword_key", "A3-", rb"[A-Z0-9]{6}-[A-Z0-9]{6}(?:-[A-Z0-9]{5}){4}(?![A-Za-z0-9-])"),
+    ("amazon_mws_key", "amzn.mws.", rb"[0-9a-f-]{36}"),
+    ("zapier_webhook", "hooks.zapier.com/", rb"hooks/[a-z]{1,16}/[0-9]{1,16}/([A-Za-z0-9]{5,}+)"),
+    (
+        "ifttt_webhook",
+        "maker.ifttt.com/",
+        rb"(?:use|trigger/[^/\s]{1,100}/(?:json/)?with/key)/([A-Za-z0-9_-]{16,}+)",
+    ),
+    (
+        "make_webhook",
+        "hook.eu1.make.com/ hook.eu2.make.com/ hook.us1.make.com/ hook.us2.make.com/",
+        rb"([a-z0-9]{24,}+)",
+    ),
     (
         "password_hash",
         "SCRAM-SHA-256$ SCRAM-SHA-1$",
@@ -279,8 +327,7 @@ def _key_pattern(prefix: bytes, body: bytes) -> re.Pattern[bytes]:
 def _keys(prefix: bytes, kind: str, body: bytes, *, random: bool) -> Finder:
     """Return a search for keys with this prefix, compiled when it is first needed."""
 
-    def find(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-        del low
+    def find(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
         for match in _key_pattern(prefix, body).finditer(data):
             if not random or _looks_random(data[match.start() + len(prefix) : match.end()]):
                 yield SecretMatch(*match.span(match.lastindex or 0), kind)
@@ -292,9 +339,8 @@ _AWS_ID = re.compile(rb"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])")
 _AWS_SECRET = re.compile(rb"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])")
 
 
-def aws(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+def aws(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
     """Yield AWS access key ids, and next to one also bare 40-character secrets."""
-    del low
     found = False
     for match in _AWS_ID.finditer(data):
         if match.start() and data[match.start() - 1 : match.start()].isalnum():
@@ -310,9 +356,7 @@ def aws(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 # Signed or not.
-_JWT = re.compile(
-    rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?"
-)
+_JWT = rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?"
 
 
 _BEARER = re.compile(
@@ -354,9 +398,8 @@ _KEY_CUT_SHORT = re.compile(rb"(?:[A-Za-z0-9+/=]{20,}+|\s++|[\\]++[nr])*+")
 _MAX_KEY_BLOCK = 32_768
 
 
-def private_key(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+def private_key(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
     """Yield private key blocks; a truncated one extends as far as it goes."""
-    del low
     position = 0
     while begin := _KEY_BLOCK.search(data, position):
         limit = begin.end() + _MAX_KEY_BLOCK
@@ -371,34 +414,13 @@ def private_key(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 _USERINFO = re.compile(rb"://([^\s/?#@:\"'<>\\]{0,256}+)(?::([^\s/?#\"'<>\\\[\]{}|)]{1,512}))?@")
 
 
-def userinfo(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+def userinfo(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
     """Yield the password of a URL, and a user name that is a token (`https://TOKEN@host`)."""
-    del low
     for match in _USERINFO.finditer(data):
         if match.group(2):
             yield SecretMatch(*match.span(2), "password")
         if len(match.group(1)) >= 16 and _RANDOM.match(match.group(1)):
             yield SecretMatch(*match.span(1), "token")
-
-
-def _matches(
-    pattern: re.Pattern[bytes], kind: str, before: int = 0, *, random: bool = False
-) -> Finder:
-    """Return a search for a pattern; its group, if it has one, is the secret.
-
-    `before` is how many bytes before the match belong to the secret; with `random` it must have
-    letters and digits.
-    """
-    group = pattern.groups
-
-    def find(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-        del low
-        for match in pattern.finditer(data):
-            start, end = match.span(group)
-            if not random or _RANDOM.match(data[start:end]):
-                yield SecretMatch(start - before, end, kind)
-
-    return find
 
 
 # -- on command lines and in files --
@@ -413,14 +435,16 @@ _COMMAND_GOES_ON = re.compile(rb"[ \t]*+(?:\r?\n|\Z|[\"'`|;&\\]|-)")
 _PROSE = re.compile(rb"[a-z][,.;:] [A-Za-z]")
 
 
-def flags(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+def flags(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
     """Yield the value after `--password`, `--token` and similar options."""
-    del low
     for match in _FLAG.finditer(data):
         name, value = match.group(1), match.group(3)
-        kind = secret_kind(name.decode())
+        # Numbered passes are no passwords.
+        kind = "password" if name == b"pass" and len(value) > 5 else secret_kind(name.decode())
         if kind is None or _NOT_A_VALUE.match(value) or value.isupper():
             continue  # `--password PASSWORD` is the usage line of a program
+        if kind == BARE_TOKEN and name != b"token" and not _RANDOM.match(value):
+            continue  # `--pad-token eos`
         # A plain word is prose (`--token is required`) unless the command ends or goes on.
         line = data[data.rfind(b"\n", max(0, match.start() - 400), match.start()) : match.start()]
         ends = len(value) >= 8 and _COMMAND_GOES_ON.match(data, match.end())
@@ -440,9 +464,8 @@ _WITH_PASSWORD = re.compile(
 )
 
 
-def commands(data: bytes, low: bytes) -> Iterator[SecretMatch]:
+def commands(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
     """Yield the password in `curl -u user:password`, `mysql -ppassword` and similar commands."""
-    del low
     for match in _COMMAND_PASSWORDS.finditer(data):
         before = data[max(0, match.start() - 400) : match.start() + 1]
         is_user = match.lastindex == 1
@@ -457,11 +480,30 @@ def commands(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 # Other commands, with the place of the password after each.
 _IN_COMMANDS = tuple(
-    (command.encode(), re.compile(command.encode() + rb"[^\n|;&]{0,200}?[ \t]" + place + _VALUE))
+    (
+        command.encode(),
+        re.compile(
+            rb"(?i:"
+            + command.encode().removesuffix(b" -a")
+            + rb")[^\n|;&]{0,200}?[ \t]"
+            + place
+            + _VALUE
+        ),
+    )
     for command, place in (
         ("redis-cli", rb"(?:-a|--pass)[ \t=]{1,4}+"),
         ("mongo", rb"-p[ \t]{1,4}+"),
         ("az login", rb"-p[ \t]{1,4}+"),
+        ("registry login", rb"-p[ \t]{1,4}+"),
+        ("podman login", rb"-p[ \t]{1,4}+"),
+        ("twine", rb"-p[ \t]{1,4}+"),
+        ("psexec", rb"-p[ \t]{1,4}+"),
+        ("sqlcmd", rb"-P[ \t]{0,4}+"),
+        ("unzip", rb"-P[ \t]{0,4}+"),
+        ("7z", rb"-p"),
+        ("http -a", rb"-a[ \t]{1,4}+[^\s:]{1,128}+:"),
+        ("net use", rb"/user:[^\s]{1,256}+[ \t]{1,4}+"),
+        ("convertto-securestring", rb"(?:-[Ss]tring[ \t]{1,4}+)?+"),
         ("ldap", rb"-w[ \t]{1,4}+"),
         ("openssl", rb"(?:-k[ \t]{1,4}+|-pass(?:in|out)?[ \t]{1,4}+pass:)"),
         ("smbclient", rb"-U[ \t]{0,4}+[\"']?+[^\s%\"']{1,128}+%"),
@@ -485,11 +527,17 @@ def command_options(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 # A name in two words, in prose: "API key: …", "the auth token is …".
 _SPOKEN = tuple(
     re.compile(
-        b" " + stem + rb"(?:[ \t](?:is|was)[ \t]|[ \t]?[:=][ \t]?|[ \t])[\"'`]?+"
+        # Also in Markdown: **API key:** `…`.
+        b" " + stem + rb"\*{0,2}+(?:[ \t](?:is|was):?+[ \t]|[ \t]?[:=]\*{0,2}+[ \t]?|[ \t])[\"'`]?+"
         rb"([^\s\"'`,;<>(){}\[\]|\\]{16,256}+)"
     )
     for stem in (b"key", b"token", b"secret", b"password")
 )
+_PASSWORD_IS = re.compile(
+    rb"password[ \t](?:is|was):?+[ \t][\"'`]?+([^\s\"'`<>(){}\[\]|\\]{8,128}+)"
+)
+# "The password is base64-encoded" says how, "is Tr0ub4dor&3" says what.
+_NO_WORD = re.compile(rb"(?=[^0-9]*+[0-9])(?=[^a-z]*+[a-z])(?:.*[!@#$%^&*=~]|.*[a-z][0-9]++[a-z])")
 _BEFORE = tuple(
     b"api access auth secret private license account bot service master admin vault app client "
     b"bearer signing root".split()
@@ -506,6 +554,10 @@ def spoken(data: bytes, low: bytes) -> Iterator[SecretMatch]:
         if _RANDOM.match(value) and _ONE_PIECE.search(value) and b"://" not in value:
             kind = "token" if match.group().startswith(b" token") else "api_key"
             yield SecretMatch(match.start(1), match.start(1) + len(value), kind)
+    for match in _PASSWORD_IS.finditer(low):
+        value = match.group(1).rstrip(b".,;:!?")
+        if _NO_WORD.match(value) and b"://" not in value:
+            yield SecretMatch(match.start(1), match.start(1) + len(value), "password")
 
 
 _BLANK = rb"(?:\s|[\\][nt]){1,16}+"
@@ -514,44 +566,41 @@ _NETRC_ENTRY = (
     _BLANK + rb"(?:(?:login|account)" + _BLANK + _WORD + _BLANK + rb"){0,2}password" + _BLANK
     + rb"([^\s\\\"']{1,256}+)"
 )  # fmt: skip
-_NETRC = re.compile(rb"machine" + _BLANK + _WORD + _NETRC_ENTRY)
-_NETRC_DEFAULT = re.compile(rb"default" + _BLANK + rb"login" + _BLANK + _WORD + _NETRC_ENTRY)
-_HASH = re.compile(
+_NETRC = rb"machine" + _BLANK + _WORD + _NETRC_ENTRY
+_NETRC_DEFAULT = rb"default" + _BLANK + rb"login" + _BLANK + _WORD + _NETRC_ENTRY
+_HASH = (
     rb"\$(?:[1567y]|gy|2[abxy]?|apr1|argon2(?:id|i|d)|scrypt|pbkdf2[a-z0-9-]*+)"
     rb"\$[A-Za-z0-9./=,$+-]{20,}+"
 )
-_DOCKER_AUTH = re.compile(rb"\"?auth[\\]*+\"[ \t]*+:\s*+[\\]*+\"([A-Za-z0-9+/]{6,}+={0,2})[\\]*+\"")
+_DOCKER_AUTH = rb"\"?auth[\\]*+\"[ \t]*+:\s*+[\\]*+\"([A-Za-z0-9+/]{6,}+={0,2})[\\]*+\""
 _URL_PARAMETER = rb"=(?<=[?&;]%b=)([A-Za-z0-9_.~%%+/=-]{16,}+)"
 
-# Keys whose only fixed part is in their middle, or has two letters.
-UNPREFIXED = (
-    re.compile(
-        rb"SK(?:(?<![A-Za-z0-9+/_-]SK)|(?<=[\\][nrt]SK))[0-9a-f]{32}(?![A-Za-z0-9+/_-])"
-    ),  # Twilio
-    re.compile(rb"AC(?:(?<![A-Za-z0-9+/_-]AC)|(?<=[\\][nrt]AC))[0-9a-f]{32}(?![A-Za-z0-9+/_-])"),
-    re.compile(
-        rb"-[0-9a-f]{8}-[0-9a-f]{8}(?![A-Za-z0-9-])(?:(?<=[^0-9A-Za-z-][0-9a-f]{32}.{18})"
-        rb"|(?<=\A[0-9a-f]{32}.{18}))"
-    ),  # Mailgun
-    re.compile(
-        rb"\.(?<=[MNO][A-Za-z0-9]{23}\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}(?![A-Za-z0-9_.-])"
-    ),  # a bot of Discord
+_ELEMENT = re.compile(rb"<([A-Za-z][A-Za-z0-9_.:-]{2,80}+)>([^<>\r\n]{1,4096}+)</")
+_CALL = re.compile(
+    rb"\([ \t]*+[\\]?([\"'])([A-Za-z][A-Za-z0-9_-]{2,80}+)[\\]?\1,[ \t]*+[\\]?([\"'])"
+    rb"([^\s\"'\\]{6,4096}+)[\\]?\3"
 )
-LONG_RUN = b"\0"
-"""Marks, among the needles, a text in which one of `UNPREFIXED` may match."""
+_ARGUMENT = re.compile(rb"\(([\"'])([^\s\"'\\]{6,4096}+)\1\)")
+_SETTER = re.compile(rb"\b((?:set|with|use)[A-Za-z_]{3,40}+)\Z")
+_PASSWORD_INPUT = (
+    rb"<input\b(?=[^<>]{0,2000}?\btype=[\\]?[\"']?password)[^<>]{0,2000}?\bvalue=[\\]?[\"']"
+    rb"([^\"'<>\\]{1,4096}+)"
+)
 
 
-def unprefixed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Yield keys that no prefix of three letters announces."""
-    del low
-    for pattern, kind, before in zip(
-        UNPREFIXED,
-        ("twilio_key", "twilio_key", "mailgun_key", "discord_token"),
-        (0, 0, 32, 24),
-        strict=True,
-    ):
-        for match in pattern.finditer(data):
-            yield SecretMatch(match.start() - before, match.end(), kind)
+def named_in_code(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
+    """Yield `<password>…</password>`, `setenv("API_KEY", "…")` and `setPassword("…")`."""
+    found = [(match, match.group(1), 2) for match in _ELEMENT.finditer(data)]
+    found += [(match, match.group(2), 4) for match in _CALL.finditer(data)]
+    for match in _ARGUMENT.finditer(data):
+        if setter := _SETTER.search(data[max(0, match.start() - 50) : match.start()]):
+            found.append((match, setter.group(1), 2))
+    for match, name, group in found:
+        kind, value = secret_kind(name.decode()), match.group(group)
+        if kind is None or _NOT_A_VALUE.match(value) or value.isupper():
+            continue  # in capitals: the name of a variable
+        if (_RANDOM.match if kind == BARE_TOKEN else _VALUE_SIGNS.search)(value):
+            yield SecretMatch(*match.span(group), "token" if kind == BARE_TOKEN else kind)
 
 
 class SecretPattern(NamedTuple):
@@ -559,6 +608,25 @@ class SecretPattern(NamedTuple):
 
     needles: tuple[bytes, ...]
     find: Finder
+
+
+def _search(
+    kind: str, pattern: bytes, *needles: bytes, before: int = 0, random: bool = False
+) -> SecretPattern:
+    """Return a search for a pattern; its group, if it has one, is the secret.
+
+    `before` is how many bytes before the match belong to the secret; with `random` it must have
+    letters and digits.
+    """
+    compiled = re.compile(pattern)
+
+    def find(data: bytes, _low: bytes) -> Iterator[SecretMatch]:
+        for match in compiled.finditer(data):
+            start, end = match.span(compiled.groups)
+            if not random or _RANDOM.match(data[start:end]):
+                yield SecretMatch(start - before, end, kind)
+
+    return SecretPattern(needles, find)
 
 
 _ROWS: list[tuple[str, str, bytes, bool]] = [
@@ -579,9 +647,9 @@ KEY_DETECTORS = (
 WORD_DETECTORS = (
     SecretPattern((b"bearer", b"ssws "), bearer),
     SecretPattern((b"basic",), basic),
-    SecretPattern((b"auths",), _matches(_DOCKER_AUTH, "basic_auth")),
-    SecretPattern((b"machine",), _matches(_NETRC, "password")),
-    SecretPattern((b"default login",), _matches(_NETRC_DEFAULT, "password")),
+    _search("basic_auth", _DOCKER_AUTH, b"auths"),
+    _search("password", _NETRC, b"machine"),
+    _search("password", _NETRC_DEFAULT, b"default login"),
     SecretPattern(tuple(command for command, _ in _IN_COMMANDS), command_options),
     SecretPattern((b"curl", b"sshpass", b"mysql", b"docker login"), commands),
 )
@@ -589,75 +657,110 @@ WORD_DETECTORS = (
 
 OTHER_DETECTORS = (
     SecretPattern((b"-----begin",), private_key),
-    SecretPattern((b".eyj",), _matches(_JWT, "jwt")),
+    _search("jwt", _JWT, b".eyj"),
     SecretPattern((b"://",), userinfo),
-    SecretPattern((b"sig=",), _matches(re.compile(b"sig" + _URL_PARAMETER % b"sig"), "signature")),
-    SecretPattern(
-        (b"key",), _matches(re.compile(b"key" + _URL_PARAMETER % b"key"), "api_key", random=True)
+    _search("signature", b"sig" + _URL_PARAMETER % b"sig", b"sig="),
+    _search("api_key", b"key" + _URL_PARAMETER % b"key", b"key", random=True),
+    _search(
+        "google_token",
+        rb"1//0(?:(?<![A-Za-z0-9]1//0)|(?<=[\\][nrt]1//0))[A-Za-z0-9_-]{20,}+",
+        b"1//0",
     ),
-    SecretPattern(
-        (b"1//0",),
-        _matches(
-            re.compile(rb"1//0(?:(?<![A-Za-z0-9]1//0)|(?<=[\\][nrt]1//0))[A-Za-z0-9_-]{20,}+"),
-            "google_token",
-        ),
+    _search("telegram_token", rb":(?<=[0-9]{8}:)(AA[A-Za-z0-9_-]{30,}+)", b":aa"),
+    _search(
+        "azure_secret",
+        rb"Q~(?<=[A-Za-z0-9_~.-]{3}[78]Q~)[A-Za-z0-9_~.-]{30,}+",
+        *(b"7q~", b"8q~"),
+        before=4,
     ),
-    SecretPattern(
-        (b":aa",),
-        _matches(re.compile(rb":(?<=[0-9]{8}:)(AA[A-Za-z0-9_-]{30,}+)"), "telegram_token"),
-    ),
-    SecretPattern(
-        (b"7q~", b"8q~"),
-        _matches(
-            re.compile(rb"Q~(?<=[A-Za-z0-9_~.-]{3}[78]Q~)[A-Za-z0-9_~.-]{30,}+"), "azure_secret", 4
-        ),
-    ),
-    SecretPattern(
-        (
-            *(b"$%b$" % each for each in b"1 5 6 7 y gy 2a 2b 2x 2y apr1 scrypt".split()),
-            b"$argon2",
-            b"$pbkdf2",
-        ),
-        _matches(_HASH, "password_hash"),
+    _search(
+        "password_hash",
+        _HASH,
+        *(b"$%b$" % each for each in b"1 5 6 7 y gy 2a 2b 2x 2y apr1 scrypt".split()),
+        *(b"$argon2", b"$pbkdf2"),
     ),
     *(
-        SecretPattern(
-            (name + b"=",),
-            _matches(re.compile(name + _URL_PARAMETER % name), "api_key", random=True),
-        )
+        _search("api_key", name + _URL_PARAMETER % name, name + b"=", random=True)
         for name in (b"auth", b"appid")
     ),
-    SecretPattern(
-        (b"code=",),
-        _matches(
-            re.compile(rb"code=(?<=[?&;]code=)([A-Za-z0-9_.~%+/=-]{40,}+)"), "api_key", random=True
-        ),
+    _search("api_key", rb"code=(?<=[?&;]code=)([A-Za-z0-9_.~%+/=-]{40,}+)", b"code=", random=True),
+    _search("basic_auth", rb"_auth[ \t]{0,4}+=[ \t]{0,4}+\"?+([A-Za-z0-9+/]{8,}+={0,2})", b"_auth"),
+    _search(
+        "password_hash",
+        rb"\{S?(?:SHA(?:256|512)?|MD5)\}([A-Za-z0-9+/]{16,}+={0,2})",
+        *(b"sha}", b"sha256}", b"sha512}", b"{smd5}"),
     ),
-    SecretPattern(
-        (b"_auth",),
-        _matches(
-            re.compile(rb"_auth[ \t]{0,4}+=[ \t]{0,4}+\"?+([A-Za-z0-9+/]{8,}+={0,2})"), "basic_auth"
-        ),
+    _search("newrelic_key", rb"NRAL(?<=[0-9A-Fa-fux]{36}NRAL)(?![A-Za-z0-9])", b"nral", before=36),
+    _search(
+        "azure_token",
+        rb"AZDO(?<=[A-Za-z0-9]{76}AZDO)[A-Za-z0-9]{4}(?![A-Za-z0-9])",
+        b"azdo",
+        before=76,
     ),
-    SecretPattern(
-        (b"sha}", b"sha256}", b"sha512}", b"{smd5}"),
-        _matches(
-            re.compile(rb"\{S?(?:SHA(?:256|512)?|MD5)\}([A-Za-z0-9+/]{16,}+={0,2})"),
-            "password_hash",
-        ),
+    _search(
+        "azure_key", rb"JQQJ99(?<=[A-Za-z0-9]{52}JQQJ99)[A-Za-z0-9]{20,}+", b"jqqj99", before=52
     ),
-    SecretPattern(
-        (b"nral",),
-        _matches(re.compile(rb"NRAL(?<=[0-9a-fux]{36}NRAL)(?![A-Za-z0-9])"), "newrelic_key", 36),
+    _search(
+        "firebase_key",
+        rb":APA91b(?<=[A-Za-z0-9_-]{11}:APA91b)[A-Za-z0-9_-]{60,}+",
+        b":apa91b",
+        before=11,
     ),
+    _search(
+        "password_hash",
+        rb"(?:scrypt|pbkdf2):[a-z0-9:]{3,40}+[$]([A-Za-z0-9]{4,64}+[$][0-9a-f]{32,}+)",
+        *(b"scrypt:", b"pbkdf2:"),
+    ),
+    _search("aws_secret", rb"secret_access_key[ \t]++([A-Za-z0-9/+]{30,}+)", b"secret"),
+    _search(
+        "signature",
+        rb"ignature=(?<=[?&][Ss]ignature=)([A-Za-z0-9_.~%+/=-]{32,}+)",
+        b"signature",
+    ),
+    SecretPattern((b"pass", b"pwd", b"secret", b"key", b"token", b"authorization"), named_in_code),
+    _search("password", _PASSWORD_INPUT, b"<input"),
     SecretPattern((b" key", b" token", b" secret", b" password"), spoken),
     SecretPattern((b"pass", b"pwd", b"secret", b"key", b"token"), flags),
 )
+
+# Keys whose only fixed part is in their middle, or has two letters: kind, pattern, bytes before.
+_UNPREFIXED = (
+    *(
+        (
+            "twilio_key",
+            rb"%b(?:(?<![A-Za-z0-9+/_-]%b)|(?<=[\\][nrt]%b))[0-9a-f]{32}(?![A-Za-z0-9+/_-])"
+            % (start, start, start),
+            0,
+        )
+        for start in (b"SK", b"AC")
+    ),
+    (
+        "mailgun_key",
+        (
+            rb"-[0-9a-f]{8}-[0-9a-f]{8}(?![A-Za-z0-9-])"
+            rb"(?:(?<=[^0-9A-Za-z-][0-9a-f]{32}.{18})|(?<=\A[0-9a-f]{32}.{18}))"
+        ),
+        32,
+    ),
+    (
+        "discord_token",  # of a bot
+        # Not in front of a mark: there, a longer word may have stood that was no token.
+        (
+            rb"\.(?<=[MNO][A-Za-z0-9]{23}\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}"
+            rb"(?![A-Za-z0-9_.-]|\[redacted:)"
+        ),
+        24,
+    ),
+)
+UNPREFIXED = tuple(re.compile(pattern) for _, pattern, _ in _UNPREFIXED)
+LONG_RUN = b"\0"
+"""Marks, among the needles, a text in which one of `UNPREFIXED` may match."""
+
 DETECTORS = (
     *KEY_DETECTORS,
     *WORD_DETECTORS,
     *OTHER_DETECTORS,
-    SecretPattern((LONG_RUN,), unprefixed),
+    *(_search(kind, pattern, LONG_RUN, before=before) for kind, pattern, before in _UNPREFIXED),
 )
 
 
@@ -674,14 +777,24 @@ STEMS = tuple(
 )
 
 # The rest of the name, an optional closing quote, then `:` or `=` (or `=>`, `:=`).
-_AFTER_STEM = rb"[a-z0-9_-]{0,16}+([\\]{0,15}+[\"'`])?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
+_AFTER_STEM = rb"[a-z0-9_-]{0,16}+([\\]{0,15}+[\"'`])?+\]?+[ \t]{0,8}+(?:=>|:=|[:=]|%3d)(?![:=])"
 _SEARCHES = {stem: re.compile(stem + _AFTER_STEM) for stem in STEMS}
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
 _NAME_END = re.compile(rb"[A-Za-z0-9_-]{0,16}+")
 
 _OPENING = re.compile(rb"[ \t]{0,8}+([\\]{0,15}+)([\"'`])")
 _BARE = re.compile(rb"[ \t]{0,8}+([^\s\"'`,;&<>(){}\[\]|\\]++)")
-_SCHEME = re.compile(rb"[ \t]*+(?:bearer|basic|token|digest|apikey|negotiate)[ \t]+", re.IGNORECASE)
+_SCHEME = re.compile(
+    rb"[ \t]*+(?:(?:bearer|basic|token|digest|apikey|negotiate)[ \t]+"
+    # Any other scheme, before what no prose has: `GenieKey 3f2a…`, `AWS4-HMAC-SHA256 Credential=…`.
+    rb"|[a-z][a-z0-9-]{1,30}+[ \t]+(?=[^\s\"'=]{0,200}[0-9=]))",
+    re.IGNORECASE,
+)
+_AUTHORIZATION_PARAMETERS = re.compile(
+    rb"[A-Za-z_-]{1,40}+=(?:[\\]?\"[^\"\r\n]{0,4096}+\"|[^\s,\"']{1,4096}+)"
+    rb"(?:,[ \t]*+[A-Za-z_-]{1,40}+=(?:[\\]?\"[^\"\r\n]{0,4096}+\"|[^\s,\"']{1,4096}+))*+"
+)
+_ESCAPED_VALUE = re.compile(rb"(?:[A-Za-z0-9_.~+/-]|%(?!26|23)[0-9A-Fa-f]{2})++")
 _COOKIES = re.compile(rb"[ \t]{0,8}+([^\r\n\"'`\\]{1,8192}+)")
 _LINE_END = re.compile(rb"[ \t]*+(?:\r?\n|\Z|#)")
 _LINE_START = re.compile(rb"[\n\r][ \t]*(?:- |export |set |\* )?[ \t]*\Z")
@@ -692,7 +805,8 @@ _MAX_QUOTED = 4096
 _NOT_A_VALUE = re.compile(
     rb"(?i)(?:none|null|nil|undefined|true|false|str|string|int|bool|any|bytes|optional|required"
     rb"|secretstr|os\.environ.*|os\.getenv.*|getenv.*|process\.env.*|self\..*|config\..*"
-    rb"|settings\..*|args\..*|env\..*|\$.*|%.*|\*+|\.+|x+|-+|_+|<.*|your[-_ ].*|\[redacted:.*)\Z"
+    rb"|convertto-.*|settings\..*|args\..*|env\..*|\$.*|%.*|\*+|\.+|x+|-+|_+|<.*|your[-_ ].*"
+    rb"|\[redacted:.*)\Z"
 )
 _VALUE_SIGNS = re.compile(rb"[0-9!@#$%^*+=/~]|[a-z][A-Z]")
 _AFTER_A_TEXT = tuple(bytes([sign]) for sign in b"])},;:+ \t\\")
@@ -718,7 +832,12 @@ def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
             kind = _kind_at(data, found.start())
             if kind is None:
                 continue
-            value = _value_at(data, found.end(), kind)
+            escaped = found.group().endswith(b"%3d")
+            value = (
+                _in_escaped_url(data, found.end())
+                if escaped
+                else _value_at(data, found.end(), kind)
+            )
             if value is None:
                 continue
             # Skipping the value makes the search linear even when it contains names.
@@ -743,7 +862,17 @@ def _kind_at(data: bytes, stem: int) -> str | None:
     stop = end.end() if end else stem
     left = data[max(0, stem - MAX_NAME) : stop].decode("latin-1")
     name = _NAME.search(left)
-    return secret_kind(name.group()) if name else None
+    if name is None or left.endswith("[redacted:", 0, name.start()):
+        return None  # the kind of a mark is no name
+    # In `%3Ftoken%3D…` the name begins after the escape.
+    escaped = left[max(0, name.start() - 1) : name.start()] == "%"
+    return secret_kind(name.group()[2:] if escaped else name.group())
+
+
+def _in_escaped_url(data: bytes, position: int) -> _Value | None:
+    """Return the value of a parameter in a URL that is itself a parameter; `%26` ends it."""
+    found = _ESCAPED_VALUE.match(data, position)
+    return _Value(*found.span(), False) if found else None
 
 
 def _value_at(data: bytes, position: int, kind: str) -> _Value | None:
@@ -754,6 +883,9 @@ def _value_at(data: bytes, position: int, kind: str) -> _Value | None:
     limit = len(data) if end is None else end
     if kind == "authorization" and (scheme := _SCHEME.match(data, position, limit)):
         position = scheme.end()
+        parameters = _AUTHORIZATION_PARAMETERS.match(data, position)
+        if end is None and parameters:
+            return _Value(*parameters.span(), False)
     if end is not None:
         return _Value(position, end, True)
     bare = (_COOKIES if kind == "cookie" else _BARE).match(data, position)

@@ -140,8 +140,8 @@ class SpanTree:
 
     @cached_property
     def durations(self) -> list[float]:
-        """Return nanoseconds of each span; NaN, which no bound includes, while it is open."""
-        return [nan if span.end_ns is None else span.end_ns - span.start_ns for span in self.spans]
+        """Return nanoseconds of each span; NaN, which no bound includes, where it is unknown."""
+        return [nan if (ns := span.duration_ns) is None else ns for span in self.spans]
 
     @cached_property
     def children(self) -> list[list[int]]:

@@ -37,16 +37,10 @@ __all__ = [
     "score",
 ]
 
+_OF_EXPERIMENTS = ("ExperimentConfig", "TrailResult", "run_experiment")
 _HOME_OF = {
-    "Annotation": "proctor.trail.scorer",
-    "Annotations": "proctor.trail.scorer",
-    "ExperimentConfig": "proctor.trail.experiment",
-    "Mark": "proctor.trail.scorer",
-    "Scorecard": "proctor.trail.scorer",
-    "TrailResult": "proctor.trail.experiment",
-    "read_annotations": "proctor.trail.scorer",
-    "run_experiment": "proctor.trail.experiment",
-    "score": "proctor.trail.scorer",
+    **dict.fromkeys(__all__, "proctor.trail.scorer"),  # all that are not in the module below
+    **dict.fromkeys(_OF_EXPERIMENTS, "proctor.trail.experiment"),
 }
 """Public name → the module that defines it."""
 

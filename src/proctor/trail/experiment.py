@@ -25,7 +25,7 @@ from proctor.files import lock_file, write_atomic
 from proctor.formatting import duration_ms, p_text, percent, plural
 from proctor.runs.folder import RunFolder, safe_name
 from proctor.runs.run import Run
-from proctor.sanitize import line
+from proctor.sanitize import line, markdown
 from proctor.spec import Case, Suite
 from proctor.spec.suite import CustomCheck
 from proctor.strict import Strict
@@ -120,13 +120,13 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
 def summary_lines(result: TrailResult) -> Iterator[str]:
     """Return the summary of a run as Markdown."""
     config, metrics = result.config, result.metrics
-    yield f"# {_cell(config['experiment_id'])}"
+    yield f"# {markdown(config['experiment_id'])}"
     yield ""
     for key in SETTINGS:
         if config.get(key):
-            yield f"- {key.replace('_', ' ')}: {_cell(config[key])}"
+            yield f"- {key.replace('_', ' ')}: {markdown(config[key])}"
     if config.get("notes"):
-        yield f"- notes: {_cell(config['notes'])}"
+        yield f"- notes: {markdown(config['notes'])}"
     yield ""
     yield "| figure | value |"
     yield "|---|---:|"
@@ -143,13 +143,13 @@ def summary_lines(result: TrailResult) -> Iterator[str]:
     yield f"Never found (F1 = 0): {', '.join(metrics['categories_at_zero']) or 'none'}."
     for each in _fallback_lines(metrics):
         yield ""
-        yield f"{_cell(each)}."
+        yield f"{markdown(each)}."
     if metrics.get("caution"):
         yield ""
-        yield f"Note: {_cell(metrics['caution'])}."
+        yield f"Note: {markdown(metrics['caution'])}."
     for name, why in metrics["failed"].items():
         yield ""
-        yield f"Not judged: {_cell(name)}: {_cell(why)}"
+        yield f"Not judged: {markdown(name)}: {markdown(why)}"
 
 
 def _fallback_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -193,21 +193,12 @@ def _setting(result: TrailResult, name: str) -> str:
     return Path(value).name if name == "subset" else value
 
 
-def _cell(value: Any) -> str:
-    """Escape user text for Markdown: one line, no markup."""
-    text = line(value, 300).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
-    return text.replace("`", "\\`").replace("*", "\\*").replace("[", "\\[")
-
-
 # A detector as an agent under test: its input is a trace, its answer a diagnosis.
 
 
-class DiagnosisAgentConfig(AgentConfig):
-    """Diagnose the trace named in the case's input; answer in TRAIL's JSON format."""
+class DetectorSettings(Strict):
+    """Options of a detector that calls a model."""
 
-    kind: Literal["diagnosis"] = "diagnosis"
-    method: str = "offline"
-    """offline, rules, learned, single_pass or agentic."""
     model: str | None = None
     """PROVIDER:MODEL, for methods that use a model."""
     base_url: str | None = None
@@ -216,18 +207,32 @@ class DiagnosisAgentConfig(AgentConfig):
     """Environment variable with the API key."""
     prompt_version: str = "v2"
     """Prompt version."""
-    evidence: Literal["strict", "off"] = "strict"
-    """Whether quotes of the model must appear verbatim in the span."""
+    evidence: Literal["strict", "off"] = Field(
+        default="strict", validation_alias=AliasChoices("evidence", "semantic_checks")
+    )
+    """Whether quotes of the model must appear verbatim in the span; also `semantic_checks`."""
     leads: Literal["none", "offline"] = "none"
     """Whether the model is shown what the offline detector found."""
-    limit: int = Field(default=120_000, ge=1000)
-    """Maximum characters of a trace in one prompt."""
     reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
     """Effort of a model that reasons."""
     agents: int = Field(default=8, ge=1)
     """For agentic, parts investigated at most."""
     chunk: int = Field(default=12, ge=1)
     """For agentic, spans in a part."""
+
+    def detector_fields(self, *left_out: str) -> dict[str, Any]:
+        """Return these options by name."""
+        return {n: getattr(self, n) for n in DetectorSettings.model_fields if n not in left_out}
+
+
+class DiagnosisAgentConfig(AgentConfig, DetectorSettings):
+    """Diagnose the trace named in the case's input; answer in TRAIL's JSON format."""
+
+    kind: Literal["diagnosis"] = "diagnosis"
+    method: str = "offline"
+    """offline, rules, learned, single_pass or agentic."""
+    limit: int = Field(default=120_000, ge=1000)
+    """Maximum characters of a trace in one prompt."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     """Maximum cost of one trace in dollars."""
 
@@ -251,13 +256,8 @@ class DiagnosisAgentConfig(AgentConfig):
             model = _RecordedModel(named)
         return detector_options(
             model,
-            prompt_version=self.prompt_version,
-            evidence=self.evidence,
-            leads=self.leads,
+            **self.detector_fields("model", "base_url", "api_key_env"),
             limit=self.limit,
-            reasoning_effort=self.reasoning_effort,
-            agents=self.agents,
-            chunk=self.chunk,
             max_cost_usd=self.max_cost_usd,
             cache=DiskCache(cache_folder("diagnose"), ChatReply),
         )
@@ -350,14 +350,11 @@ DEFAULT_MODEL = "openai/gpt-5-mini"
 
 
 # Options of an experiment that only some approaches use.
-_OF_MODELS = (
-    *("model", "base_url", "api_key_env", "prompt_version", "prompt_size"),
-    *("reasoning_effort", "evidence", "leads"),
-)
 _OF_AGENTIC = ("agents", "chunk")
+_OF_MODELS = ("prompt_size", *DetectorSettings.model_fields)
 
 
-class ExperimentConfig(Strict):
+class ExperimentConfig(DetectorSettings):
     """Definition of an experiment: stored as config.json, and compared to detect the same one."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -376,25 +373,8 @@ class ExperimentConfig(Strict):
     """offline, rules, learned, single_pass or agentic; off and on are accepted too."""
     subset: str = "dev18"
     """full, dev18, sample18, or a file with one trace id per line (or a JSON list)."""
-    model: str | None = None
-    """PROVIDER:MODEL; without one, single_pass and agentic call `DEFAULT_MODEL`."""
-    base_url: str | None = None
-    api_key_env: str | None = None
-    prompt_version: str = "v2"
-    evidence: Literal["strict", "off"] = Field(
-        default="strict", validation_alias=AliasChoices("evidence", "semantic_checks")
-    )
-    """Whether quotes of the model must appear verbatim in the span; also `semantic_checks`."""
-    leads: Literal["none", "offline"] = "none"
-    """Whether the model is shown what the offline detector found."""
     prompt_size: int = Field(default=120_000, ge=1000)
     """Characters of a trace in one prompt."""
-    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
-    """Effort of a model that reasons."""
-    agents: int = Field(default=8, ge=1)
-    """For agentic, parts of a trace investigated at most."""
-    chunk: int = Field(default=12, ge=1)
-    """For agentic, spans in a part."""
     max_workers: int = Field(default=5, ge=1, exclude=True)
     """Traces to diagnose at the same time."""
     notes: str = ""
@@ -407,7 +387,7 @@ class ExperimentConfig(Strict):
 
         approach = given.get("approach", cls.model_fields["approach"].default)
         called = calls_model(approach)
-        why, unused = "calls no model", _OF_MODELS + _OF_AGENTIC
+        why, unused = "calls no model", _OF_MODELS
         if called:
             why = "investigates no parts"
             unused = () if APPROACHES.get(approach, approach) == "agentic" else _OF_AGENTIC
@@ -439,19 +419,8 @@ class ExperimentConfig(Strict):
     @property
     def agent(self) -> DiagnosisAgentConfig:
         """Return the detector."""
-        return DiagnosisAgentConfig(
-            method=APPROACHES.get(self.approach, self.approach),
-            model=self.model,
-            base_url=self.base_url,
-            api_key_env=self.api_key_env,
-            prompt_version=self.prompt_version,
-            evidence=self.evidence,
-            leads=self.leads,
-            limit=self.prompt_size,
-            reasoning_effort=self.reasoning_effort,
-            agents=self.agents,
-            chunk=self.chunk,
-        )
+        method = APPROACHES.get(self.approach, self.approach)
+        return DiagnosisAgentConfig(method=method, limit=self.prompt_size, **self.detector_fields())
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -512,10 +481,10 @@ def _wanted(config: ExperimentConfig) -> list[str] | None:
 
 
 class TrailExperiment(NamedTuple):
-    """A prepared experiment: run it with `run_session(ready, folder)`, then `write_results`."""
+    """A prepared experiment: run it with `run_session(context, folder)`, then `write_results`."""
 
     config: ExperimentConfig
-    ready: RunContext
+    context: RunContext
     folder: RunFolder
     resumed: bool
     missing: list[str]
@@ -536,8 +505,8 @@ def begin(config: ExperimentConfig, **limits: Any) -> TrailExperiment:
     # The same command after a crash goes on where it stopped.
     unfinished = _unfinished(config, root)
     if unfinished is not None:
-        ready, folder = restore(unfinished.path, concurrency=max_workers, **limits)
-        return TrailExperiment(config, ready, folder, True, missing)
+        context, folder = restore(unfinished.path, concurrency=max_workers, **limits)
+        return TrailExperiment(config, context, folder, True, missing)
     gold = CustomCheck(
         check="proctor.trail.experiment:AgainstGold",
         params={"gold": str(config.gold.resolve())},
@@ -558,14 +527,11 @@ def begin(config: ExperimentConfig, **limits: Any) -> TrailExperiment:
         )
     )
     options = RunOptions(trials=1, concurrency=max_workers, **limits)
-    ready = prepare(suite, options, agents={config.agent.method: config.agent})
-    folder = new_folder(ready, root, config.experiment_id)
-    write_atomic(folder.path / "config.json", _config_text(config))
-    return TrailExperiment(config, ready, folder, False, missing)
-
-
-def _config_text(config: ExperimentConfig) -> bytes:
-    return config.model_dump_json(indent=2).encode() + b"\n"
+    context = prepare(suite, options, agents={config.agent.method: config.agent})
+    folder = new_folder(context, root, config.experiment_id)
+    text = config.model_dump_json(indent=2) + "\n"
+    write_atomic(folder.path / "config.json", text.encode())
+    return TrailExperiment(config, context, folder, False, missing)
 
 
 def _unfinished(config: ExperimentConfig, root: Path) -> RunFolder | None:
@@ -576,8 +542,10 @@ def _unfinished(config: ExperimentConfig, root: Path) -> RunFolder | None:
         return None
     run = Run(earlier[-1].parent)
     config_file = run.path / "config.json"
-    # Byte for byte: any change of a setting is another experiment.
-    if not config_file.is_file() or config_file.read_bytes() != _config_text(config):
+    # Any change of a setting is another experiment.
+    if not config_file.is_file() or json.loads(config_file.read_bytes()) != config.model_dump(
+        mode="json"
+    ):
         return None
     done = sum(1 for trial in run.trials() if trial.status.judged)
     requested = sum(int(cell["trials"]) for cell in run.spec["cells"])
@@ -596,7 +564,7 @@ def run_experiment(config: ExperimentConfig) -> TrailResult:
     """
     experiment = begin(config)
     # nested: notebooks call this inside a running event loop.
-    run = run_sync(run_session(experiment.ready, experiment.folder, rerun=INFRA), nested=True)
+    run = run_sync(run_session(experiment.context, experiment.folder, rerun=INFRA), nested=True)
     return write_results(run)
 
 

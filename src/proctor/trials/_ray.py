@@ -548,7 +548,8 @@ def ray_workforce(context: RunContext, *, ahead: bool) -> Generator[ExecutorFact
                 encode(begin),
                 blocked_after(options),
             )
-        workers, authority = options.workers or room, Authority(context.checkpoints)
+        workers = options.workers or room
+        authority = Authority(context.checkpoints, budget=context.budget)
         each = DEFAULT_CONCURRENCY if context.asynchronous else 1
 
         def executor_for(planned: int) -> WorkerExecutor:

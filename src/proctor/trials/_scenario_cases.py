@@ -23,6 +23,7 @@ from proctor.agents.registry import resolve_agent
 from proctor.conversations import converse
 from proctor.errors import ProctorError, did_you_mean
 from proctor.files import write_atomic
+from proctor.runs.case_rows import merge
 from proctor.runs.trial import PlannedTrial, params_key
 from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
 from proctor.scenarios.builder import default_cache_folder
@@ -195,7 +196,7 @@ def _built_case(built: Built, scenario: Scenario, threshold: float) -> PreparedC
     if scenario.overrides:
         place, folder = case.place, case.folder
         written = case.given()
-        case = Case.model_validate(merge_fields(written, scenario.overrides))
+        case = Case.model_validate(merge(written, scenario.overrides))
         assert place is not None
         assert folder is not None
         case.put(place, folder)
@@ -212,16 +213,6 @@ def _built_case(built: Built, scenario: Scenario, threshold: float) -> PreparedC
         if conversation
         else _question(built),
     )
-
-
-def merge_fields(case: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case with some of its fields replaced; mappings are merged key by key."""
-    result = dict(case)
-    for key, value in overrides.items():
-        inner = result.get(key)
-        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
-        result[key] = merge_fields(cast("Any", inner), cast("Any", value)) if both else value
-    return result
 
 
 def _episode(built: Built) -> CallAgent:

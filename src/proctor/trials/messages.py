@@ -15,14 +15,20 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from proctor.agents.checkpoint import CheckpointError, CheckpointStore
 from proctor.errors import ProctorError
+from proctor.gateway.budget import BudgetExceeded, BudgetReservation, CallBounds, CallUsage
 from proctor.llm.rate_limits import WINDOW, Reservation, limiter_in_force
 from proctor.runs.trial import PlannedTrial, Trial
+from proctor.trials.options import RunBudget, encoded_call
+
+if TYPE_CHECKING:
+    from proctor.trace.model import Span
+    from proctor.trace.redact import Redactor
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +81,8 @@ class BeginRun(msgspec.Struct, frozen=True, array_like=True, tag=True):
     stores: bool = False
     """Whether the driver stores checkpoints."""
     limits: WorkerLimits = WorkerLimits()
+    budget: bool = False
+    """Whether model calls through the gateway need a reservation of the driver."""
 
 
 class Orders(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -174,6 +182,7 @@ def take_frames(received: bytearray) -> list[bytes]:
 
 
 PERMIT, SETTLE, SLOW_DOWN = "permit", "settle", "slow_down"
+RESERVE, CALLED = "reserve", "called"
 LOAD, SAVE, FORGET = "load", "save", "forget"
 
 # -- in a worker ---------------------------------------------------------------------------------
@@ -241,6 +250,32 @@ class DriverLimiter:
         return DriverPermit(self._driver, number)
 
 
+class DriverLedger:
+    """The budget of a run, which the driver applies to the gateways of all workers together."""
+
+    def __init__(self, driver: DriverClient, redactor: Redactor | None, *, limited: bool) -> None:
+        self._driver = driver
+        self._redactor = redactor
+        self.limited = limited
+        """Whether calls need a reservation."""
+
+    async def reserve(self, trial: str, bounds: CallBounds) -> BudgetReservation:
+        """Wait until a call fits into the run's limits; raise `BudgetExceeded` if it cannot."""
+        try:
+            granted = await asyncio.wrap_future(self._driver.ask(RESERVE, trial, bounds))
+        except ProctorError as error:
+            raise BudgetExceeded(error.message) from None
+        return msgspec.convert(granted, BudgetReservation)
+
+    def ended(
+        self, trial: str, reservation: BudgetReservation | None, usage: CallUsage, span: Span
+    ) -> Future[None]:
+        """Send a call that has ended; the future is done when the driver has it on record."""
+        number = 0 if reservation is None else reservation.number
+        call = encoded_call(span, self._redactor)
+        return self._driver.ask(CALLED, trial, number, usage, call)
+
+
 class DriverStore:
     """Checkpoints of agents, stored by the driver beside the journal."""
 
@@ -273,9 +308,14 @@ class Authority:
     """Replies to the requests of all workers of a run."""
 
     def __init__(
-        self, store: CheckpointStore | None, clock: Callable[[], float] = time.monotonic
+        self,
+        store: CheckpointStore | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        budget: RunBudget | None = None,
     ) -> None:
         self._store = store
+        self._budget = budget
         self._clock = clock
         self._numbers = itertools.count(1)
         self._reserved: dict[int, Reservation] = {}
@@ -289,8 +329,24 @@ class Authority:
         except ProctorError as error:
             return DriverReply(ask.number, error=str(error))
 
+    def take_call(self, ask: Ask) -> bool:
+        """Count a model call that has ended, at once; return whether the message was one."""
+        if ask.what != CALLED or self._budget is None:
+            return False
+        trial, number, usage, span = ask.arguments
+        self._budget.record(trial, number, msgspec.convert(usage, CallUsage), span)
+        return True
+
+    def lose(self, trial: str) -> None:
+        """Count the calls of a trial whose worker was lost."""
+        if self._budget is not None:
+            self._budget.lose(trial)
+
     async def _value(self, what: str, *arguments: Any) -> Any:
         store = self._store
+        if what == RESERVE and self._budget is not None:
+            trial, bounds = arguments
+            return await self._budget.reserve(trial, msgspec.convert(bounds, CallBounds))
         if what == PERMIT:
             return await self._permit(*arguments)
         if what == SETTLE:

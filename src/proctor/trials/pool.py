@@ -343,6 +343,8 @@ class WorkerExecutor:
             )
         if parcel.recorded:
             self._keep_recorded(parcel.recorded)
+        # Calls come first: those of a trial that has ended are part of its figures.
+        asks = [ask for ask in parcel.asks if not self._take_call(queue.member, ask)]
         for done in parcel.done:
             planned = queue.running.pop(done.key, None)
             if planned is None:
@@ -364,10 +366,19 @@ class WorkerExecutor:
                 trial.retry_errors = (*[f"{LOST}: its worker was lost"] * lost, *trial.retry_errors)
             self._deliver(planned, trial, done.trace)
         queue.pace(len(parcel.done))
-        for ask in parcel.asks:
+        for ask in asks:
             task = asyncio.ensure_future(self._reply(queue.member, ask))
             self._replying.add(task)
             task.add_done_callback(self._replying.discard)
+
+    def _take_call(self, member: Member, ask: Ask) -> bool:
+        try:
+            taken = self._authority.take_call(ask)
+        except (TypeError, ValueError) as error:  # not written by Proctor
+            raise WorkerLost(f"code of an agent wrote to its connection: {error}") from None
+        if taken:
+            member.reply(DriverReply(ask.number))
+        return taken
 
     def _leave(self, queue: WorkerQueue) -> None:
         """Return the slots of the throttle that the worker no longer needs."""
@@ -391,6 +402,7 @@ class WorkerExecutor:
         del trials[queue.slots :]
         for planned in trials:
             key = planned.key
+            self._authority.lose(key)
             losses = self._losses[key] = self._losses.get(key, 0) + 1
             # A blocked loop is blocked by what runs; any other end may come from an earlier trial.
             sure = alone and (first or lost.category == TIMEOUT)
@@ -939,7 +951,7 @@ class LocalWorkers:
         begin = begin_run(context)
         for member in self._members:
             member.begin = begin
-        authority = Authority(context.checkpoints)
+        authority = Authority(context.checkpoints, budget=context.budget)
         try:
             yield lambda planned: WorkerExecutor(
                 self._members,
@@ -961,7 +973,11 @@ def begin_run(context: RunContext) -> BeginRun:
         mode = "record" if context.options.record_to is not None else "replay"
         cassette = (mode, Path(path).name, Path(path).read_bytes())
     return BeginRun(
-        limited_providers(), cassette, context.checkpoints is not None, worker_limits(context)
+        limited_providers(),
+        cassette,
+        context.checkpoints is not None,
+        worker_limits(context),
+        context.budget is not None and context.budget.limited,
     )
 
 

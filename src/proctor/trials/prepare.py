@@ -53,6 +53,7 @@ from proctor.llm.providers import NamedModel, get_model
 from proctor.runs.baselines import BaselineStore, LoadedBaseline
 from proctor.runs.folder import OUTPUT
 from proctor.runs.provenance import new_run_id, provenance
+from proctor.sanitize import map_texts
 from proctor.spec import (
     Case,
     Configuration,
@@ -71,12 +72,13 @@ from proctor.trials._scenario_cases import (
     scenario_case,
     scenarios_record,
 )
-from proctor.trials.options import ExecutorName, Isolation, RunOptions
+from proctor.trials.options import ExecutorName, Isolation, RunBudget, RunOptions
 from proctor.trials.plan import Axes, Plan, plan_trials
 from proctor.trials.run_trial import PreparedCase
 
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
+    from proctor.gateway.budget import CallLedger
     from proctor.gateway.options import ForkPoint
     from proctor.gateway.prefix import Prefix
     from proctor.llm.retry import Transient
@@ -287,32 +289,38 @@ def store_of(suite: Suite, configuration: Configuration | None = None) -> Baseli
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 
 
-class NamedAgents(dict[str, "AgentLike | str"]):
-    """Several agents by name; a string refers to an agent that is defined elsewhere."""
+GivenAgents = Mapping[str, AgentLike | str]
+"""Agents by name; a text refers to an agent that the suite, the settings or a package defines."""
 
 
-def several_agents(
-    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str],
-) -> list[str] | NamedAgents:
-    """Return agents by name, from a list or a mapping; names alone stay a list."""
+def agents_by_name(
+    agent: AgentLike | str | None = None,
+    agents: Sequence[AgentLike | str] | GivenAgents | None = None,
+) -> GivenAgents | None:
+    """Return one agent, or several, by name; None where none is given."""
+    if agent is not None and agents is not None:
+        raise ProctorError("give agent or agents, not both")
     if isinstance(agents, Mapping):
-        return NamedAgents(agents)
-    listed = [agents] if isinstance(agents, str) else list(agents)
-    names = [agent if isinstance(agent, str) else _agent_name(agent) for agent in listed]
-    if all(isinstance(agent, str) for agent in listed):
-        return names
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ProctorError(
-            f"two agents are called {twice[0]!r}", hint="name them: agents={'first': …}"
-        )
-    return NamedAgents(zip(names, listed, strict=True))
+        return agents or None
+    if agents is None:
+        agents = () if agent is None else (agent,)
+    found: dict[str, AgentLike | str] = {}
+    for each in (agents,) if isinstance(agents, str) else agents:
+        name = each if isinstance(each, str) else agent_name(each)
+        if name in found and (found[name], each) != (name, name):
+            raise ProctorError(
+                f"two agents are called {name!r}", hint="name them: agents={'first': …}"
+            )
+        found[name] = each
+    return found or None
 
 
 @dataclass
 class RunContext:
     """What the trials of a run share: read-only, and the same in this process and on a worker.
 
-    The exceptions are `checkpoints` and `on_transient`, which the executor or session sets.
+    The exceptions are `checkpoints`, `budget`, `ledger` and `on_transient`, which the executor or
+    session sets.
     """
 
     suite: Suite
@@ -343,6 +351,10 @@ class RunContext:
     """Agents that did not end when they were cancelled."""
     checkpoints: CheckpointStore | None = None
     """Where agents save the state of trials that can be resumed."""
+    budget: RunBudget | None = None
+    """What the run has used; None in a worker."""
+    ledger: CallLedger | None = None
+    """Where calls through the gateway are counted: the budget, or a worker's way to it."""
     workspaces: Workspaces | None = None
     """The files that trials copy, where cases have workspaces."""
     fork: ForkedTrial | None = None
@@ -367,7 +379,7 @@ def prepare(
     suite: Suite,
     options: RunOptions,
     *,
-    agents: Mapping[str, AgentLike] | None = None,
+    agents: GivenAgents | None = None,
     cases: Sequence[Case] | None = None,
     configuration: Configuration | None = None,
     design: Design | None = None,
@@ -758,13 +770,15 @@ def _distinct(cases: Mapping[str, PreparedCase]) -> Iterable[tuple[str, Prepared
 
 
 def chosen_agents(
-    suite: Suite, configuration: Configuration, agents: Mapping[str, AgentLike] | None
+    suite: Suite, configuration: Configuration, agents: GivenAgents | None
 ) -> dict[str, ChosenAgent]:
     """Return the agents to test: those given, else those of the suite or the settings."""
     found: dict[str, ChosenAgent] = {}
     for name, agent in (agents or choose_agents(suite, (), configuration)).items():
         if isinstance(agent, ChosenAgent):
             found[name] = agent
+        elif isinstance(agent, str):
+            found[name] = _named(suite, agent, configuration)
         elif isinstance(agent, AgentConfig):
             found[name] = ChosenAgent.of(agent)
         else:
@@ -772,31 +786,13 @@ def chosen_agents(
     return found
 
 
-def given_agents(
-    suite: Suite,
-    agent: AgentLike | str | list[str],
-    configuration: Configuration,
-) -> dict[str, AgentLike] | None:
-    """Return agents by name, from any form a caller may give; None (no name) is the suite's."""
-    if isinstance(agent, NamedAgents):
-        return {
-            name: choose_agents(suite, [each], configuration)[each]
-            if isinstance(each, str)
-            else each
-            for name, each in agent.items()
-        }
-    if isinstance(agent, str | list):
-        names = [agent] if isinstance(agent, str) else cast("list[str]", agent)
-        return {**choose_agents(suite, names, configuration)} if names else None
-    return {_agent_name(agent): agent}
-
-
 def suite_name(suite: Suite) -> str:
     """Return the name of a suite's runs: that of its file."""
     return suite.path.stem if suite.path is not None else "suite"
 
 
-def _agent_name(agent: AgentLike) -> str:
+def agent_name(agent: AgentLike) -> str:
+    """Return the name of an agent that was given without one."""
     if isinstance(agent, ChosenAgent):
         agent = agent.config
     if isinstance(agent, AgentConfig):
@@ -816,8 +812,7 @@ RECORDED_SETTINGS = ("judge", "prices", "redaction")
 
 def spec_record(context: RunContext) -> dict[str, Any]:
     """Return the spec of the run folder, from which the run is resumed and repeated."""
-    suite = context.suite
-    redact = (context.redactor or default_redactor()).value
+    suite, redactor = context.suite, context.redactor or default_redactor()
     return {
         "run_id": new_run_id(),
         "name": context.name,
@@ -826,14 +821,16 @@ def spec_record(context: RunContext) -> dict[str, Any]:
         "base_dir": str(suite.folder.resolve()),
         "options": context.options.record(),
         "agents": {
-            name: redact({**config.model_dump(mode="json", exclude_none=True), "version": version})
+            name: redactor.value(
+                {**config.model_dump(mode="json", exclude_none=True), "version": version}
+            )
             for (name, config), version in zip(
                 context.agents.items(), context.versions.values(), strict=True
             )
         },
-        "settings": _without_secrets(written_settings(context.configuration), context),
+        "settings": map_texts(written_settings(context.configuration), redactor.text),
         **({} if context.design is None else {"experiment": context.design.record()}),
-        "suite": written_suite(context, _without_secrets(context.written, context)),
+        "suite": written_suite(context, map_texts(context.written, redactor.text)),
         "cells": context.plan.record(),
         "stopped": None,
     }
@@ -841,12 +838,13 @@ def spec_record(context: RunContext) -> dict[str, Any]:
 
 def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[str, Any]:
     """Return the spec of a run in memory, without provenance: that would cost more than the run."""
+    redactor = context.redactor or default_redactor()
     return {
         "run_id": new_run_id(),
         "name": context.name,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "options": context.options.record(),
-        "suite": written_suite(context, _without_secrets(context.written, context), rows=True),
+        "suite": written_suite(context, map_texts(context.written, redactor.text), rows=True),
         "cells": plan.record(rows=True),
         "stopped": stopped,
     }
@@ -882,14 +880,3 @@ def written_suite(
     ]
     rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
     return {**rest, "agents": agents, "cases": cases}
-
-
-def _without_secrets(value: Any, context: RunContext) -> Any:
-    """Return a written value without secrets; references to variables contain none."""
-    if isinstance(value, dict):
-        options = cast("dict[str, Any]", value)
-        return {key: _without_secrets(item, context) for key, item in options.items()}
-    if isinstance(value, list | tuple):
-        return [_without_secrets(item, context) for item in cast("list[Any]", value)]
-    redactor = context.redactor or default_redactor()
-    return redactor.text(value) if isinstance(value, str) else value

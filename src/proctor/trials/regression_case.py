@@ -1,15 +1,16 @@
-"""Turn a failing trial or trace into a regression case that is known to work.
+"""Turn a trial or trace into a regression case that is known to work.
 
 Checks are proposed from the diagnosis (the decisive step, the checks that failed) and from how a
 good trace differs. Each is evaluated on both recordings; only those that fail on the failing one
-and pass on the good one are kept, and without any there is no case. Tool results are recorded as
+and pass on the good one are kept, and without any there is no case. A trace alone makes a case of
+what it does right, or of what a reviewer says that its answer lacks. Tool results are recorded as
 mock tools, by arguments, so that the case can be run with a chat agent and without the real tools.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -79,24 +80,7 @@ def regression_case(
     if question is None:
         raise ProctorError("the trace does not record the input", hint="name another trace")
     base = {"id": name, "input": json_value(question)}
-    kept: list[dict[str, Any]] = []
-    rejected: list[str] = []
-    seen: list[dict[str, Any]] = []
-    for assertion in proposals(failing, good, found, checks):
-        if assertion in seen:
-            continue
-        seen.append(assertion)
-        case = Case.model_validate({**base, "assertions": [{**assertion, "required": True}]})
-        on_failing, on_good = _status(case, failing), _status(case, good)
-        if on_failing in FAILED and on_good is CheckStatus.PASS:
-            kept.append({**assertion, "required": True})
-        else:
-            rejected.append(
-                f"{_shown(assertion)}: {on_failing.value} on the failing trace, {on_good.value} on "
-                "the good one"
-            )
-        if len(kept) == MAX_CHECKS:
-            break
+    kept, rejected = _verified(base, proposals(failing, good, found, checks), failing, good)
     if not kept:
         tried = f" ({'; '.join(rejected[:3])})" if rejected else ""
         raise ProctorError(
@@ -108,6 +92,70 @@ def regression_case(
     case_data = {**base, "description": about[:500], "assertions": kept}
     Case.model_validate(case_data)
     return RegressionCase(case_data, mock_tools(good, failing), found, tuple(rejected))
+
+
+def case_from_trace(
+    trace: Trace, *, name: str, right: bool, expected: Sequence[str] = ()
+) -> RegressionCase:
+    """Return a case from one recording.
+
+    A `right` one passes every check: its tools, the figures and identifiers of its answer, and the
+    texts in `expected`. A wrong one fails them: its answer lacks each of `expected`.
+    """
+    if trace.query is None:
+        raise ProctorError("the trace does not record the input", hint="name another trace")
+    wanted = [{"type": "output_contains", "value": text} for text in expected if text]
+    if right:
+        asked = _values(str(trace.query))
+        wanted += [{"type": "tool_called", "tool": tool} for tool in trace.tools_used]
+        values = [value for value in _values(trace.response) if value not in asked]
+        wanted += [{"type": "output_contains", "value": value} for value in values]
+    base = {"id": name, "input": json_value(trace.query)}
+    kept, rejected = _verified(base, wanted, None if right else trace, trace if right else None)
+    if not kept:
+        tried = f" ({'; '.join(rejected[:3])})" if rejected else ""
+        what = "passes" if right else "fails"
+        raise ProctorError(
+            f"no check is known that this trace {what}{tried}",
+            hint="say what a right answer contains",
+        )
+    found = diagnose_offline(trace)
+    about = "recorded as right" if right else "recorded as wrong"
+    if not right and (cause := found.decisive) is not None:
+        about += f": step {cause.step}, {cause.agent}: {cause.what}"
+    case = {**base, "description": about[:500], "assertions": kept}
+    Case.model_validate(case)
+    return RegressionCase(case, mock_tools(trace), found, tuple(rejected))
+
+
+def _verified(
+    base: Mapping[str, Any],
+    assertions: Iterable[dict[str, Any]],
+    failing: Trace | None,
+    good: Trace | None,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the assertions that fail on one recording and pass on the other; why others do not."""
+    kept: list[dict[str, Any]] = []
+    rejected: list[str] = []
+    seen: list[dict[str, Any]] = []
+    for assertion in assertions:
+        if assertion in seen:
+            continue
+        seen.append(assertion)
+        case = Case.model_validate({**base, "assertions": [{**assertion, "required": True}]})
+        on_failing = None if failing is None else _status(case, failing)
+        on_good = None if good is None else _status(case, good)
+        if (on_failing is None or on_failing in FAILED) and on_good in (None, CheckStatus.PASS):
+            kept.append({**assertion, "required": True})
+        else:
+            both = [
+                *([f"{on_failing.value} on the failing trace"] if on_failing else []),
+                *([f"{on_good.value} on the good one"] if on_good else []),
+            ]
+            rejected.append(f"{_shown(assertion)}: {', '.join(both)}")
+        if len(kept) == MAX_CHECKS:
+            break
+    return kept, rejected
 
 
 def proposals(
@@ -197,7 +245,10 @@ def mock_tools(*traces: Trace) -> list[dict[str, Any]]:
     return list(tools.values())
 
 
-HEADER = "# Written by `proctor case from`; verified on a failing and on a good recording.\n"
+MARK = "# Written by `proctor case from`"
+"""How a file begins to which cases may be added."""
+
+HEADER = f"{MARK}; its checks were verified on recordings.\n"
 
 
 def good_recording(run: Run, trial: Trial) -> Trace | None:
@@ -240,7 +291,7 @@ def write_case(made: RegressionCase, out: Path) -> Path:
     document, listed = made.document, list(made.tools)
     if out.exists():
         text = read_bounded(out, MAX_SUITE).decode("utf-8", "replace")
-        if not text.startswith(HEADER):
+        if not text.startswith(MARK):
             raise ProctorError(
                 "the file exists and was not written by `proctor case from`",
                 where=str(out),

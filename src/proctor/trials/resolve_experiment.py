@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.errors import ProctorError, hint_among
 from proctor.files import load_yaml
+from proctor.runs.case_rows import merge
 from proctor.spec import (
     Case,
     Configuration,
@@ -41,7 +42,6 @@ from proctor.trials._scenario_cases import (
     check_parameter,
     check_required,
     error_at,
-    merge_fields,
 )
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, axes_of
@@ -49,11 +49,11 @@ from proctor.trials.prepare import (
     AgentLike,
     ChosenAgent,
     Design,
+    GivenAgents,
     Origin,
     RunContext,
     choose_agents,
     chosen_agents,
-    given_agents,
     prepare,
     store_of,
 )
@@ -145,7 +145,7 @@ class Resolved(NamedTuple):
 
     experiment: Experiment
     suite: Suite
-    agents: dict[str, AgentLike] | None
+    agents: GivenAgents
     design: Design
     configuration: Configuration
 
@@ -153,7 +153,7 @@ class Resolved(NamedTuple):
 def resolve_experiment(
     experiment: Experiment,
     *,
-    agents: AgentLike | str | list[str] | None = None,
+    agents: GivenAgents | None = None,
     configuration: Configuration | None = None,
 ) -> Resolved:
     """Find everything an experiment names, importing nothing and building nothing."""
@@ -174,7 +174,7 @@ def resolve_experiment(
     record = {**selected.record, **({"agents": written} if written else {})}
     suite = restore_suite(record, folder=experiment.folder or Path(), name=where)
     axes = _axes(experiment, list(selected.scenarios.values()))
-    found: dict[str, AgentLike] = _agents(
+    found = _agents(
         suite,
         selected.suites,
         agents,
@@ -187,7 +187,7 @@ def resolve_experiment(
         outline, with_variants = resolve_research(
             experiment, suite.cases, selected.scenarios, axes, chosen
         )
-        found = {**with_variants}
+        found = with_variants
     design = Design(
         name=experiment.name,
         axes=axes,
@@ -203,7 +203,7 @@ def resolve_experiment(
 def prepare_experiment(
     experiment: Experiment,
     *,
-    agents: AgentLike | str | list[str] | None = None,
+    agents: GivenAgents | None = None,
     options: Mapping[str, Any] | None = None,
     configuration: Configuration | None = None,
     smoke: bool = False,
@@ -284,22 +284,22 @@ def _axes(experiment: Experiment, scenarios: Sequence[Scenario]) -> Axes:
 def _agents(
     suite: Suite,
     suites: Sequence[Suite],
-    given: AgentLike | str | list[str] | None,
+    given: GivenAgents | None,
     configuration: Configuration,
     place: Callable[[str], str | None],
-) -> dict[str, AgentLike]:
+) -> GivenAgents:
     """Return the agents to test: those given, else the experiment's, else those of its suites."""
-    if given is not None and not isinstance(given, str | list):
-        return given_agents(suite, given, configuration) or {}
-    names = [given] if isinstance(given, str) else cast("list[str]", given or [])
-    names = names or list(suite.all_agents)
-    names = names or list(dict.fromkeys(n for s in suites for n in s.all_agents))
-    if not names:
-        return {**choose_agents(suite, (), configuration)}
+    sources = [suite] if suite.all_agents else suites
+    named = given or {name: name for source in sources for name in source.all_agents}
+    if not named:
+        return choose_agents(suite, (), configuration)
     found: dict[str, AgentLike] = {}
-    for name in names:
+    for name, agent in named.items():
+        if not isinstance(agent, str):
+            found[name] = agent
+            continue
         try:
-            found[name] = _agent(name, suite, suites, configuration)
+            found[name] = _agent(agent, suite, suites, configuration)
         except UnknownAgentError as error:
             error.where = error.where or ("--agents" if given else place(name))
             raise
@@ -399,7 +399,7 @@ def _select(experiment: Experiment, configuration: Configuration) -> SelectedCas
             "version": 1,
             **_judges(experiment, used),
             **_shared_settings(used),
-            "cases": [merge_fields(item.written, overrides) for item in items],
+            "cases": [merge(item.written, overrides) for item in items],
         },
         suites=used,
         scenarios={

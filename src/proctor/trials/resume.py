@@ -31,7 +31,7 @@ import msgspec
 from proctor.checks.base import CheckResult
 from proctor.errors import ProctorError
 from proctor.formatting import plural
-from proctor.results.gate import GateResult, judge_runs
+from proctor.results.gate import GateResult, extensions_of, judge_runs
 from proctor.runs.case_rows import NAME as ROWS_FILE
 from proctor.runs.case_rows import is_compact
 from proctor.runs.folder import OUTPUT, RunFolder, RunFolderError
@@ -59,7 +59,6 @@ from proctor.trials.prepare import (
     Design,
     PreparedCases,
     RunContext,
-    given_agents,
     prepare,
     spec_record,
 )
@@ -100,11 +99,8 @@ def restore(
             hint="query, report, compare and gate work on it",
         )
     suite, options, configuration, design = parts_of(spec, where, changes, folder.path)
-    given = None if agent is None else given_agents(suite, agent, configuration)
     # An agent given in Python has its own name; it replaces the recorded one.
-    if given is not None and set(given) != set(suite.all_agents):
-        (only,) = given.values()
-        given = dict.fromkeys(suite.all_agents, only)
+    given = None if agent is None else dict.fromkeys(suite.all_agents, agent)
     context = prepare(suite, options, agents=given, configuration=configuration, design=design)
     # With research the plan depends on results: it is checked when the journal is read.
     if context.unfolding is None and context.plan.record() != spec["cells"]:
@@ -170,25 +166,15 @@ def parts_of(
     return suite, run_options, configuration, design
 
 
-Carry = Callable[[RunContext, RunFolder], Run]
+RunTrials = Callable[[RunContext, RunFolder], Run]
 """Runs the remaining trials of a run; the caller decides how to show progress."""
 
 
-class Extending(NamedTuple):
-    """Fixed before the first look: how often to extend, and by how many trials per case."""
-
-    rounds: int = 1
-    by: int | None = None
-    """By default as many as the candidate's largest cell was planned with."""
-
-
-def extend(
-    path: Path | str, by: int, *, looks: int = 1, agent: AgentLike | None = None
-) -> tuple[RunContext, RunFolder]:
+def extend(path: Path | str, by: int, *, looks: int = 1) -> tuple[RunContext, RunFolder]:
     """Plan `by` more trials for every cell (and seed) of a run, and restore it."""
     if by < 1:
         raise ProctorError(f"cannot add {by} trials", hint="add at least 1")
-    context, folder = restore(path, agent=agent)
+    context, folder = restore(path)
     if context.unfolding is not None:
         raise ProctorError(
             f"{context.unfolding.kind} selected the trials of this run, so none can be added",
@@ -215,12 +201,7 @@ def extend(
         extensions = [*extensions_of(spec), {"at": now, "trials": by, "looks": looks}]
         grown = {**spec, "options": options, "cells": cells, "extensions": extensions}
         folder.write_spec(grown)
-    return restore(path, agent=agent)
-
-
-def extensions_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return when a run was extended, by how many trials, and for how many looks."""
-    return cast("list[dict[str, Any]]", list(spec.get("extensions") or ()))
+    return restore(path)
 
 
 def same_code(spec: Mapping[str, Any]) -> bool | None:
@@ -237,20 +218,23 @@ def same_code(spec: Mapping[str, Any]) -> bool | None:
 def judge_extending(
     candidate: Run,
     baseline: Run,
-    carry: Carry,
+    run_trials: RunTrials,
     *,
     rule: GateRule | None = None,
-    extending: Extending | None = None,
+    rounds: int = 1,
+    by: int | None = None,
     must_pass: Sequence[str] = (),
 ) -> GateResult:
-    """Judge a gate; while it is inconclusive, run more trials as often as fixed beforehand."""
-    plan = extending or Extending()
+    """Judge a gate; while it is inconclusive, extend it, at most as often as fixed beforehand.
+
+    A round adds `by` trials per case, by default as many as the candidate's largest cell has.
+    """
     # The number of looks fixed for an earlier judgement of these runs still applies.
     on_record = [e for run in (candidate, baseline) for e in extensions_of(run.spec)]
-    looks = max((int(e["looks"]) for e in on_record), default=1 + plan.rounds)
+    looks = max((int(e["looks"]) for e in on_record), default=1 + rounds)
     done = len(extensions_of(candidate.spec))
     # The most repeats of a cell for one seed: part of the plan, whatever their results.
-    by = plan.by or 1 + max((trial.index for trial in candidate.trials()), default=0)
+    by = by or 1 + max((trial.index for trial in candidate.trials()), default=0)
     facts = judge_runs(candidate, baseline, rule=rule, looks=looks, must_pass=must_pass)
     notes: list[str] = []
     if done >= looks - 1 and facts.verdict == "INCONCLUSIVE":
@@ -262,7 +246,7 @@ def judge_extending(
             # Trials cannot be bought where cases are short: those of a population are other cases.
             notes.append("not extended: " + _more_draws(facts))
             break
-        grown = list(_grow(candidate, baseline, by, looks, carry, notes))
+        grown = list(_grow(candidate, baseline, by, looks, run_trials, notes))
         if not grown:
             break
         candidate, baseline = Run(candidate.path), Run(baseline.path)
@@ -291,7 +275,7 @@ def _more_draws(facts: GateResult) -> str:
 
 
 def _grow(
-    candidate: Run, baseline: Run, by: int, looks: int, carry: Carry, notes: list[str]
+    candidate: Run, baseline: Run, by: int, looks: int, run_trials: RunTrials, notes: list[str]
 ) -> Iterator[Run]:
     """Extend the runs that the current code may extend; note why another is not."""
     same_folder = candidate.path.resolve() == baseline.path.resolve()
@@ -311,7 +295,7 @@ def _grow(
         except ProctorError as error:  # imported, or its agent no longer exists
             notes.append(f"the {name} could not be extended: {error}")
             return
-        done = carry(*extended)
+        done = run_trials(*extended)
         yield done
         if done.stopped:
             return
@@ -388,15 +372,10 @@ def results_folder(run: Run) -> Path:
     return run.path.resolve().parents[depth]
 
 
-async def arerun(
-    path: str | Path,
-    *,
-    observer: Observer | None = None,
-    **arguments: Any,
-) -> Rerun:
+async def arerun(path: str | Path, **arguments: Any) -> Rerun:
     """Repeat a run; see `prepare_rerun` for the arguments."""
     first, context, folder = prepare_rerun(path, **arguments)
-    return compared(first, await run_session(context, folder, observer=observer))
+    return compared(first, await run_session(context, folder))
 
 
 def compared(first: Run, second: Run) -> Rerun:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ from proctor.background import threads
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import describe_error
+from proctor.files import remove_tree
+from proctor.gateway.budget import RunLimitReached
 from proctor.gateway.observe import observing
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, load_published_prices, price_trace
@@ -58,6 +60,7 @@ from proctor.trace.capture import Recorder, new_trace_id
 from proctor.trace.model import CUT, WAITED
 
 if TYPE_CHECKING:
+    from proctor.sandbox.options import SandboxOptions
     from proctor.sandbox.place import TrialWorkspace
     from proctor.spec import Case
     from proctor.trace.redact import Redactor
@@ -171,6 +174,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
+    except RunLimitReached as error:
+        trial.status = TrialStatus.CANCELLED
+        trial.error = TrialError(type(error).__name__, error.message)
     except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
         trial.error = TrialError(type(error).__name__, valid_unicode(describe_error(error)))
     if workspaces:
@@ -189,7 +195,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         fail_by_agent(trial, trial.category, context.options)
     trial.duration_ms = (time.perf_counter() - began) * 1000
     if trial.workdir is not None and (trial.passed or not context.options.keep_workdirs):
-        shutil.rmtree(trial.workdir, ignore_errors=True)
+        remove_tree(Path(trial.workdir))
         trial.workdir = None
     # Only now: the checks have seen the whole answer.
     if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
@@ -239,6 +245,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
             states=None if context.checkpoints is None else (context.checkpoints, key),
             prices=context.prices,
         )
+        request.ledger = None if context.ledger is None else (context.ledger, key)
         began = time.perf_counter()
         queue, request.startup = Waits(), Waits()
         counting = queue_waits.set(queue)
@@ -248,7 +255,9 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
             files, sandbox = case.case.workspace, config.sandbox
             if context.workspaces is not None and (files is not None or sandbox is not None):
                 base, home = case.case.folder or context.suite.folder, request.workdir
-                shown = config.shown_in_sandbox()
+                shown = [*config.shown_in_sandbox()]
+                if sandbox is not None:
+                    shown += _programs(case, sandbox)
                 workspaces.append(
                     await context.workspaces.open(planned.case, files, base, home, sandbox, shown)
                 )
@@ -341,7 +350,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
             trial.startup_ms += request.startup.seconds * 1000
             if request.used_workdir is not None:
                 if trial.workdir is not None:  # of an earlier attempt
-                    shutil.rmtree(trial.workdir, ignore_errors=True)
+                    remove_tree(Path(trial.workdir))
                 trial.workdir = str(request.used_workdir)
         await context.sleep(wait)
 
@@ -384,6 +393,19 @@ async def _with_timeout(
     await asyncio.wait({task}, timeout=GRACE)
     context.left_running += not task.done()
     raise late
+
+
+def _programs(case: PreparedCase, sandbox: SandboxOptions) -> list[Path]:
+    """Return what a sandbox must show for the commands of a case, such as pytest."""
+    from proctor.checks import CommandPasses
+    from proctor.sandbox.place import programs_of
+
+    if sandbox.image or sandbox.rootfs:
+        return []
+    files = case.case.workspace
+    commands = [check.run for check in case.checks if isinstance(check, CommandPasses)]
+    commands += [*sandbox.setup, *(() if files is None else (*files.setup, *files.teardown))]
+    return [path for command in commands for path in programs_of(command)]
 
 
 def fail_by_agent(trial: Trial, category: str, options: RunOptions) -> None:

@@ -130,7 +130,7 @@ async def _trials(
     experiment = Experiment(name="check", cases=cases, seeds=tuple(seeds))
     context = prepare_experiment(
         experiment,
-        agents={"kind": agent},
+        agents={agent: {"kind": agent}},
         options={"trials": 1, "timeout": TIMEOUT},
         configuration=configuration,
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,16 +29,16 @@ from proctor.llm.rate_limits import rates_in_force
 from proctor.results.metadata import finalise
 from proctor.runs import audit
 from proctor.runs.case_rows import NAME as ROWS_FILE
-from proctor.runs.checkpoints import Checkpoints
+from proctor.runs.checkpoints import CALLS, CallRecords, Checkpoints
 from proctor.runs.early_stop import EarlyStop, rules_named
-from proctor.runs.folder import OUTPUT, RunFolder
+from proctor.runs.folder import MADE_BY, OUTPUT, RunFolder
 from proctor.runs.heartbeat import Heart
 from proctor.runs.journal import TrialWriter, read_journal
 from proctor.runs.parquet import RowOrder, row_order
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.runs.summary import SharedResults, compact
-from proctor.runs.trial import UNJUDGED, PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.trial import UNJUDGED, CellKey, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
 from proctor.trials.plan import Plan, breadth_first
@@ -89,7 +88,9 @@ class Observer(Protocol):
         """A trial is skipped: its cell is decided."""
 
 
-def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunFolder:
+def new_folder(
+    context: RunContext, root: Path, name: str | None = None, *, made_by: str | None = None
+) -> RunFolder:
     """Create the folder of a run, with everything needed to run it."""
     if context.options.executor == ExecutorName.RAY:
         needs_extra("ray", "ray")  # before the folder exists, which would stay empty
@@ -104,7 +105,7 @@ def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunF
     folder = RunFolder.create(root, name or context.name, output=context.output)
     if isinstance(context.cases, PreparedCases):
         context.cases.cases.data.rows.write_to(folder.path / ROWS_FILE)
-    folder.write_spec(spec_record(context))
+    folder.write_spec({**spec_record(context), **({MADE_BY: made_by} if made_by else {})})
     return folder
 
 
@@ -124,7 +125,7 @@ async def run_session(
     """
     options, unfolding = context.options, context.unfolding
     rates = context.configuration.settings.limits.rates
-    plan, budget = context.plan, RunBudget(options)
+    plan = context.plan
     heart: Heart | None = None
     with contextlib.ExitStack() as stack:
         resuming = False
@@ -138,6 +139,10 @@ async def run_session(
             context.checkpoints = Checkpoints(
                 folder.path, after_errors=options.retry_from_checkpoint
             )
+        # After the lock, since it reads what killed trials have left.
+        records = CallRecords(None if folder is None else folder.path / CALLS)
+        budget = RunBudget(options, records=records, redactor=context.redactor)
+        context.budget = context.ledger = budget
         if unfolding is not None:
             assert folder is not None, "research is decided on the journal of its run"
             unfolding.follow(folder.trials())
@@ -194,7 +199,7 @@ async def run_session(
                     if session.stopped or ended:
                         unfolding.put_on_record(folder)
                         break
-                    budget = budget.next_round()
+                    budget.next_round()
         places: Mapping[str, tuple[str, int | None, int | None]]
         if isinstance(context.cases, PreparedCases):
             places = context.cases.cases.places
@@ -208,9 +213,9 @@ async def run_session(
             spec = memory_record(context, plan, session.stopped)
             order = {planned.key: number for number, planned in enumerate(plan.trials)}
             trials = sorted(session.finished or (), key=lambda trial: order[trial.key])
-            return Run.in_memory(spec, trials, session.traces, places)
-        assert isinstance(context.checkpoints, Checkpoints)
-        context.checkpoints.close()
+            run = Run(None, spec=spec, finished=trials, traces=session.traces)
+            run.places = places
+            return run
         spec = folder.known_spec()
         now = {**spec, "options": options.record(), "stopped": session.stopped}
         if now != spec:
@@ -250,6 +255,7 @@ class Session:
         self.planned = len(plan.trials)
         """The number of trials of the plan."""
         self.budget = budget
+        self._limited = context.options.limited
         self._checkpoints = context.checkpoints
         rules = rules_named(context.options.early_stop) if context.options.early_stop else ()
         self._early = EarlyStop(rules) if rules else None
@@ -271,7 +277,7 @@ class Session:
         there."""
         self.traces: dict[str, bytes] = {}
         """Encoded traces by trial, where there is no folder to write them to."""
-        self.last_row: RowOrder | None = ("", "", "", -1, -1)
+        self.last_row: RowOrder | None = (CellKey("", ""), -1, -1)
         """The last line of the journal while its lines are in row order, one for each trial."""
         self._ahead: dict[str, PlannedTrial] = {}
         """Trials that a worker has queued, in order: they start when others end."""
@@ -315,7 +321,7 @@ class Session:
         done: dict[str, Trial] = {}
         if self._folder is not None and self._folder.journal_path.exists():
             for trial in read_journal(self._folder.journal_path):
-                self.budget.spent.add(trial)
+                self.budget.add_earlier(trial)
                 # The rest is not needed to resume, and a long run has many trials.
                 trial.checks, trial.answer = (), None
                 key = trial.key
@@ -335,15 +341,17 @@ class Session:
         if self._folder is not None:
             self._writer = TrialWriter(self._folder, self._sync, self._written)
         self._executor, self._at_once = executor, executor.at_once
+        failing = True
         try:
             await executor.run(self._left(done), self._deliver)
             if self._broken is not None:
                 raise self._broken
+            failing = False
         except BaseExceptionGroup as group:
             # Workers fail together when the disk is full; the first error is enough.
             raise first_of(group) from None
         finally:
-            self.close()
+            self.close(failing=failing)
 
     def _left(self, done: dict[str, Trial]) -> Iterator[PlannedTrial]:
         """Yield the remaining trials of the plan; each is decided at the moment it could start."""
@@ -365,7 +373,8 @@ class Session:
                 if self._observer is not None:
                     self._observer.skipped(planned)
                 continue
-            self.stopped = self.stopped or self.budget.exhausted()
+            if self._limited:
+                self.stopped = self.stopped or self.budget.exhausted()
             if self.stopped:
                 return
             self.budget.started += 1
@@ -411,7 +420,7 @@ class Session:
             trial = planned.trial(TrialStatus.CANCELLED)
             trial.error = TrialError("Cancelled", "the run was stopped before this trial began")
         self._running.pop(planned.key, None)
-        self.budget.spent.add(trial)
+        trace = self.budget.add(trial, trace)
         if self._early is not None and planned.key not in self._judged:
             self._early.add(trial, planned.position, self._plan.cells[trial.cell])
         if self._fail_fast and not trial.passed:
@@ -445,8 +454,11 @@ class Session:
         for trial in trials:
             counted = self._judged.get(trial.key, trial) if self._judged else trial
             self.counts[counted.status] += 1
-        if isinstance(self._checkpoints, Checkpoints):
+        if isinstance(self._checkpoints, Checkpoints) and self._checkpoints.stored:
             self._checkpoints.written(trials)
+        if self.budget.records.trials:
+            for trial in trials:
+                self.budget.records.written(trial.key)
         if self._folder is None and self.finished is not None:
             self.finished.extend(trials)
         elif self.finished is not None:
@@ -469,28 +481,32 @@ class Session:
                 else:
                     self._observer.started(notice)
 
-    def close(self) -> None:
-        """Record running trials as cancelled and write no more. May be called again."""
+    def close(self, *, failing: bool = False) -> None:
+        """Record running trials as cancelled and write no more. May be called again.
+
+        `failing` says that an error is being raised already, which may be the reason why nothing
+        can be written; `sys.exc_info` would also name one that a caller is handling.
+        """
         if self._closed:
             return
         self._closed = True
         writer, self._writer = self._writer, None
-        failing = sys.exc_info()[0] is not None
         try:
             for planned in list(self._running.values()):
                 trial = planned.trial(TrialStatus.CANCELLED)
                 trial.error = TrialError(
                     "Cancelled", "the run was stopped and the agent did not end in time"
                 )
+                self.budget.lose(trial.key)
+                trace = self.budget.add(trial)
                 self._notices.append(trial)
                 if writer is None:
                     self._written([trial])
                 else:
-                    writer.add(trial, None)
+                    writer.add(trial, trace)
             if writer is not None:
                 writer.close()
         except ProctorError:
-            # The reason why nothing can be written is being raised already.
             if not failing:
                 raise
 

@@ -7,7 +7,6 @@ catalog of scenarios.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,55 +34,46 @@ from proctor.spec.validation import first_fault
 from proctor.spec.yaml_reader import read
 from proctor.trials._scenario_cases import ScenarioPool
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import AgentLike, RunContext, given_agents, prepare
+from proctor.trials.prepare import GivenAgents, RunContext, prepare
 from proctor.trials.resolve_experiment import option_error, override, prepare_experiment
 from proctor.trials.session import new_folder
 
 
-class Kind(StrEnum):
-    """The kinds of target."""
-
-    SUITE = "suite"
-    EXPERIMENTS = "experiments"
-    SCENARIO = "scenario"
-    SCOPE = "scope"
-
-
 class Target(NamedTuple):
-    """Something that can be run: a suite, or experiments (a scenario is one of one case)."""
+    """Something that can be run: a suite, or experiments."""
 
-    kind: Kind
     suite: Suite | None = None
     experiments: tuple[Experiment, ...] = ()
+    from_catalog: bool = False
+    """Whether it is a scenario, or a scope of them, as an experiment."""
 
 
-def find_target(name: str | Path, configuration: Configuration | None = None) -> Target:
+def find_target(name: str | Path) -> Target:
     """Return what a name refers to; the error suggests similar names."""
     path = Path(name)
     text = str(name)
     inside: str | None = None
+    configuration: Configuration | None = None
     # A file wins over a dotted name; only a template is run by its name in the catalog.
     if path.name == TEMPLATE or not path.is_file():
-        configuration = configuration or load_configuration()
+        configuration = load_configuration()
         inside = _in_catalog(path, configuration)
     if inside is None and (path.is_file() or path.suffix in SUFFIXES):
         if path.suffix == ".py":
-            return Target(Kind.EXPERIMENTS, experiments=tuple(load_experiments(path)))
+            return Target(experiments=tuple(load_experiments(path)))
         document = read(path)
         if document.tree is not None and is_experiment(document.tree):
-            return Target(Kind.EXPERIMENTS, experiments=tuple(experiments_of(document, path)))
-        return Target(Kind.SUITE, suite=suite_of(document, path, need_agent=False))
+            return Target(experiments=tuple(experiments_of(document, path)))
+        return Target(suite=suite_of(document, path, need_agent=False))
     configuration = configuration or load_configuration()
     text = inside or text
     found = find_experiments(text, configuration.folder)
     if found is not None:
-        return Target(Kind.EXPERIMENTS, experiments=tuple(found))
+        return Target(experiments=tuple(found))
     pool = ScenarioPool(configuration)
     dotted = text.strip("/").replace("/", ".")
-    if pool.has(dotted):
-        return Target(Kind.SCENARIO, experiments=(_ad_hoc(dotted, dotted),))
-    if pool.scope(dotted):
-        return Target(Kind.SCOPE, experiments=(_ad_hoc(dotted, dotted),))
+    if pool.has(dotted) or pool.scope(dotted):
+        return Target(experiments=(_ad_hoc(dotted, dotted),), from_catalog=True)
     known = [*pool.names(), *listed_experiments(configuration)]
     raise ProctorError(
         f"there is no file, experiment, scenario or scope {text!r}",
@@ -94,9 +84,10 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
 
 def _in_catalog(path: Path, configuration: Configuration) -> str | None:
     """Return the dotted name of a template's file or folder in the project's catalog."""
-    folder = (path.parent if path.name == TEMPLATE and path.is_file() else path).resolve()
+    folder = path.parent if path.name == TEMPLATE and path.is_file() else path
     if not folder.is_dir():
         return None
+    folder = folder.resolve()
     for catalog in configuration.catalogs:
         root = catalog.resolve()
         if folder.is_relative_to(root) and folder != root:
@@ -138,7 +129,7 @@ def prepare_target(
     found: Target,
     options: Mapping[str, Any],
     *,
-    agents: AgentLike | str | list[str] | None = None,
+    agents: GivenAgents | None = None,
     seeds: Any = None,
     expression: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -173,7 +164,7 @@ def prepare_target(
             prepare(
                 suite,
                 run_options,
-                agents=None if agents is None else given_agents(suite, agents, configuration),
+                agents=agents,
                 cases=cases[:1] if smoke else cases,
                 configuration=configuration,
             )
@@ -185,10 +176,10 @@ def prepare_target(
         seeds = [seed]
     tagged = ",".join(f'tag:"{tag}"' for tag in tags)
     expression = f"{expression} {tagged}".strip()
-    if found.kind in (Kind.SCENARIO, Kind.SCOPE) and agents is None:
+    if found.from_catalog and agents is None:
         # Chance can act in every world, so a scenario runs without any agent of one's own.
         configured = load_configuration(experiments[0].folder).settings.agent
-        agents = None if configured else "random"
+        agents = None if configured else {"random": "random"}
     return [
         prepare_experiment(
             override(each, seeds=seeds, expression=expression, settings=settings),
@@ -227,18 +218,23 @@ def batch_experiment(
 
 
 def folder_for(
-    context: RunContext, results: str | Path | None = None, name: str | None = None
+    context: RunContext,
+    results: str | Path | None = None,
+    name: str | None = None,
+    *,
+    made_by: str | None = None,
 ) -> RunFolder:
     """Create the folder of a run, below `results` or the results folder of the settings.
 
-    With an address (`s3://…`) it is in the folder of the settings, and will be uploaded.
+    With an address (`s3://…`) it is in the folder of the settings, and will be uploaded. `made_by`
+    is the command whose experiment the run is part of.
     """
     address = address_for(context, results)
     local = results is None or address is not None
     root = context.configuration.results if local else Path(results or "")
     if address is None:
-        return new_folder(context, root, name)
-    return folder_at(address, lambda: new_folder(context, root, name))
+        return new_folder(context, root, name, made_by=made_by)
+    return folder_at(address, lambda: new_folder(context, root, name, made_by=made_by))
 
 
 def address_for(context: RunContext, results: str | Path | None) -> str | None:

@@ -24,7 +24,6 @@ import json
 import os
 import secrets
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -36,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import sleep
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -44,6 +44,8 @@ from proctor import __version__, imports
 from proctor.agents.base import AGENT_ERROR, AgentRequest
 from proctor.background import threads
 from proctor.errors import ProctorError
+from proctor.files import remove_tree
+from proctor.gateway.budget import RunLimitReached
 from proctor.llm.rate_limits import limiters_in_force
 from proctor.llm.retry import Transient
 from proctor.processes import ProcessGroup, descendants, kill
@@ -55,6 +57,7 @@ from proctor.trials.messages import (
     BeginRun,
     Done,
     DriverClient,
+    DriverLedger,
     DriverLimiter,
     DriverReply,
     DriverStore,
@@ -99,7 +102,7 @@ class Surroundings:
     """What all trials of a process share, as it was before the first of them."""
 
     # What Proctor's own code calls between two awaits of agents, besides itself and asyncio.
-    MODULES = (builtins, json, msgspec, os, threading, time)
+    MODULES = (builtins, json, msgspec, msgspec.json, msgspec.msgpack, os, socket, threading, time)
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._descriptor = connection.fileno()
@@ -109,11 +112,19 @@ class Surroundings:
         ]
         self._modules = {module.__name__: module for module in (*self.MODULES, *ours)}
         kinds = {f"the loop's {kind.__name__}": kind for kind in type(loop).__mro__[:-1]}
+        # Methods that decide on a trial. Others are too many to compare before each message.
+        judging = {
+            f"{value.__module__}.{value.__name__}": value
+            for name, module in self._modules.items()
+            if name.startswith(("proctor.checks", "proctor.runs.trial"))
+            for value in vars(module).values()
+            if isinstance(value, type) and value.__module__ == name
+        }
         self._functions = [
             (vars(holder), holder_name, name, value)
-            for holder_name, holder in {**self._modules, **kinds}.items()
+            for holder_name, holder in {**self._modules, **kinds, **judging}.items()
             for name, value in vars(holder).items()
-            if callable(value)
+            if (isinstance(value, FunctionType) if holder_name in judging else callable(value))
         ]
         self._loop: dict[str, Any] = getattr(loop, "__dict__", {})  # loops in C have none
         self._methods = {name for kind in kinds.values() for name in vars(kind)}
@@ -242,6 +253,7 @@ class TrialLoop:
 
         context.isolated = True
         context.checkpoints = DriverStore(driver) if begin.stores else None
+        context.ledger = DriverLedger(driver, context.redactor, limited=begin.budget)
         context.on_transient = on_transient
         outbox.waits_for_more = lambda: bool(self._waiting)
 
@@ -332,6 +344,10 @@ class TrialLoop:
 
     def _lane_ended(self, lane: asyncio.Task[None]) -> None:
         self._lanes.discard(lane)
+        if not lane.cancelled() and lane.exception() is not None:
+            # Its trial can be neither reported nor described: what an agent replaced in this
+            # process keeps it from that. The driver must not wait for it.
+            os._exit(CUT_OFF)
         self._fill()  # an agent may have cancelled it, or a trial may have arrived in between
 
     async def _lane(self) -> None:
@@ -362,7 +378,8 @@ class TrialLoop:
                     self.stalled - before > TICK or self._outbox.worn
                 )
                 # Nobody but an agent cancels a trial while the run goes on.
-                struck = trial.status is TrialStatus.CANCELLED and not self._stopping
+                refused = kind == RunLimitReached.__name__
+                struck = trial.status is TrialStatus.CANCELLED and not (self._stopping or refused)
                 if self._slots > 1 and (late or struck or kind == MemoryError.__name__):
                     self._outbox.add(Done(planned.key, alone=True))
                 elif struck:
@@ -625,7 +642,7 @@ def _remove_workdirs(prefix: str, everything: bool) -> None:
         return
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         if everything:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
         else:
             with contextlib.suppress(OSError):  # not empty: kept for people to look at
                 path.rmdir()

@@ -73,13 +73,7 @@ async def play(
     trace under `world`; the answer is the agent's last action, or the world's `info["answer"]`.
     """
     outcome = await episode(
-        world_factory,
-        agent,
-        request,
-        seed=seed,
-        max_steps=max_steps,
-        scoring=scoring,
-        truth=truth,
+        world_factory, agent, request, seed=seed, max_steps=max_steps, scoring=scoring, truth=truth
     )
     return AgentReply(answer=outcome.answer, metadata={"world": outcome.summary()})
 

@@ -27,7 +27,7 @@ def test_the_format_in_the_how_to_works(root):
     assert zipkin.matches([span])
     assert not zipkin.matches([{"traceID": "x"}])
     out = Collector("file.json")
-    zipkin.read([span, {**span, "id": 7}, None], out)
+    zipkin.read([span, {**span, "id": [7]}, None], out)
     (trace,) = assemble(out, LogPool())
     (only,) = trace.spans
     assert (only.trace_id, only.parent_id) == ("ab" * 16, "02" * 8)

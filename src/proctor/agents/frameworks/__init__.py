@@ -11,16 +11,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
-import msgspec
 from pydantic import Field, PrivateAttr
 
 from proctor.agents._chat import opening
-from proctor.agents.base import AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.agents.base import (
+    AgentConfig,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    as_reply,
+    as_text,
+)
 from proctor.errors import ProctorError
 from proctor.imports import load_object
 from proctor.llm.chat_model import FileMessage
@@ -124,8 +130,7 @@ class SpanBook:
     start, so that the trace of an interrupted trial shows how far it got.
     """
 
-    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._trace = current_trace()
         self._root = self._trace.spans[0].span_id if self._trace is not None else None
         self._spans: dict[Hashable, Span] = {}
@@ -151,7 +156,7 @@ class SpanBook:
             parent_id=self._root if above is None else above.span_id,
             name=name,
             kind=kind,
-            start_ns=self._clock(),
+            start_ns=time.time_ns(),
             **fields,
         )
         self._spans[key] = span
@@ -164,7 +169,7 @@ class SpanBook:
         span = self._spans.get(key)
         if span is not None:
             # The wall clock may be set back during a step.
-            span.end_ns = max(self._clock(), span.start_ns)
+            span.end_ns = max(time.time_ns(), span.start_ns)
         return span
 
     def fail(self, key: Hashable, kind: str, message: str) -> None:
@@ -217,7 +222,7 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
         """Run the agent with spans enabled."""
         agent: Any = self.instance()
         value = request.input
-        prompt: Any = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        prompt: Any = as_text(value)
         messages = [] if isinstance(value, str) else opening(None, value)
         if len(messages) == 1 and isinstance(messages[0], FileMessage):
             from pydantic_ai import BinaryContent

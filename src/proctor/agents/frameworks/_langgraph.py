@@ -20,14 +20,12 @@ from proctor.agents.frameworks import (
     reply_of,
     token_count,
 )
-from proctor.trace import Document, Message, SpanKind, SpanStatus, ToolCall
+from proctor.trace import Document, Message, SpanKind, SpanStatus
+from proctor.trace.conventions.messages import messages_from
 from proctor.trace.conventions.values import encode_json
 
 # LangGraph's tag for internal steps.
 HIDDEN = "langsmith:hidden"
-
-# LangChain's role names → the common ones.
-ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
 
 
 class LangGraphAgentConfig(FrameworkAgentConfig):
@@ -122,18 +120,6 @@ def _text(message: Any) -> str:
     return text if isinstance(text, str) else str(getattr(message, "content", message))
 
 
-def _message(message: Any) -> Message:
-    calls: Any = getattr(message, "tool_calls", None) or ()
-    kind = str(getattr(message, "type", "user"))
-    return Message(
-        ROLES.get(kind, kind),
-        _text(message) or None,
-        tuple(ToolCall(name=c["name"], arguments=c["args"], id=c.get("id")) for c in calls),
-        getattr(message, "tool_call_id", None),
-        getattr(message, "name", None),
-    )
-
-
 @functools.cache
 def _handler_class() -> Any:
     """Return the handler class, created lazily because it derives from LangChain's."""
@@ -180,7 +166,8 @@ class _Steps:
         self, serialized: Any, messages: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
     ) -> None:
         """Start the span of a chat model call."""
-        messages_in = tuple(_message(message) for message in (messages[0] if messages else ()))
+        dumped = [message.model_dump() for message in (messages[0] if messages else ())]
+        messages_in = messages_from(dumped)
         self._model(run_id, parent_run_id, messages_in, more)
 
     def on_llm_start(
@@ -216,7 +203,7 @@ class _Steps:
         if message is None:
             span.output_messages = (Message("assistant", first.text),)
             return
-        span.output_messages = (_message(message),)
+        span.output_messages = messages_from(message.model_dump(), "assistant")
         usage = as_mapping(getattr(message, "usage_metadata", None))
         span.input_tokens = token_count(usage.get("input_tokens"))
         span.output_tokens = token_count(usage.get("output_tokens"))

@@ -26,7 +26,7 @@ from proctor.agents.frameworks import (
     token_count,
 )
 from proctor.llm.chat_model import FileMessage
-from proctor.trace import Message, Span, SpanKind
+from proctor.trace import Span, SpanKind
 from proctor.trace.conventions.messages import messages_from
 
 
@@ -65,7 +65,13 @@ class OpenAIAgentsConfig(FrameworkAgentConfig):
             options["max_turns"] = self.max_turns
         value = request.input
         if not isinstance(value, str):
-            value = [{"role": m.role, "content": _content(m)} for m in opening(None, value)]
+            value = [
+                {
+                    "role": m.role,
+                    "content": m.response_parts() if isinstance(m, FileMessage) else m.content,
+                }
+                for m in opening(None, value)
+            ]
         session = request.session
         if session is not None and (earlier := session.memory.get(self.kind)) is not None:
             value = [*earlier, {"role": "user", "content": request.input}]
@@ -78,20 +84,6 @@ class OpenAIAgentsConfig(FrameworkAgentConfig):
         if session is not None:
             session.memory[self.kind] = result.to_input_list()
         return reply_of(result.final_output)
-
-
-def _content(message: Message) -> Any:
-    """Return the content of a message, its files as parts of the responses API."""
-    if not isinstance(message, FileMessage):
-        return message.content
-    parts: list[dict[str, Any]] = [{"type": "input_text", "text": message.content or ""}]
-    for file in message.files:
-        if file.is_image:
-            parts.append({"type": "input_image", "image_url": file.data_url, "detail": "auto"})
-        else:
-            about = {"filename": file.name, "file_data": file.data_url}
-            parts.append({"type": "input_file", **about})
-    return parts
 
 
 _book: ContextVar[SpanBook | None] = ContextVar("proctor_openai_agents", default=None)

@@ -231,10 +231,7 @@ PROFILE_SHAPE = _object(
         "items": _object(location={"type": "string"}, why={"type": "string"}),
     },
 )
-CHOICE_SHAPE = _object(
-    keep={"type": "array", "items": {"type": "integer"}},
-    scores=_SCORES_SHAPE,
-)
+CHOICE_SHAPE = _object(keep={"type": "array", "items": {"type": "integer"}}, scores=_SCORES_SHAPE)
 
 
 @cache
@@ -267,11 +264,7 @@ def single_pass(
 
 def profile(overview: str, hints: Sequence[Finding]) -> ChatRequest:
     """Build the first prompt of three: the task, what the agent did, where to look."""
-    parts = [
-        _leads(hints),
-        _fenced("TRACE", overview),
-        prompt_texts()["ask_profile"],
-    ]
+    parts = [_leads(hints), _fenced("TRACE", overview), prompt_texts()["ask_profile"]]
     return _request(parts, PROFILE_SHAPE)
 
 

@@ -449,9 +449,7 @@ async def _profile(desk: _Desk) -> str:
 
 
 def _gathered(
-    desk: _Desk,
-    looked: Sequence[parse.Cleaned | BaseException],
-    groups: Sequence[Sequence[Span]],
+    desk: _Desk, looked: Sequence[parse.Cleaned | BaseException], groups: Sequence[Sequence[Span]]
 ) -> list[Finding]:
     """Return the findings of all parts, each (span, category) once; offline ones where no model
     looked.

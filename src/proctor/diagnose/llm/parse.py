@@ -174,11 +174,7 @@ def read_findings(
 
 
 def _finding(
-    entry: Any,
-    spans: Mapping[str, Span],
-    evidence: Evidence,
-    detector: str,
-    repaired: Counter[str],
+    entry: Any, spans: Mapping[str, Span], evidence: Evidence, detector: str, repaired: Counter[str]
 ) -> Finding:
     """Return one entry of a reply as a finding; ValueError says why it is dropped."""
     if not isinstance(entry, dict):

@@ -55,9 +55,7 @@ def answer_without_work(steps: Steps) -> Iterator[RuleHit]:
     """
     for step in _unworked(steps):
         yield RuleHit(
-            step.span,
-            "The agent answers without doing any step of its own plan.",
-            _answer(step),
+            step.span, "The agent answers without doing any step of its own plan.", _answer(step)
         )
 
 
@@ -70,9 +68,7 @@ def unsupported_answer(steps: Steps) -> Iterator[RuleHit]:
     for step in _unworked(steps):
         claims = tuple(found.group() for found in _UNSUPPORTED.finditer(step.text))
         yield RuleHit(
-            step.span,
-            "The answer rests on no observation in the trace.",
-            (*claims, *_answer(step)),
+            step.span, "The answer rests on no observation in the trace.", (*claims, *_answer(step))
         )
 
 

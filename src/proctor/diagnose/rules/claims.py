@@ -49,6 +49,10 @@ _EMPTY_TEXT = re.compile(
     r"|\[\]|\{\}|)\s*",
     re.IGNORECASE | re.DOTALL,
 )
+_ERROR_TEXT = re.compile(
+    r"\s*(?:Error\b|Exception\b|[A-Z]\w*(?:Error|Exception):|Traceback \(most recent"
+    r"|HTTP(?: status| error)?:? [45]\d\d\b|[45]\d\d [A-Z])"
+)
 _CLAIMED = re.compile(
     r"\b(?:I(?: have|'ve)?|we(?: have|'ve)?) (?:just |already |also |now |then )?"
     r"(?:searched|looked (?:it |this |that |them )?up|checked|verified|called|queried|ran|executed"
@@ -58,7 +62,12 @@ _CLAIMED = re.compile(
     r"|database|lookup|api|test) (?:results?|outputs?|responses?|run)\b[^.\n]{0,120}",
     re.IGNORECASE,
 )
-_PLAN_LINE = re.compile(r"^\s*(?:\d+[.)]|[-*]|step \d+[:.])\s+(.{3,200})$", re.MULTILINE | re.I)
+_PLAN_ITEM = re.compile(
+    r"(?:^\s*|(?<=\s))(?:\d+[.)]|step \d+[:.])\s+(.{3,200}?)(?=\s+(?:\d+[.)]|step \d+[:.])\s|$)"
+    r"|^\s*[-*]\s+(.{3,200})$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_TOOL_NAME = r"[a-z]+(?:_[a-z]+)+"
 _WORD = re.compile(r"[^\W_]+(?:[.@-][^\W_]+)*")
 
 
@@ -181,7 +190,15 @@ def _holds_nothing(value: Any) -> bool:
 
 def failed_result(span: Span) -> bool:
     """Return whether a call failed: its span says so, or it returned an error."""
-    return span.failed or bool(error_value(span.tool_output))
+    return span.failed or bool(_returned_error(span))
+
+
+def _returned_error(span: Span) -> str:
+    """Return the error of a call that returned it: as a value, or as text that begins with it."""
+    value = span.tool_output
+    if isinstance(value, str) and _ERROR_TEXT.match(value):
+        return line(value, 200)
+    return error_value(value)
 
 
 # -- the answer ----------------------------------------------------------------------------------
@@ -215,6 +232,18 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
             (_sentence(act.text, claim.start), act.text),
             Category.MISREAD_OUTPUT,
             confidence=0.85,
+            causes=(tool,),
+        )
+        return
+    if (respelled := _respelled(names, act, full)) is not None:
+        claim, tool, name = respelled
+        yield RuleHit(
+            act.span,
+            f"states {line(claim.text, 40)}; {tool.tool_name or tool.name} returned "
+            f"{line(name, 40)}",
+            (_sentence(act.text, claim.start), act.text),
+            Category.MISREAD_OUTPUT,
+            confidence=0.6,
             causes=(tool,),
         )
         return
@@ -293,11 +322,13 @@ def ignored_error(steps: Steps) -> Iterator[RuleHit]:
             if not failed_result(tool):
                 worked.add(tool.tool_name or tool.name)
         for tool in act.tools:
-            error = "" if tool.failed else error_value(tool.tool_output)
+            error = "" if tool.failed else _returned_error(tool)
             name = tool.tool_name or tool.name
             wrote = "\n".join([after.text, *(call.arguments for call in after.calls)])
             if not error or name in worked or (after is not answer and _mentions_failure(wrote)):
                 continue
+            if any(call.name == name for call in after.calls):
+                continue  # tries again
             hits.append(
                 RuleHit(
                     after.span,
@@ -344,16 +375,20 @@ def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
     if answer is None or claims.chat or gives_up(answer.text):
         return
     used = {call.name for act in steps.acts for call in act.calls}
-    known = used | _offered(steps)
+    offered = _offered(steps)
+    known = used | offered
     for act in steps.acts:
         if act is answer:
             break
-        planned = _PLAN_LINE.findall(act.text[:4000])
+        planned = ["".join(found) for found in _PLAN_ITEM.findall(act.text[:4000])]
         if len(planned) < 2:
             continue
         for text in planned:
             words = set(re.findall(r"[A-Za-z_]\w+", text))
             named = words & known
+            if not offered:
+                # A transcript need not list the tools; other words have no underscores.
+                named |= {word for word in words if re.fullmatch(_TOOL_NAME, word)}
             if named and not named & used:
                 yield RuleHit(
                     answer.span,
@@ -375,19 +410,23 @@ def forbidden_call(steps: Steps) -> Iterator[RuleHit]:
     """
     claims = _Claims(steps)
     rules = "\n".join(claims.given)
+    lowered = rules.lower()
     seen: set[str] = set()
     for act in steps.acts:
         for call in act.calls:
-            if call.name in seen or call.name.lower() not in rules.lower():
+            if call.name in seen:
                 continue
-            found = _forbids(call.name, rules)
+            seen.add(call.name)  # looked up once: a long trace calls the same few tools again
+            if call.name.lower() not in lowered:
+                continue
+            pattern = _FORBID.format(name=re.escape(call.name))
+            found = re.search(pattern, rules, re.IGNORECASE)
             if found is None:
                 continue
-            seen.add(call.name)
             span = next((t for t in act.tools if t.tool_name == call.name), act.span)
             yield RuleHit(
                 span,
-                f"calls {call.name}, which the instructions forbid: {line(found, 120)!r}",
+                f"calls {call.name}, which the instructions forbid: {line(found[0], 120)!r}",
                 (call.arguments, call.name),
             )
 
@@ -469,7 +508,8 @@ def _strange_argument(tool: Span, known: Sequence[str]) -> tuple[str, str] | Non
                     continue
                 if numbers is None:
                     numbers = [q.raw for q in quantities(text[:MAX_TEXT])][: MAX_NUMBERS * 2]
-                if _computed(figure, numbers, abs(figure) * 1e-6):
+                # A whole number is computed exactly; a long one with a slip is not close.
+                if _computed(figure, numbers, min(0.5, abs(figure) * 1e-6)):
                     continue
             return token, _nearest(token, text)
     return None
@@ -544,11 +584,6 @@ _FAILURE_WORDS = re.compile(
 )
 
 
-def _forbids(name: str, text: str) -> str | None:
-    found = re.search(_FORBID.format(name=re.escape(name)), text, re.IGNORECASE)
-    return None if found is None else found.group()
-
-
 def _mentions_failure(text: str) -> bool:
     return bool(_FAILURE_WORDS.search(text[:2000]))
 
@@ -606,6 +641,28 @@ def _altered(
         if exact and (near or digits) and not stated:
             return claim, tool, text
     return None
+
+
+def _respelled(
+    names: Sequence[CheckedClaim], act: Act, full: Sequence[tuple[Act, Span, str]]
+) -> tuple[CheckedClaim, Span, str] | None:
+    """Return the name of a result that a name of the answer almost is."""
+    for claim in names[:20]:
+        parts = claim.text.split()
+        for _, tool, text in reversed(full[-MAX_CALLS:]) if len(parts) > 1 else ():
+            for found in _FULL_NAME.finditer(text[:4000]):
+                known = found.group()
+                pairs = list(zip(parts, known.split(), strict=False))
+                if len(parts) != len(known.split()) or known in act.text:
+                    continue
+                if all(_alike_word(one, other) for one, other in pairs):
+                    return claim, tool, known
+    return None
+
+
+def _alike_word(one: str, other: str) -> bool:
+    same = SequenceMatcher(None, one.casefold(), other.casefold()).ratio()
+    return one[:1] == other[:1] and same >= 0.6
 
 
 def _derivable(claim: CheckedClaim, answer: str, evidence: _Evidence) -> bool:
@@ -673,7 +730,7 @@ def _nothing_summary(evidence: _Evidence) -> str:
     for _, tool, text in evidence.results:
         if not (is_empty(text) or failed_result(tool)):
             continue
-        error = tool.error_message or error_value(tool.tool_output)
+        error = tool.error_message or _returned_error(tool)
         shown = line(error, 60) if failed_result(tool) else (text or "nothing")
         key = (tool.tool_name or tool.name, shown)
         counts[key] = counts.get(key, 0) + 1
@@ -684,6 +741,7 @@ def _nothing_summary(evidence: _Evidence) -> str:
     return ", ".join(parts)
 
 
+_FULL_NAME = re.compile(r"\b[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)+")
 _ENDS = ("\n", ". ")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
 from proctor.llm.mock._script import Failure, Reply
 from proctor.llm.mock._shared import Exchange, ServerSentEvent
-from proctor.trace import Message
+from proctor.trace.conventions.values import parsed
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -30,15 +29,6 @@ class Messages:
 
     name = "anthropic"
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """Parse the conversation of a request."""
-        messages: list[Message] = []
-        if (system := _shared.text_of(body.get("system"))) is not None:
-            messages.append(Message("system", system))
-        for item in _shared.mappings(body.get("messages")):
-            messages += _messages(item)
-        return messages
-
     def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         reply, counts = exchange.reply, exchange.usage
@@ -50,7 +40,7 @@ class Messages:
                 "type": "tool_use",
                 "id": call_id,
                 "name": call.name,
-                "input": parsed_arguments(call.arguments),
+                "input": parsed(call.arguments),
             }
             for call_id, call in exchange.calls("toolu")
         ]
@@ -116,25 +106,3 @@ def _stop(reply: Reply) -> str:
     if reply.finish_reason:
         return _STOP.get(reply.finish_reason, reply.finish_reason)
     return "tool_use" if reply.tool_calls else "end_turn"
-
-
-def _messages(item: Mapping[str, Any]) -> list[Message]:
-    """Return one Anthropic message, where tool results are parts of a user message."""
-    role, content = str(item.get("role", "user")), item.get("content")
-    if isinstance(content, str):
-        return [Message(role, content)]
-    parts = _shared.mappings(content)
-    messages = [
-        Message("tool", _shared.text_of(part.get("content")), tool_call_id=part.get("tool_use_id"))
-        for part in parts
-        if part.get("type") == "tool_result"
-    ]
-    calls = tuple(
-        _shared.tool_call(part.get("name"), part.get("input"), part.get("id"))
-        for part in parts
-        if part.get("type") == "tool_use"
-    )
-    text = "\n".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
-    if text or calls or not messages:
-        messages.append(Message(role, text or None, calls))
-    return messages

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock import _shared
 from proctor.llm.mock._script import Failure
 from proctor.llm.mock._shared import Exchange, ServerSentEvent
-from proctor.trace import Message
+from proctor.trace.conventions.values import parsed
 
 _FINISH = {"length": "MAX_TOKENS", "content_filter": "SAFETY", "stop": "STOP"}
 _STATUS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED"}
@@ -20,35 +19,6 @@ class GenerateContent:
 
     name = "gemini"
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """Parse the conversation of a request."""
-        system = [body.get("systemInstruction"), body.get("system_instruction")]
-        messages = [
-            Message("system", _shared.text_of(each.get("parts")))
-            for each in _shared.mappings(system)
-        ]
-        for item in _shared.mappings(body.get("contents")):
-            parts = _shared.mappings(item.get("parts"))
-            answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
-            messages += [
-                Message(
-                    "tool",
-                    _shared.text_of(each.get("response")),
-                    tool_call_id=each.get("id"),
-                    name=str(each.get("name")),
-                )
-                for each in _shared.mappings(answers)
-            ]
-            calls = tuple(
-                _shared.tool_call(call.get("name"), call.get("args"), call.get("id"))
-                for call in _shared.mappings([part.get("functionCall") for part in parts])
-            )
-            text = "\n".join(str(part["text"]) for part in parts if "text" in part)
-            if text or calls or not answers:
-                role = "assistant" if item.get("role") == "model" else "user"
-                messages.append(Message(role, text or None, calls))
-        return messages
-
     def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         reply = exchange.reply
@@ -58,7 +28,7 @@ class GenerateContent:
                 "functionCall": {
                     "id": call_id,
                     "name": call.name,
-                    "args": parsed_arguments(call.arguments),
+                    "args": parsed(call.arguments),
                 }
             }
             for call_id, call in exchange.calls("call")

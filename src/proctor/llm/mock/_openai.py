@@ -8,7 +8,6 @@ from typing import Any
 from proctor.llm.mock import _shared
 from proctor.llm.mock._script import Failure, Reply
 from proctor.llm.mock._shared import Exchange, ServerSentEvent
-from proctor.trace import Message
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -23,10 +22,6 @@ class ChatCompletions:
     """`POST /v1/chat/completions`."""
 
     name = "openai-chat"
-
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """Parse the conversation of a request."""
-        return [_message(item) for item in _shared.mappings(body.get("messages"))]
 
     def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
@@ -119,22 +114,6 @@ def _usage(exchange: Exchange) -> dict[str, Any] | None:
     }
 
 
-def _message(item: Mapping[str, Any]) -> Message:
-    calls = [
-        {**call.get("function", {}), "id": call.get("id")}
-        for call in _shared.mappings(item.get("tool_calls"))
-    ]
-    return Message(
-        role=str(item.get("role", "user")),
-        content=_shared.text_of(item.get("content")),
-        tool_calls=tuple(
-            _shared.tool_call(call.get("name"), call.get("arguments"), call["id"]) for call in calls
-        ),
-        tool_call_id=item.get("tool_call_id"),
-        name=item.get("name"),
-    )
-
-
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -142,17 +121,6 @@ class Responses:
     """`POST /v1/responses`."""
 
     name = "openai-responses"
-
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """Parse the conversation of a request."""
-        messages: list[Message] = []
-        if isinstance(instructions := body.get("instructions"), str):
-            messages.append(Message("system", instructions))
-        items = body.get("input")
-        if isinstance(items, str):
-            messages.append(Message("user", items))
-        messages += [_response_message(item) for item in _shared.mappings(items)]
-        return messages
 
     def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
@@ -257,15 +225,3 @@ def _document(exchange: Exchange, **rest: Any) -> dict[str, Any]:
         "text": body.get("text", {"format": {"type": "text"}}),
         **rest,
     }
-
-
-def _response_message(item: Mapping[str, Any]) -> Message:
-    match item.get("type", "message"):
-        case "function_call":
-            call = (item.get("name"), item.get("arguments"), item.get("call_id"))
-            return Message("assistant", None, (_shared.tool_call(*call),))
-        case "function_call_output":
-            output = _shared.text_of(item.get("output"))
-            return Message("tool", output, tool_call_id=item.get("call_id"))
-        case _:
-            return Message(str(item.get("role", "user")), _shared.text_of(item.get("content")))

@@ -1,6 +1,6 @@
-"""Shared code of the four protocols: messages, token counts, stream chunks.
+"""Shared code of the four protocols: requests, token counts, stream chunks.
 
-A protocol is a `Wire`: it parses a conversation and writes a reply, plain or as server-sent events.
+A protocol is a `Wire`: it writes a reply, plain or as server-sent events.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from proctor.llm.chat_model import parsed_arguments
 from proctor.llm.mock._script import Failure, Reply, ScriptedCall, ScriptRequest
+from proctor.llm.protocols import mappings, request_messages
 from proctor.trace import Message, ToolCall
+from proctor.trace.conventions.values import parsed
 
 CREATED = 1_700_000_000
 """Fixed timestamp of replies, so that two runs are equal byte for byte."""
@@ -71,7 +72,7 @@ class Exchange(NamedTuple):
         return Message(
             "assistant",
             self.reply.text or None,
-            tuple(tool_call(call.name, call.arguments, call_id) for call_id, call in calls),
+            tuple(ToolCall(c.name, parsed(c.arguments), call_id) for call_id, c in calls),
         )
 
     def calls(self, prefix: str) -> list[tuple[str, ScriptedCall]]:
@@ -84,10 +85,6 @@ class Wire(Protocol):
     """One protocol."""
 
     name: str
-
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """Parse the conversation of a request."""
-        ...
 
     def whole(self, exchange: Exchange) -> dict[str, Any]:
         """Return the reply as one JSON document."""
@@ -116,7 +113,7 @@ def read(
         protocol=protocol.name,
         path=path,
         model=str(body.get("model", "")),
-        messages=tuple(protocol.messages(body)),
+        messages=request_messages(body),
         tools=tuple(str(tool.get("name", "")) for tool in declared or mappings(tools)),
         stream=bool(body.get("stream")),
         body=body,
@@ -137,36 +134,6 @@ def arguments_text(arguments: Any) -> str:
 def pieces(text: str) -> list[str]:
     """Split a text into stream chunks, one word each."""
     return _WORD.findall(text)
-
-
-def tool_call(name: Any, arguments: Any, call_id: Any) -> ToolCall:
-    """Return a call of the conversation; its arguments may be JSON text."""
-    return ToolCall(str(name or ""), parsed_arguments(arguments), call_id)
-
-
-def text_of(content: Any) -> str | None:
-    """Return the text of a message's content, a string or a list of parts."""
-    if content is None or isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        parts = [
-            str(cast(Mapping[str, Any], part).get("text", ""))
-            for part in cast(Sequence[Any], content)
-            if isinstance(part, Mapping)
-        ]
-        return "\n".join(part for part in parts if part)
-    return json.dumps(content)
-
-
-def mappings(value: Any) -> list[Mapping[str, Any]]:
-    """Return the mappings in a list, or an empty list: clients send all kinds of values."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return []
-    return [
-        cast(Mapping[str, Any], item)
-        for item in cast(Sequence[Any], value)
-        if isinstance(item, Mapping)
-    ]
 
 
 def embedding(text: str, dimensions: int) -> list[float]:

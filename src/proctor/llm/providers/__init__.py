@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.llm.cassette import STAND_IN, replaying
-from proctor.llm.chat_model import ClosingModel, ModelError, ModelErrorKind, TokenUsage
+from proctor.llm.chat_model import ChatReply, ClosingModel, ModelError, ModelErrorKind, TokenUsage
 from proctor.llm.prices import cost_usd
+from proctor.trace import Span, SpanKind, SpanStatus, ToolCall
 
 if TYPE_CHECKING:
     from proctor.llm.chat_model import ChatModel, ChatRequest
     from proctor.llm.prices import PriceTable
+    from proctor.llm.protocols import Protocol
 
 __all__ = [
     "get_model",
@@ -106,10 +108,6 @@ def key_from(variable: str | None, model: str) -> str | None:
 # Shared base of models: identity, errors and prices.  A subclass only calls its client library.
 
 
-UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""Errors of client libraries when a gateway replies with unexpected JSON."""
-
-
 class NamedModel(ClosingModel):
     """A model by name, optionally at a custom endpoint."""
 
@@ -140,11 +138,46 @@ class NamedModel(ClosingModel):
             model=self.name,
         )
 
-    def _unreadable(self, error: Exception) -> ModelError:
-        return ModelError(
-            f"the reply has an unexpected shape ({type(error).__name__}: {error})",
-            kind=ModelErrorKind.BAD_REPLY,
-            model=self.name,
+    def _bad_reply(self, problem: str) -> ModelError:
+        return ModelError(problem, kind=ModelErrorKind.BAD_REPLY, model=self.name)
+
+    def _reply(
+        self, protocol: Protocol, answered: dict[str, Any], provider: str | None, *names: str
+    ) -> ChatReply:
+        """Return a reply as its protocol writes it, priced by the model's names (see `_cost`)."""
+        from proctor.llm.protocols import read_reply
+
+        span = Span(span_id="", trace_id="", name="chat", kind=SpanKind.LLM, attributes={})
+        read_reply(span, protocol, answered)
+        if span.status is SpanStatus.ERROR:
+            raise self._bad_reply(span.error_message or "an error instead of a reply")
+        said = span.output_messages
+        calls = [call for message in said for call in message.tool_calls]
+        reasons: list[str] = span.attributes.get("gen_ai.response.finish_reasons", [])
+        if not said and not reasons:
+            raise self._bad_reply("the reply is empty, or has an unexpected shape")
+        usage = TokenUsage()
+        # Zero tokens mean that the provider reported none: unknown, not free.
+        if span.input_tokens or span.output_tokens:
+            cached = (
+                span.attributes.get(f"gen_ai.usage.{kind}.input_tokens", 0)
+                for kind in ("cache_read", "cache_creation")
+            )
+            usage = TokenUsage(span.input_tokens, span.output_tokens, *cached)
+        finish = _FINISH.get(reasons[0].lower(), "error") if reasons else None
+        if calls and finish in (None, "stop"):  # only some protocols report calls themselves
+            finish = "tool_call"
+        model = span.model or self._model
+        return ChatReply(
+            text="".join(message.content or "" for message in said),
+            model=model,
+            tool_calls=tuple(ToolCall(call.name, call.arguments or {}, call.id) for call in calls),
+            usage=usage,
+            finish_reason=finish,
+            # A user's price is listed under the name in the suite, a published one under the dated
+            # name of the reply.
+            cost_usd=self._cost((*names, model), provider, usage),
+            id=span.attributes.get("gen_ai.response.id"),
         )
 
     def _cost(self, names: Sequence[str], provider: str | None, usage: TokenUsage) -> float | None:
@@ -154,3 +187,12 @@ class NamedModel(ClosingModel):
         if own is None and self._base_url is not None:
             return None
         return cost_usd(own or names[-1], provider, **usage._asdict(), prices=self._prices)
+
+
+# Why models stop, in the words of all protocols → ours.
+_FINISH = {
+    "stop": "stop", "end_turn": "stop", "stop_sequence": "stop", "completed": "stop",
+    "length": "length", "max_tokens": "length", "max_output_tokens": "length",
+    "tool_calls": "tool_call", "function_call": "tool_call", "tool_use": "tool_call",
+    "content_filter": "content_filter", "refusal": "content_filter", "safety": "content_filter",
+}  # fmt: skip

@@ -13,34 +13,27 @@ import importlib
 import json
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.llm.chat_model import (
-    ChatReply,
-    FileMessage,
-    ModelError,
-    ModelErrorKind,
-    TokenUsage,
-    kind_of_status,
-    parsed_arguments,
-)
-from proctor.llm.providers import UNREADABLE, NamedModel, ProviderOptions, key_from
+from proctor.llm.chat_model import FileMessage, ModelError, ModelErrorKind, kind_of_status
+from proctor.llm.providers import NamedModel, ProviderOptions, key_from
+from proctor.llm.retry import requested_delay
 from proctor.trace import Message, ToolCall
-from proctor.trace.conventions.values import count, first, is_list, is_mapping, mapping, text
+from proctor.trace.conventions.values import mapping, text
 
 if TYPE_CHECKING:
     import httpx
 
-    from proctor.llm.chat_model import Attachment, ChatRequest
-
-Api = Literal["chat", "responses", "anthropic", "gemini"]
+    from proctor.llm.chat_model import Attachment, ChatReply, ChatRequest
+    from proctor.llm.protocols import Protocol
 
 
 class _Provider(NamedTuple):
     """Where a provider's API is, and the environment variables of its key and address."""
 
-    api: Api
+    protocol: Protocol
     url: str
     key: str | None
     address: str | None = None
@@ -55,7 +48,7 @@ _GOOGLE = _Provider(
 )
 _PROVIDERS = {
     "openai": _Provider("responses", *_OPENAI),
-    "openai-chat": _Provider("chat", *_OPENAI),
+    "openai-chat": _Provider("openai", *_OPENAI),
     "openai-responses": _Provider("responses", *_OPENAI),
     "anthropic": _Provider(
         "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
@@ -63,17 +56,17 @@ _PROVIDERS = {
     "google": _GOOGLE,
     "google-gla": _GOOGLE,
     "gemini": _GOOGLE,
-    "cerebras": _Provider("chat", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    "deepseek": _Provider("chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
-    "fireworks": _Provider("chat", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-    "grok": _Provider("chat", "https://api.x.ai/v1", "XAI_API_KEY"),
-    "groq": _Provider("chat", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "mistral": _Provider("chat", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    "moonshotai": _Provider("chat", "https://api.moonshot.ai/v1", "MOONSHOTAI_API_KEY"),
-    "ollama": _Provider("chat", "http://localhost:11434/v1", None, "OLLAMA_BASE_URL"),
-    "openrouter": _Provider("chat", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    "together": _Provider("chat", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    "x-ai": _Provider("chat", "https://api.x.ai/v1", "XAI_API_KEY"),
+    "cerebras": _Provider("openai", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+    "deepseek": _Provider("openai", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+    "fireworks": _Provider("openai", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    "grok": _Provider("openai", "https://api.x.ai/v1", "XAI_API_KEY"),
+    "groq": _Provider("openai", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "mistral": _Provider("openai", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "moonshotai": _Provider("openai", "https://api.moonshot.ai/v1", "MOONSHOTAI_API_KEY"),
+    "ollama": _Provider("openai", "http://localhost:11434/v1", None, "OLLAMA_BASE_URL"),
+    "openrouter": _Provider("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "together": _Provider("openai", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "x-ai": _Provider("openai", "https://api.x.ai/v1", "XAI_API_KEY"),
 }
 
 # Provider prefix → name in the price table, where they differ.
@@ -84,13 +77,6 @@ _ANTHROPIC_MAX_TOKENS = 4096  # the API demands a limit; the smallest that all i
 
 _THINKING = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 """Tokens to think with for each effort, where an API wants a number; 1,024 is the least."""
-
-_FINISH = {
-    "stop": "stop", "end_turn": "stop", "stop_sequence": "stop", "completed": "stop",
-    "length": "length", "max_tokens": "length", "max_output_tokens": "length",
-    "tool_calls": "tool_call", "function_call": "tool_call", "tool_use": "tool_call",
-    "content_filter": "content_filter", "refusal": "content_filter", "safety": "content_filter",
-}  # fmt: skip
 
 
 class HttpModel(NamedModel):
@@ -118,9 +104,8 @@ class HttpModel(NamedModel):
         """Make one call; every failure is a `ModelError`."""
         import httpx
 
-        api, url, key = self._endpoint()
-        write, read = _APIS[api]
-        path, headers, body = write(self._model, key, request)
+        protocol, url, key = self._endpoint()
+        path, headers, body = _WRITERS[protocol](self._model, key, request)
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
@@ -138,12 +123,11 @@ class HttpModel(NamedModel):
         if response.status_code >= 400:
             raise self._failed(response)
         try:
-            reply = read(response.json())
-        except UNREADABLE as error:
-            raise self._unreadable(error) from error
-        if not reply.text and not reply.tool_calls and reply.finish_reason is None:
-            raise ModelError("the reply is empty", kind=ModelErrorKind.BAD_REPLY, model=self.name)
-        return self._priced(reply)
+            document = mapping(response.json())
+        except ValueError as error:
+            raise self._bad_reply(f"the reply is not JSON: {error}") from error
+        priced_as = _PRICED_AS.get(self._provider, self._provider)
+        return self._reply(protocol, document, priced_as, self._model)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -151,8 +135,8 @@ class HttpModel(NamedModel):
         if client is not None:
             await client.aclose()
 
-    def _endpoint(self) -> tuple[Api, str, str | None]:
-        """Return the API, its base URL and the key to send."""
+    def _endpoint(self) -> tuple[Protocol, str, str | None]:
+        """Return the protocol, its base URL and the key to send."""
         known = _PROVIDERS.get(self._provider)
         if known is None:
             raise ProctorError(
@@ -162,50 +146,35 @@ class HttpModel(NamedModel):
             )
         if self._base_url is not None:
             # Other servers rarely have the responses API. The provider's own key is not for them.
-            api = "chat" if self._provider == "openai" else known.api
-            return api, self._base_url.rstrip("/"), key_from(self._api_key_env, self.name)
+            protocol = "openai" if self._provider == "openai" else known.protocol
+            return protocol, self._base_url.rstrip("/"), key_from(self._api_key_env, self.name)
         variable = self._api_key_env or known.key
         if variable == "GEMINI_API_KEY" and not os.environ.get(variable):
             variable = "GOOGLE_API_KEY" if os.environ.get("GOOGLE_API_KEY") else variable
         address = os.environ.get(known.address, "") if known.address else ""
-        return known.api, (address or known.url).rstrip("/"), key_from(variable, self.name)
-
-    def _priced(self, reply: ChatReply) -> ChatReply:
-        import msgspec
-
-        provider = _PRICED_AS.get(self._provider, self._provider)
-        model = reply.model or self._model
-        # A user's price is listed under the name in the suite, a published one under the dated
-        # name of the reply.
-        cost = self._cost((self._model, model), provider, reply.usage)
-        return msgspec.structs.replace(reply, model=model, cost_usd=cost)
+        return known.protocol, (address or known.url).rstrip("/"), key_from(variable, self.name)
 
     def _failed(self, response: httpx.Response) -> ModelError:
         status, transient = response.status_code, None
         try:
             document = mapping(response.json())
-        except UNREADABLE:
+        except ValueError:
             document = {}
         error = mapping(document.get("error"))
         if error.get("code") == "insufficient_quota":
             transient = False  # status 429 too, but an exhausted quota does not recover by waiting
         message = text(error.get("message")) or text(document.get("message")) or response.text
-        wait = response.headers.get("retry-after-ms"), response.headers.get("retry-after")
-        try:
-            seconds = float(wait[0]) / 1000 if wait[0] else float(wait[1]) if wait[1] else None
-        except ValueError:  # a date
-            seconds = None
         return ModelError(
             f"HTTP {status}: {message}",
             kind=kind_of_status(status),
             model=self.name,
             status=status,
-            retry_after=seconds,
+            retry_after=requested_delay(response.headers),
             transient=transient,
         )
 
 
-# -- the APIs: a request as path, headers and body; a response as a reply ------------------------
+# -- a request as each protocol writes it: path, headers and body --------------------------------
 
 _Wire = tuple[str, dict[str, str], dict[str, Any]]
 
@@ -239,7 +208,8 @@ def _call_ids(message: Message) -> list[tuple[str, ToolCall]]:
     return [(call.id or f"call_{at}", call) for at, call in enumerate(message.tool_calls)]
 
 
-def _write_chat(model: str, key: str | None, request: ChatRequest) -> _Wire:
+def chat_body(model: str, request: ChatRequest) -> dict[str, Any]:
+    """Return the body of a request for OpenAI chat completions, which most servers understand."""
     messages: list[dict[str, Any]] = []
     for message in request.messages:
         written: dict[str, Any] = {"role": message.role, "content": message.content or ""}
@@ -284,49 +254,16 @@ def _write_chat(model: str, key: str | None, request: ChatRequest) -> _Wire:
     if request.schema is not None:
         shape = {"name": _schema_name(request.schema), "schema": request.schema, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": shape}
-    return "/chat/completions", _bearer(key), body
+    return body
+
+
+def _write_chat(model: str, key: str | None, request: ChatRequest) -> _Wire:
+    return "/chat/completions", _bearer(key), chat_body(model, request)
 
 
 def _bearer(key: str | None) -> dict[str, str]:
     # Servers on this machine reject a request without a key as often as one with a wrong key.
     return {"Authorization": f"Bearer {key or 'no-key'}"}
-
-
-def _read_chat(answered: Any) -> ChatReply:
-    choice = answered["choices"][0]
-    said, usage = choice["message"], mapping(answered.get("usage"))
-    return ChatReply(
-        text=text(said.get("content")) or text(said.get("refusal")) or "",
-        model=text(answered.get("model")) or "",
-        tool_calls=tuple(
-            ToolCall(
-                name=call["function"]["name"],
-                arguments=parsed_arguments(call["function"].get("arguments") or {}),
-                id=call.get("id"),
-            )
-            for call in said.get("tool_calls") or ()
-        ),
-        usage=_usage(usage, "prompt_tokens", "completion_tokens"),
-        finish_reason=_finish(choice.get("finish_reason"), bool(said.get("tool_calls"))),
-        id=text(answered.get("id")),
-    )
-
-
-def _usage(usage: dict[str, Any], tokens_in: str, tokens_out: str) -> TokenUsage:
-    read, written = count(usage.get(tokens_in)), count(usage.get(tokens_out))
-    # Zero tokens mean that the provider reported none: unknown, not free.
-    if not read and not written:
-        return TokenUsage()
-    details = mapping(first(usage, ("prompt_tokens_details", "input_tokens_details")))
-    return TokenUsage(read, written, count(details.get("cached_tokens")) or 0, 0)
-
-
-def _finish(reason: Any, called: bool) -> str | None:
-    if reason is None:
-        return "tool_call" if called else None
-    finish = _FINISH.get(str(reason).lower(), "error")
-    # Only some protocols report calls themselves.
-    return "tool_call" if called and finish == "stop" else finish
 
 
 def _write_responses(model: str, key: str | None, request: ChatRequest) -> _Wire:
@@ -341,15 +278,8 @@ def _write_responses(model: str, key: str | None, request: ChatRequest) -> _Wire
                 }
             )
             continue
-        if files := _files(message):
-            parts: list[dict[str, Any]] = [{"type": "input_text", "text": message.content or ""}]
-            for file in files:
-                if file.is_image:
-                    parts.append({"type": "input_image", "image_url": file.data_url})
-                else:
-                    about = {"filename": file.name, "file_data": file.data_url}
-                    parts.append({"type": "input_file", **about})
-            items.append({"role": message.role, "content": parts})
+        if isinstance(message, FileMessage):
+            items.append({"role": message.role, "content": message.response_parts()})
         elif message.content or not message.tool_calls:
             items.append({"role": message.role, "content": message.content or ""})
         items += [
@@ -380,26 +310,6 @@ def _write_responses(model: str, key: str | None, request: ChatRequest) -> _Wire
         shape = {"name": _schema_name(request.schema), "schema": request.schema, "strict": True}
         body["text"] = {"format": {"type": "json_schema", **shape}}
     return "/responses", _bearer(key), body
-
-
-def _read_responses(answered: Any) -> ChatReply:
-    said: list[str] = []
-    calls: list[ToolCall] = []
-    for item in answered["output"]:
-        if item["type"] == "message":
-            said += [str(p.get("text") or p.get("refusal") or "") for p in item["content"]]
-        elif item["type"] == "function_call":
-            arguments = parsed_arguments(item.get("arguments") or {})
-            calls.append(ToolCall(name=item["name"], arguments=arguments, id=item.get("call_id")))
-    reason = mapping(answered.get("incomplete_details")).get("reason") or answered.get("status")
-    return ChatReply(
-        text="".join(said),
-        model=text(answered.get("model")) or "",
-        tool_calls=tuple(calls),
-        usage=_usage(mapping(answered.get("usage")), "input_tokens", "output_tokens"),
-        finish_reason=_finish(reason, bool(calls)),
-        id=text(answered.get("id")),
-    )
 
 
 def _write_anthropic(model: str, key: str | None, request: ChatRequest) -> _Wire:
@@ -451,29 +361,6 @@ def _write_anthropic(model: str, key: str | None, request: ChatRequest) -> _Wire
     return "/v1/messages", headers, body
 
 
-def _read_anthropic(answered: Any) -> ChatReply:
-    blocks, usage = answered["content"], mapping(answered.get("usage"))
-    calls = tuple(
-        ToolCall(name=b["name"], arguments=b.get("input"), id=b.get("id"))
-        for b in blocks
-        if b["type"] == "tool_use"
-    )
-    read, written = (count(usage.get(f"cache_{k}_input_tokens")) or 0 for k in ("read", "creation"))
-    plain, output = count(usage.get("input_tokens")), count(usage.get("output_tokens"))
-    known = bool(plain or output)
-    return ChatReply(
-        text="".join(str(b.get("text") or "") for b in blocks if b["type"] == "text"),
-        model=text(answered.get("model")) or "",
-        tool_calls=calls,
-        # Anthropic counts cached tokens apart from the input.
-        usage=TokenUsage((plain or 0) + read + written, output, read, written)
-        if known
-        else TokenUsage(),
-        finish_reason=_finish(answered.get("stop_reason"), bool(calls)),
-        id=text(answered.get("id")),
-    )
-
-
 def _write_gemini(model: str, key: str | None, request: ChatRequest) -> _Wire:
     names = {call.id: call.name for m in request.messages for call in m.tool_calls}
     system: list[dict[str, Any]] = []
@@ -519,34 +406,9 @@ def _write_gemini(model: str, key: str | None, request: ChatRequest) -> _Wire:
     return f"/v1beta/models/{model}:generateContent", {"x-goog-api-key": key or "no-key"}, body
 
 
-def _read_gemini(answered: Any) -> ChatReply:
-    candidate = answered["candidates"][0]
-    parts: Any = mapping(candidate.get("content")).get("parts") or ()
-    if not is_list(parts) or not all(is_mapping(part) for part in parts):
-        raise ValueError("the parts are no list of objects")
-    calls = tuple(
-        ToolCall(name=call["name"], arguments=call.get("args"), id=call.get("id"))
-        for call in (part["functionCall"] for part in parts if "functionCall" in part)
-    )
-    usage = mapping(answered.get("usageMetadata"))
-    tokens_in, said = (count(usage.get(f"{k}TokenCount")) for k in ("prompt", "candidates"))
-    thought = count(usage.get("thoughtsTokenCount")) or 0
-    cached = count(usage.get("cachedContentTokenCount")) or 0
-    return ChatReply(
-        text="".join(str(p.get("text") or "") for p in parts if not p.get("thought")),
-        model=text(answered.get("modelVersion")) or "",
-        tool_calls=calls,
-        usage=TokenUsage(tokens_in, (said or 0) + thought, cached, 0)
-        if tokens_in
-        else TokenUsage(),
-        finish_reason=_finish(candidate.get("finishReason"), bool(calls)),
-        id=text(answered.get("responseId")),
-    )
-
-
-_APIS = {
-    "chat": (_write_chat, _read_chat),
-    "responses": (_write_responses, _read_responses),
-    "anthropic": (_write_anthropic, _read_anthropic),
-    "gemini": (_write_gemini, _read_gemini),
+_WRITERS: dict[str, Callable[[str, str | None, ChatRequest], _Wire]] = {
+    "openai": _write_chat,
+    "responses": _write_responses,
+    "anthropic": _write_anthropic,
+    "gemini": _write_gemini,
 }

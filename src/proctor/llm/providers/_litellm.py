@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from proctor.imports import absent_extra
-from proctor.llm.chat_model import (
-    ChatReply,
-    ModelError,
-    ModelErrorKind,
-    TokenUsage,
-    kind_of_status,
-    parsed_arguments,
-)
-from proctor.llm.providers import UNREADABLE, NamedModel, key_from
+from proctor.llm.chat_model import ModelError, ModelErrorKind, kind_of_status
+from proctor.llm.providers import NamedModel, key_from
+from proctor.llm.providers._http import chat_body
 from proctor.llm.retry import causes, retry_after
-from proctor.trace import Message, ToolCall
 
 if TYPE_CHECKING:
-    from proctor.llm.chat_model import ChatRequest
+    from proctor.llm.chat_model import ChatReply, ChatRequest
 
-
-# OpenAI's finish reasons → ours.
-_FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
+UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Errors of the client library when a gateway replies with unexpected JSON."""
 
 
 class LiteModel(NamedModel):
@@ -54,21 +45,19 @@ class LiteModel(NamedModel):
         try:
             async with asyncio.timeout(request.timeout):
                 response = await litellm.acompletion(**options)
-            return self._reply(response)
+            provider, _, model = self._model.rpartition("/")
+            return self._reply("openai", response.model_dump(), provider or None, model)
         except TimeoutError as error:
             raise self._too_late(request) from error
         except openai.OpenAIError as error:
             raise self._failed(error) from error
         except UNREADABLE as error:
-            raise self._unreadable(error) from error
+            problem = f"the reply has an unexpected shape ({type(error).__name__}: {error})"
+            raise self._bad_reply(problem) from error
 
     def _options(self, request: ChatRequest) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "model": self._model,
-            "messages": [_message(message) for message in request.messages],
-            "temperature": request.temperature,
-            "max_tokens": request.max_tokens,
-            "seed": request.seed,
+            **chat_body(self._model, request),
             "timeout": request.timeout,
             # The caller decides about retries.
             "num_retries": 0,
@@ -76,44 +65,14 @@ class LiteModel(NamedModel):
             "drop_params": True,  # models without a seed parameter are called without it
             "api_base": self._base_url,
         }
-        if request.reasoning_effort is not None:
-            options["reasoning_effort"] = request.reasoning_effort
+        for written, message in zip(options["messages"], request.messages, strict=True):
+            if message.name is not None:  # of a tool, which some providers want
+                written["name"] = message.name
         key = key_from(self._api_key_env, self.name)
         if key is not None or self._base_url is not None:
             # As in `get_model`: the provider's standard key is not sent to a custom endpoint.
             options["api_key"] = key or "no-key"
-        if request.tools:
-            functions = (
-                {"name": tool.name, "description": tool.description, "parameters": tool.schema}
-                for tool in request.tools
-            )
-            options["tools"] = [{"type": "function", "function": each} for each in functions]
-        if request.schema is not None:
-            name = request.schema.get("title") or "reply"
-            described = {"name": name, "schema": request.schema, "strict": True}
-            options["response_format"] = {"type": "json_schema", "json_schema": described}
         return {key: value for key, value in options.items() if value is not None}
-
-    def _reply(self, response: Any) -> ChatReply:
-        choice = response.choices[0]
-        usage = _usage(getattr(response, "usage", None))
-        provider, _, model = self._model.rpartition("/")
-        return ChatReply(
-            text=choice.message.content or "",
-            model=response.model or self._model,
-            tool_calls=tuple(
-                ToolCall(
-                    name=call.function.name,
-                    arguments=parsed_arguments(call.function.arguments),
-                    id=call.id,
-                )
-                for call in choice.message.tool_calls or ()
-            ),
-            usage=usage,
-            finish_reason=_FINISH.get(choice.finish_reason, choice.finish_reason),
-            cost_usd=self._cost((model,), provider or None, usage),
-            id=response.id,
-        )
 
     def _failed(self, error: Any) -> ModelError:
         openai: Any = importlib.import_module("openai")
@@ -157,31 +116,3 @@ def _litellm(name: str) -> Any:
     module.suppress_debug_info = True  # it prints advertisements for its issue tracker
     module.telemetry = False
     return module
-
-
-def _message(message: Message) -> dict[str, Any]:
-    converted: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        converted["tool_calls"] = [
-            {
-                "id": call.id or f"call_{index}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
-            }
-            for index, call in enumerate(message.tool_calls)
-        ]
-    rest = {"tool_call_id": message.tool_call_id, "name": message.name}
-    return converted | {key: value for key, value in rest.items() if value is not None}
-
-
-def _usage(usage: Any) -> TokenUsage:
-    counted = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-    # As in the other provider: zero tokens mean unknown.
-    if not any(counted):
-        return TokenUsage()
-    details = getattr(usage, "prompt_tokens_details", None)
-    return TokenUsage(
-        input_tokens=counted[0],
-        output_tokens=counted[1],
-        cached_tokens=getattr(details, "cached_tokens", None),
-    )

@@ -33,14 +33,6 @@ MAX_HEATMAP_ROWS = 400
 BINS = 10
 """Bins of the score histogram: tenths."""
 
-GATE_TONES = {
-    "REGRESSION": "bad",
-    "NO REGRESSION": "good",
-    "INCONCLUSIVE": "odd",
-    "NOT COMPARABLE": "odd",
-}
-"""The colour class of a gate's verdict."""
-
 SECTION_TITLES = {
     "since": "Changes",
     "research": "Research",
@@ -321,7 +313,6 @@ def _trials_note(facts: ReportFacts, listed: int) -> str:
 FUNCTIONS: dict[str, Any] = {
     **template_globals(),
     **{f.__name__: f for f in (agent_notes, bar_width, efficiency, interval_marks, per)},
-    "GATE_TONES": GATE_TONES,
     "MAX_CHANGED_CASES": MAX_CHANGED_CASES,
     "MAX_FAILURES": MAX_FAILURES,
     "VERDICTS": {"PASS": ("✓", "good"), "FAIL": ("✕", "bad"), "NOT JUDGED": ("?", "odd")},

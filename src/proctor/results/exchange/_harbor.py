@@ -15,13 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.errors import ProctorError
-from proctor.files import read_bounded
-from proctor.results.exchange._tables import started_ns
-from proctor.results.exchange.importing import MAX_DOCUMENT, Imported, Record
+from proctor.results.exchange._tables import parse_json, read_text, started_ns
+from proctor.results.exchange.importing import Imported, Record
 from proctor.results.metadata import as_mapping, as_text
 from proctor.runs.trial import TrialStatus
 
@@ -138,9 +134,4 @@ def _milliseconds(timing: Mapping[str, Any], where: str) -> float:
 
 
 def _document(file: Path) -> Mapping[str, Any]:
-    try:
-        return as_mapping(msgspec.json.decode(read_bounded(file, MAX_DOCUMENT)))
-    except OSError as error:
-        raise ProctorError(f"cannot read: {error.strerror}", where=str(file)) from None
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ProctorError(f"not JSON: {error}", where=str(file)) from None
+    return as_mapping(parse_json(read_text(file), str(file)))

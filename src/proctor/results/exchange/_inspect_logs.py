@@ -9,23 +9,22 @@ incomplete. Tokens are the agent's: those of graders are left out.
 from __future__ import annotations
 
 import json
-import math
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.files import DecompressionError, decompress, read_bounded
 from proctor.formatting import plural
-from proctor.results.exchange._tables import started_ns
+from proctor.results.exchange._tables import parse_json, started_ns
 from proctor.results.exchange.importing import MAX_ARCHIVE, MAX_DOCUMENT, Imported, Record
 from proctor.results.metadata import as_list, as_mapping, as_text
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import map_texts
+from proctor.trace.conventions.values import count, number
 
 # Zip compression method of Zstandard; Python's zipfile supports it from 3.14 on.
 _ZSTANDARD = 93
@@ -70,9 +69,9 @@ def _imported(
     model = str(task.get("model") or "model")
     status = str(header.get("status") or "success")
     results = as_mapping(header.get("results"))
-    epochs = int(as_mapping(task.get("config")).get("epochs") or 1)
+    epochs = count(as_mapping(task.get("config")).get("epochs")) or 1
     ids = as_list(as_mapping(task.get("dataset")).get("sample_ids"))
-    expected = int(results.get("total_samples") or len(ids) * epochs)
+    expected = count(results.get("total_samples")) or len(ids) * epochs
     scored = Scored(scale)
     records = [_record(as_mapping(each), model, where, task, scored) for where, each in samples]
     if not records and results:
@@ -93,9 +92,9 @@ def _imported(
         stopped=stopped,
         planned={str(each): epochs for each in ids} if len(ids) * epochs == expected else {},
         warnings=[
-            f"{plural(count, 'score')} of {name} not within 0 to {scale:g} (e.g. {example:g}): "
+            f"{plural(times, 'score')} of {name} not within 0 to {scale:g} (e.g. {example:g}): "
             "imported as not judged; --scale X sets the score that counts as 1"
-            for name, (count, example) in scored.outside.items()
+            for name, (times, example) in scored.outside.items()
         ],
         about={
             name: task.get(name) for name in ("task", "eval_id", "run_id", "packages", "revision")
@@ -148,13 +147,7 @@ def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
 
 
 def _decode(content: bytes, where: str) -> Mapping[str, Any]:
-    try:
-        document = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, RecursionError):
-        try:
-            document = json.loads(content)  # accepts NaN, which Inspect writes
-        except (ValueError, RecursionError) as error:
-            raise ProctorError(f"not JSON: {error}", where=where) from None
+    document = parse_json(content, where)
     if not isinstance(document, dict):
         raise ProctorError("not an Inspect log", where=where)
     return cast("Mapping[str, Any]", document)
@@ -173,7 +166,7 @@ class Scored:
     def checks(self, scores: Mapping[str, Any]) -> Iterator[CheckResult]:
         """Yield one check per scorer, or per part of a score with several."""
         for scorer, entry in scores.items():
-            score = as_mapping(entry)
+            score = as_mapping(entry) if isinstance(entry, dict) else {"value": entry}
             value = score.get("value")
             reason = str(score.get("explanation") or score.get("answer") or f"{scorer}: {value}")
             parts = dict(enumerate(cast("list[Any]", value))) if isinstance(value, list) else value
@@ -184,26 +177,26 @@ class Scored:
                 yield self._check(scorer, value, reason)
 
     def _check(self, name: str, value: Any, reason: str) -> CheckResult:
-        number = _number(value)
+        found = _score(value)
         # Grades and truth values have no scale.
-        if number is not None and isinstance(value, int | float) and not isinstance(value, bool):
-            number /= self._scale
-        if number is None:
+        if found is not None and isinstance(value, int | float) and not isinstance(value, bool):
+            found /= self._scale
+        if found is None:
             reason = f"{value!r} is not a number: {reason}"
-        elif not 0 <= number <= 1:
-            count, example = self.outside.get(name, (0, value))
-            self.outside[name] = count + 1, float(example)
-            reason, number = f"{value} is not within 0 to {self._scale:g}: {reason}", None
+        elif not 0 <= found <= 1:
+            times, example = self.outside.get(name, (0, value))
+            self.outside[name] = times + 1, float(example)
+            reason, found = f"{value} is not within 0 to {self._scale:g}: {reason}", None
         # Inspect has no pass mark per score: a partial score is not a failed check.
-        status = CheckStatus.PASS if number == 1 else CheckStatus.WARN
+        status = CheckStatus.PASS if found == 1 else CheckStatus.WARN
         return CheckResult(
             id=name,
             check="imported",
             layer=Layer.CORRECTNESS,
-            status=CheckStatus.UNSCORED if number is None else status,
+            status=CheckStatus.UNSCORED if found is None else status,
             reason=reason[:1000],
-            score=number,
-            weight=0.0 if number is None else 1.0,
+            score=found,
+            weight=0.0 if found is None else 1.0,
         )
 
 
@@ -211,14 +204,17 @@ def _record(
     sample: Mapping[str, Any], model: str, where: str, task: Mapping[str, Any], scored: Scored
 ) -> Record:
     attached = as_mapping(sample.get("attachments"))
-    checks = tuple(scored.checks(as_mapping(sample.get("scores"))))
+    scores = as_mapping(sample.get("scores"))
+    if not scores and sample.get("score") is not None:  # the first versions had one scorer
+        scores = {"score": sample["score"]}
+    checks = tuple(scored.checks(scores))
     numbers = [check.score for check in checks if check.score is not None]
-    error = as_mapping(sample.get("error")).get("message")
+    error = as_mapping(sample.get("error")).get("message") or as_text(sample.get("error"))
     if error is None and not checks:
         error = "the log has no score for this sample"
     unscored = error is None and not numbers
     metadata = dict(as_mapping(sample.get("metadata")))
-    epoch = int(sample.get("epoch") or 1)
+    epoch = count(sample.get("epoch")) or 1
     input_tokens, output_tokens, cost = _agent_usage(sample)
     working = sample.get("working_time")
     return Record(
@@ -251,17 +247,13 @@ def _record(
     )
 
 
-def _number(value: Any) -> float | None:
+def _score(value: Any) -> float | None:
     """Convert a score to a number as Inspect does; None where it has no number."""
     if isinstance(value, bool):
         return float(value)
     word = str(value).strip()
     known = _GRADES.get(word, _TRUTH.get(word.lower()))
-    try:
-        number = float(word) if known is None else known
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return number(word) if known is None else known
 
 
 def _message(source: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,6 +275,9 @@ def _message(source: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str
             }
             for call in calls
         ]
+    failed = as_mapping(source.get("error"))
+    if failed and not message["content"]:
+        message["content"] = f"{failed.get('type')}: {failed.get('message')}"
     if source.get("tool_call_id"):
         message.update(tool_call_id=source["tool_call_id"], name=source.get("function"))
     return message
@@ -290,14 +285,10 @@ def _message(source: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str
 
 def _resolved(value: Any, attached: Mapping[str, Any]) -> Any:
     """Resolve text whose long parts the log stores separately under a reference."""
-    if isinstance(value, str) and value.startswith("attachment://"):
-        return attached.get(value.removeprefix("attachment://"), value)
-    if isinstance(value, list):
-        return [_resolved(item, attached) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {key: _resolved(item, attached) for key, item in items}
-    return value
+    mark = "attachment://"
+    return map_texts(
+        value, lambda text: attached.get(text[len(mark) :], text) if text.startswith(mark) else text
+    )
 
 
 def _agent_usage(sample: Mapping[str, Any]) -> tuple[int | None, int | None, float | None]:
@@ -346,9 +337,9 @@ def _tokens(usage: Mapping[str, Any]) -> tuple[int, int]:
     `output_tokens`; logs of older versions include them. The total tells which it is.
     """
     names = ("input_tokens", "output_tokens", "reasoning_tokens")
-    given, output, reasoning = (int(usage.get(name) or 0) for name in names)
-    cached = sum(int(usage.get(f"input_tokens_cache_{way}") or 0) for way in ("read", "write"))
-    apart = int(usage.get("total_tokens") or given + output + cached) - given - output
+    given, output, reasoning = (count(usage.get(name)) or 0 for name in names)
+    cached = sum(count(usage.get(f"input_tokens_cache_{way}")) or 0 for way in ("read", "write"))
+    apart = (count(usage.get("total_tokens")) or given + output + cached) - given - output
     given += min(cached, max(0, apart))
     if reasoning and apart - cached >= reasoning:
         output += reasoning
@@ -356,4 +347,5 @@ def _tokens(usage: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _milliseconds(seconds: Any) -> float | None:
-    return float(seconds) * 1000 if isinstance(seconds, int | float) else None
+    known = number(seconds)
+    return None if known is None else known * 1000

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError
-from proctor.results.aggregate import rate_over
+from proctor.results.leaderboard import agent_rate
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.trial import params_key
 
@@ -165,9 +165,7 @@ def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
-    rate = rate_over(
-        outcomes.counts, outcomes.clustering, stopped=outcomes.stopped, watched=outcomes.watched
-    )
+    rate = agent_rate(outcomes, "population")
     means = [each.mean_score for each in outcomes.instances if each.mean_score is not None]
     metrics: dict[str, float | None] = {
         "pass_rate": rate.value,

@@ -6,6 +6,7 @@ Exports of `proctor runs export` are read back unchanged, in all of these format
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -13,17 +14,17 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from types import NoneType
+from typing import Any, cast, get_args
 
 import msgspec
 
 from proctor.checks.base import CheckResult
 from proctor.errors import ProctorError, hint_among
 from proctor.files import read_bounded
-from proctor.results.database import literal, quoted
+from proctor.results.database import pattern, quoted
 from proctor.results.exchange.export import unescape_formula
 from proctor.results.exchange.importing import MAX_DOCUMENT, MAX_ROWS, Imported, Record
-from proctor.results.metadata import as_glob
 from proctor.runs.trial import CATEGORIES, TrialStatus
 
 # Maximum characters of a cell: a trace in a column exceeds Python's default of 131,072.
@@ -112,7 +113,7 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a Parquet file, one per row."""
     import duckdb
 
-    source = f"read_parquet({literal(as_glob(path))})"
+    source = f"read_parquet({pattern(path)})"
     try:
         with duckdb.connect(config={"memory_limit": "2GB"}) as connection:
             described = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
@@ -139,10 +140,12 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
     return _objects(path, "parquet", rows, columns)
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(content: str | bytes, where: str) -> Any:
     """Decode a JSON document, or raise with its place."""
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+        return msgspec.json.decode(content)
     try:
-        return json.loads(text)
+        return json.loads(content)  # slower, but it accepts NaN, which some programs write
     except (ValueError, RecursionError) as error:
         raise ProctorError(f"not JSON: {error}", where=where) from None
 
@@ -314,37 +317,31 @@ def _error(value: Any) -> str:
     return str(value)
 
 
+def _plain_type(hint: Any) -> Any:
+    """Return the type of a field without its `| None`."""
+    return next((each for each in get_args(hint) if each is not NoneType), hint)
+
+
+_BY_TYPE: dict[Any, Callable[[Any], Any]] = {
+    bool: _bool,
+    float: _number,
+    int: lambda value: int(_number(value)),
+    TrialStatus: _status,
+}
+
+# Fields that are neither here nor in `_BY_TYPE` are texts.
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "passed": _bool,
-    "counted": _bool,
-    "status": _status,
-    "last_status": _status,
+    **{
+        field.name: convert
+        for field in msgspec.structs.fields(Record)
+        if (convert := _BY_TYPE.get(_plain_type(field.type))) is not None
+    },
+    "started_ns": int,  # more digits than a float has
     "tags": _text_list,
     "params": _object,
     "properties": _object,
     "checks": lambda value: msgspec.convert(_decoded(value), tuple[CheckResult, ...]),
     "error": _error,
-    **dict.fromkeys(
-        ("score", "threshold", "duration_ms", "latency_ms", "cost_usd", "spent_usd"), _number
-    ),
-    **dict.fromkeys(("queue_ms", "startup_ms", "check_ms", "judge_cost_usd"), _number),
-    **dict.fromkeys(
-        (
-            "axis_seed",
-            "index",
-            "seed",
-            "input_tokens",
-            "output_tokens",
-            "llm_calls",
-            "unpriced_calls",
-            "tool_calls",
-            "spent_tokens",
-            "spent_unpriced_calls",
-        ),
-        lambda value: int(_number(value)),
-    ),
-    "started_ns": int,
-    "retries": int,
 }
 
 

@@ -391,9 +391,8 @@ def import_results(
     `columns` maps columns of a table (CSV, JSONL, JSON, Parquet) to fields. `threshold` is the
     minimum passing score where the file has no pass/fail; `scale` is the score that counts as 1.
     """
-    found = read_results(Path(file), source, columns or {}, scale, threshold)
-    if name is not None:
-        found.name = name
+    found = read_results(Path(file), source, columns, scale, threshold)
+    found.name = name or found.name
     return write_import(found, Path(root), file=Path(file), threshold=threshold)
 
 
@@ -477,8 +476,11 @@ def detect_format(file: Path) -> str:
         # The keys that tell the formats apart are at the beginning.
         with file.open("rb") as opened:
             top = opened.read(4096)
+        # A table has none of these: rows of promptfoo, also in a list or a renamed file.
+        if b'"testCase"' in top or b'"promptIdx"' in top:
+            return "promptfoo"
         if form == "jsonl":
-            return "promptfoo" if b'"testCase"' in top or b'"promptIdx"' in top else form
+            return "promptfoo" if b'"evalId"' in top and b'"results"' in top else form
         if top.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" or b'"trials"' in top[:64]:
             return form
         if b'"eval"' in top and b'"status"' in top:

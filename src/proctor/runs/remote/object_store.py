@@ -283,17 +283,15 @@ class Bucket:
         # A folder has no place for the metadata of its files.
         self._keeps_metadata = not self.url.startswith("file:")
 
-    async def sizes(self, below: str = "") -> dict[str, int]:
-        """Return every object below, with its size."""
+    async def sizes(self) -> dict[str, int]:
+        """Return every object with its size."""
         import obstore
 
         async def listed() -> dict[str, int]:
-            stream = obstore.list(  # pyright: ignore[reportUnknownMemberType]
-                self._store, prefix=below or None, chunk_size=1000
-            )
+            stream = obstore.list(self._store, chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]
             return {meta["path"]: meta["size"] async for chunk in stream for meta in chunk}
 
-        return await self._retried(listed, below)
+        return await self._retried(listed, "")
 
     async def read(self, key: str, limit: int) -> bytes | None:
         """Return a small object; None when it does not exist."""

@@ -514,14 +514,12 @@ async def _update(
     bucket: Bucket, name: str, known: FileFacts, target: Path, chain: list[Piece] | None
 ) -> bool:
     """Download one file unless it is present; return whether it was downloaded."""
-    if await asyncio.to_thread(_is_present, target / name, known):
+    path = target / name
+    same_size = path.is_file() and path.stat().st_size == known.size
+    if same_size and await asyncio.to_thread(facts_of, path) == known:
         return False
     await _download(bucket, name, target, chain, known)
     return True
-
-
-def _is_present(path: Path, known: FileFacts) -> bool:
-    return path.is_file() and path.stat().st_size == known.size and facts_of(path) == known
 
 
 def _damaged(bucket: Bucket, name: str, known: FileFacts, size: int) -> RemoteError:
@@ -689,15 +687,12 @@ RUNS = MirrorOptions(
 """Files needed to find a run and its status."""
 
 
-def mirrored(
-    url: str, options: StoreOptions | None = None, *, reading: MirrorOptions = QUERIES
-) -> tuple[Path, list[str]]:
+def mirrored(url: str, *, reading: MirrorOptions = QUERIES) -> tuple[Path, list[str]]:
     """Return a local copy of the runs at an address, and the problems while fetching it."""
     url = checked(url)
     root = cache_of(url, reading)
     with _locked(root):
-        work = _fetch_all(url, root, options or StoreOptions(), reading)
-        current, problems = run_sync(work, nested=True)
+        current, problems = run_sync(_fetch_all(url, root, reading), nested=True)
         # A list first, since folders are removed on the way.
         for spec in list(root.rglob(SPEC)):
             if spec.parent not in current:  # no longer in the store, or not accessible
@@ -731,15 +726,13 @@ def _locked(root: Path) -> Generator[None]:
         yield
 
 
-async def _fetch_all(
-    url: str, root: Path, options: StoreOptions, reading: MirrorOptions
-) -> tuple[set[Path], list[str]]:
+async def _fetch_all(url: str, root: Path, reading: MirrorOptions) -> tuple[set[Path], list[str]]:
     """Fetch every run at an address; return the current copies and the problems."""
     copies: set[Path] = set()
     problems: list[str] = []
-    for place in await runs_at(url, options):
+    for place in await runs_at(url, StoreOptions()):
         try:
-            copies.add(await _refresh(Bucket(place, options), root, reading))
+            copies.add(await _refresh(Bucket(place), root, reading))
         except ProctorError as error:
             problems.append(f"{error}; skipped")
     return copies, problems

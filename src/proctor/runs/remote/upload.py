@@ -33,7 +33,6 @@ from proctor.runs.remote.object_store import (
     SPEC,
     Bucket,
     Manifest,
-    StoreOptions,
     facts_of_bytes,
 )
 from proctor.runs.remote.transfer import PIECE, Piece, name_of, push, read_manifest, read_part
@@ -60,12 +59,12 @@ class Destination(msgspec.Struct, frozen=True):
         return object_store.joined(self.address, self.name)
 
 
-def reserve_name(folder: RunFolder, to: Destination, options: StoreOptions | None = None) -> bool:
+def reserve_name(folder: RunFolder, to: Destination) -> bool:
     """Reserve the run's name in the store; return false when another run has it."""
     spec, manifest = _running_files(folder, to)
 
     async def reserve() -> bool:
-        bucket = Bucket(to.run, options)
+        bucket = Bucket(to.run)
         if not await bucket.create(NAME, manifest):
             return False
         await bucket.put(SPEC, spec)
@@ -92,21 +91,13 @@ def _running_files(folder: RunFolder, to: Destination) -> tuple[bytes, bytes]:
 class Uploader:
     """Upload a run from a thread between `start` and `stop`; `finish` sends the rest."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        to: Destination,
-        warn: Warn,
-        *,
-        every: float = EVERY,
-        options: StoreOptions | None = None,
-    ) -> None:
+    def __init__(self, folder: RunFolder, to: Destination, warn: Warn) -> None:
         self._folder = folder
         self._to = to
         self._warn = warn
-        self._bucket = Bucket(to.run, options)
+        self._bucket = Bucket(to.run)
         self._chains: dict[str, list[Piece]] | None = None
-        self._rounds = PeriodicWork(self._round, every=every, name="shipping")
+        self._rounds = PeriodicWork(self._round, every=EVERY, name="upload")
         self.start = self._rounds.start
         # Waits for the current round, if any.
         self.stop = self._rounds.stop

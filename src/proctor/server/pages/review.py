@@ -35,11 +35,11 @@ from proctor.runs.annotations import (
 )
 from proctor.runs.folder import address_of, all_runs, run_name
 from proctor.runs.provenance import who
-from proctor.server.auth import CHANGE, READS_ONLY, posted_form
+from proctor.server.auth import CHANGE, READS_ONLY, name_of, posted_form
 from proctor.server.pages._conversation import turns_of
 from proctor.server.pages._span_view import aligned
-from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name, missing, trial_at
-from proctor.server.pages.templating import page, sent_on
+from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name, trial_at
+from proctor.server.pages.templating import Missing, page, sent_on, suite_path
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -107,12 +107,11 @@ class ReviewPages(Runs):
     def review(self, request: Request) -> Response:
         """Render the next trial of the queue with the form of its label."""
         run = self._run(request)
-        if run is None:
-            return missing(request, "run")
         asked = request.query_params
         rule = asked.get("rule", "random")
         rule = rule if rule in QUEUES else "random"
-        rater, blind = asked.get("rater", "").strip()[:200] or who(), "blind" in asked
+        rater = asked.get("rater", "").strip()[:200] or name_of(request) or who()
+        blind = "blind" in asked
         agent = asked.get("agent", "")
         labels = labels_of(run.path)
         every = _judged(run)
@@ -136,11 +135,11 @@ class ReviewPages(Runs):
             turns = [replace(turn, model=None, author="") for turn in turns]
         before = list(mine)[-1] if mine else None
         by_name = {each.name: each for each in judged}
-        base = self._link(run.path)
+        base = self.link(run.path)
         return page(
             "review.html",
             request,
-            name=self._name(run.path),
+            name=self.name(run.path),
             base=base,
             here_query=urlencode(settings),
             rules=QUEUES,
@@ -171,26 +170,23 @@ class ReviewPages(Runs):
     def review_figures(self, request: Request) -> Response:
         """Return agreement and corrected rates, for a page that shows them live."""
         run = self._run(request)
-        if run is None:
-            return JSONResponse({"error": "no such run"}, status_code=404)
         return JSONResponse(review_figures(run, labels_of(run.path), _judged(run)))
 
     async def labelled(self, request: Request) -> Response:
         """Store a label and go on to the next trial."""
-        return await self._written(request, self._label, self._path(request))
+        return await self._written(request, self._label, self._folder(request.path_params["name"]))
 
     def _label(self, request: Request, form: Mapping[str, str]) -> Response:
         run = self._run(request)
-        found = None if run is None else trial_at(run, form.get("trial"))
-        if run is None or found is None:
-            return PlainTextResponse("no such trial", 404)
+        found = trial_at(run, form.get("trial"))
         if form.get("verdict") not in get_args(LabelVerdict) or form.get("rule") not in QUEUES:
             return PlainTextResponse(
                 "a label is pass, fail or skip, under a rule of the queue", 400
             )
         rater = form.get("rater", "").strip()
         # A trial that the rater went back to, or opened from elsewhere, is not the queue's choice.
-        chosen = "chosen" if form.get("opened") else form["rule"]
+        chosen = cast("SamplingRule", "chosen" if form.get("opened") else form["rule"])
+        own = [e for e in labels_of(run.path) if (e.trial, e.rater) == (found.name, rater)]
         given = label(
             run.path,
             found.name,
@@ -198,10 +194,10 @@ class ReviewPages(Runs):
             rater=rater,
             category=form.get("category", ""),
             comment=form.get("comment", ""),
-            rule=_kept_rule(run, found, rater, cast("SamplingRule", chosen)),
+            rule=own[0].rule if own else chosen,  # a label that replaces another keeps its rule
             blind="blind" in form,
         )
-        request.scope[CHANGE] = ("label", f"{self._name(run.path)}/{found.name}: {given.verdict}")
+        request.scope[CHANGE] = ("label", f"{self.name(run.path)}/{found.name}: {given.verdict}")
         audit.record(
             "label",
             self._root,
@@ -211,7 +207,7 @@ class ReviewPages(Runs):
         )
         keys = ("rule", "rater", "agent", "blind")
         after = urlencode({key: form[key] for key in keys if form.get(key)})
-        return sent_on(request, f"{self._link(run.path)}/review?{after}")
+        return sent_on(request, f"{self.link(run.path)}/review?{after}")
 
     # -- promote -----------------------------------------------------------------------------------
 
@@ -227,28 +223,26 @@ class ReviewPages(Runs):
         from proctor.trials.regression_case import as_suite, case_from_trial, write_case
 
         run, trial = self._trial(request)
-        if run is None or trial is None:
-            return missing(request, "trial")
         made, problem, written = None, None, None
         target = form.get("file", "").strip() or "regression.yaml"
         try:
             made = case_from_trial(run, trial, name=form.get("id", "").strip() or None)
             if form.get("write"):
-                write_case(made, _suite_path(target, self._suites or Path.cwd()))
+                write_case(made, suite_path(target, self._suites or Path.cwd()))
                 written = target
                 request.scope[CHANGE] = (
                     "promote",
-                    f"{self._name(run.path)}/{trial.name}: {target}",
+                    f"{self.name(run.path)}/{trial.name}: {target}",
                 )
                 audit.record("case", self._root, run=run.path, run_id=run.run_id, outcome=target)
         except ProctorError as error:
             problem = error
-        base = self._link(run.path)
+        base = self.link(run.path)
         return page(
             "promote.html",
             request,
             status=409 if problem and form.get("write") else 200,
-            name=self._name(run.path),
+            name=self.name(run.path),
             run_link=base,
             trial=trial,
             trial_link=f"{base}/trial/{address_name(trial)}",
@@ -266,7 +260,7 @@ class ReviewPages(Runs):
     def compared(self, request: Request) -> Response:
         """Render runs case by case, pair by pair, or the form that selects two."""
         asked = request.query_params
-        every = [self._name(path) for path in all_runs(self._root)]
+        every = [self.name(path) for path in all_runs(self._root)]
         names = asked.getlist("run")[:MAX_COMPARED]
         if "swap" not in asked:
             # The older first, in whatever order a list of runs sends them; empty ones stay.
@@ -279,17 +273,15 @@ class ReviewPages(Runs):
             from proctor.results.gate import judge_runs
 
             try:
-                runs: list[Run] = []
-                for name in names:
-                    if (run := self._run_named(name)) is None:
-                        raise ProctorError(f"no such run: {name}")
-                    runs.append(run)
+                runs = [self._run_named(name) for name in names]
                 comparison = compare_runs(*runs)
                 gate = judge_runs(runs[1], runs[0]) if len(runs) == 2 else None
                 for pair in comparison.pairs:
                     links = self._pair_links(pair, *runs) if len(runs) == 2 else {}
                     rows = compared_cases(pair, links)
                     pairs.append((pair, rows, Counter(row.direction for row in rows)))
+            except Missing as error:
+                problem = ProctorError(f"no such run: {error.name}")
             except ProctorError as error:
                 problem = error
         return page(
@@ -321,12 +313,12 @@ class ReviewPages(Runs):
             examples.append(found)
         one, other = examples
         return {
-            case: f"{self._link(first.path)}/compare?"
+            case: f"{self.link(first.path)}/compare?"
             + urlencode(
                 {
                     "a": address_name(one[case]),
                     "b": address_name(other[case]),
-                    "with": self._name(second.path),
+                    "with": self.name(second.path),
                 }
             )
             for case in one.keys() & other.keys()
@@ -337,23 +329,20 @@ class ReviewPages(Runs):
         asked = request.query_params
         run = self._run(request)
         other = self._run_named(asked["with"]) if asked.get("with") else run
-        if run is None or other is None:
-            return missing(request, "run")
         sides: list[tuple[str, Trial, str]] = []
         traces: list[Trace] = []
         for of, key in ((run, "a"), (other, "b")):
             trial = trial_at(of, asked.get(key))
-            trace = None if trial is None else of.readable_trace(trial, [])
-            if trial is None or trace is None:
-                return missing(request, "pair of trials with traces")
-            sides.append((self._name(of.path), trial, f"{self._link(of.path)}/trial/{asked[key]}"))
+            if (trace := of.readable_trace(trial, [])) is None:
+                raise Missing("pair of trials with traces")
+            sides.append((self.name(of.path), trial, f"{self.link(of.path)}/trial/{asked[key]}"))
             traces.append(trace)
         steps = aligned(*traces)
         return page(
             "compare.html",
             request,
-            name=self._name(run.path),
-            run_link=self._link(run.path),
+            name=self.name(run.path),
+            run_link=self.link(run.path),
             sides=sides,
             several=run.path != other.path,
             steps=steps,
@@ -370,45 +359,24 @@ class ReviewPages(Runs):
     def _cannot_write(self, request: Request, folder: Path) -> str | None:
         """Return why nothing can be written here; None where it can."""
         if READS_ONLY in request.scope:
-            return "Your token may read and not write."
+            return "You may read and not write."
         if address := address_of(folder):
             return f"This is a copy of the run at {address}: label the original."
         if not os.access(folder, os.W_OK):
             return "The server may not write to this folder."
         return None
 
-    async def _written(self, request: Request, write: Any, folder: Path | None) -> Response:
+    async def _written(self, request: Request, write: Any, folder: Path) -> Response:
         """Call `write` with the form of a request that may write to a folder; answer the others."""
         form = await posted_form(request)
         if not isinstance(form, dict):
             return form
-        if folder is not None and (why := self._cannot_write(request, folder)):
+        if why := self._cannot_write(request, folder):
             return PlainTextResponse(why, 403)
         try:
             return await run_in_threadpool(write, request, form)
         except ProctorError as error:
             return PlainTextResponse(error.message, 400)
-
-
-def _suite_path(name: str, folder: Path) -> Path:
-    """Return the path of a suite file, which must be below the folder."""
-    here = folder.resolve()
-    path = (here / name).resolve() if "\0" not in name else here
-    if path.suffix not in (".yaml", ".yml") or not path.is_relative_to(here) or path == here:
-        raise ProctorError(
-            "a case is written to a YAML file below the folder of the server",
-            where=name,
-            hint="such as regression.yaml or suites/regression.yaml",
-        )
-    return path
-
-
-def _kept_rule(run: Run, trial: Trial, rater: str, rule: SamplingRule) -> SamplingRule:
-    """Return the rule of a label; one that replaces another keeps its rule."""
-    for each in labels_of(run.path):
-        if (each.trial, each.rater) == (trial.name, rater):
-            return each.rule
-    return rule
 
 
 def _judged(run: Run) -> list[Trial]:

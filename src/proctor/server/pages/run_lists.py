@@ -33,11 +33,11 @@ from proctor.results.history import (
 )
 from proctor.runs.annotations import runs_tagged, tags_of
 from proctor.runs.folder import all_runs
-from proctor.runs.heartbeat import Life, Sign, look_at
+from proctor.runs.heartbeat import Life, look_at
 from proctor.runs.run import Run
 from proctor.runs.summary import Verdict
 from proctor.runs.trial import CellKey
-from proctor.server.pages.templating import Query, number_in, page
+from proctor.server.pages.templating import Missing, Query, number_in, page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -157,11 +157,30 @@ class SuiteLine(NamedTuple):
     """Why there is no such verdict."""
 
 
-class RunLists:
+class ResultsPages:
+    """Names and addresses of the runs of one results folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+
+    def name(self, path: Path) -> str:
+        """Return the name of a run: its path below the results folder."""
+        return path.resolve().relative_to(self._root).as_posix()
+
+    def link(self, path: Path) -> str:
+        """Return the address of a run."""
+        return "/runs/" + quote(self.name(path))
+
+    def suite(self, path: Path) -> str:
+        """Return the name of a run's suite."""
+        return self.name(path).rpartition("/")[0]
+
+
+class RunLists(ResultsPages):
     """The pages over all runs of one results folder."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._root = root.resolve()
+        super().__init__(root)
         self._clock = clock
         self._figures: dict[Path, tuple[FolderState, RunFigures | str, str | None]] = {}
         self._points: dict[Path, tuple[FolderState, HistoryPoint]] = {}
@@ -234,10 +253,19 @@ class RunLists:
         return paths, [self._row(path, until) for path in paths]
 
     def _row(self, path: Path, until: float) -> Listed:
-        row = Listed(self.name(path), self.link(path), self._suite(path))
+        row = Listed(self.name(path), self.link(path), self.suite(path))
         sign = look_at(path)
-        if sign.life == Life.ALIVE and sign.beat is not None:
-            return _in_progress(row, sign, tags_of(path))
+        if sign.life == Life.ALIVE and (beat := sign.beat) is not None:
+            return row._replace(
+                tags=tags_of(path),
+                life=str(sign.life),
+                done=beat.done,
+                planned=beat.planned - beat.not_needed,
+                passed=beat.passed,
+                judged=beat.passed + beat.failed,
+                cost_usd=beat.cost_usd,
+                unpriced=beat.unpriced_calls,
+            )
         found, damage = self._read(path, until)
         if isinstance(found, str):
             return row._replace(problem=found)
@@ -289,7 +317,8 @@ class RunLists:
             rates = [row.rate for _, row in own[:TREND]]
             gate, why = self._gate(own, until)
             trend = [rate for rate in reversed(rates) if rate is not None]
-            lines.append(SuiteLine(name, self._history_link(name), len(own), trend, gate, why))
+            link = f"/history/{quote(name)}"
+            lines.append(SuiteLine(name, link, len(own), trend, gate, why))
         return lines
 
     def _gate(self, own: Sequence[tuple[Path, Listed]], until: float) -> tuple[str | None, str]:
@@ -318,13 +347,12 @@ class RunLists:
         """Render the history of a suite."""
         paths = self._runs_of(request)
         if not paths:
-            name = request.path_params["name"]
-            return page("missing.html", request, status=404, what="suite", name=name)
+            raise Missing("suite", request.path_params["name"])
         shown = paths[-MAX_HISTORY:]
         points = self._read_points(shown, self._clock() + READ_FOR)
         history = self._history(points)
         names = [self.name(each.path) for each in history.runs]
-        name = self._suite(paths[0])
+        name = self.suite(paths[0])
         return page(
             "history.html",
             request,
@@ -354,7 +382,14 @@ class RunLists:
                     "link": self.link(run.path),
                     "commit": run.commit,
                     "verdict": run.verdict.value,
-                    "agents": _agents_at(history, at),
+                    "agents": [
+                        {
+                            "name": agent.name,
+                            "figures": [(name, agent.figures(name)[at]) for name in METRIC_WORDS],
+                        }
+                        for agent in history.agents
+                        if agent.rows[at] is not None
+                    ],
                 }
                 for at, run in reversed(list(enumerate(history.runs)))
             ],
@@ -369,7 +404,7 @@ class RunLists:
 
     def _runs_of(self, request: Request) -> list[Path]:
         wanted = request.path_params["name"].rstrip("/")
-        return [path for path in all_runs(self._root) if self._suite(path) == wanted]
+        return [path for path in all_runs(self._root) if self.suite(path) == wanted]
 
     def _read_points(self, paths: Sequence[Path], until: float) -> list[HistoryPoint]:
         """Return the newest runs that are read, oldest first: a gap would look like a change."""
@@ -414,37 +449,6 @@ class RunLists:
             ],
         }
 
-    # -- names ----------------------------------------------------------------------------------
-
-    def name(self, path: Path) -> str:
-        """Return the name of a run: its path below the results folder."""
-        return path.resolve().relative_to(self._root).as_posix()
-
-    def link(self, path: Path) -> str:
-        """Return the address of a run."""
-        return "/runs/" + quote(self.name(path))
-
-    def _suite(self, path: Path) -> str:
-        return self.name(path).rpartition("/")[0]
-
-    def _history_link(self, suite: str) -> str:
-        return f"/history/{quote(suite)}"
-
-
-def _in_progress(row: Listed, sign: Sign, tags: tuple[str, ...]) -> Listed:
-    beat = sign.beat
-    assert beat is not None
-    return row._replace(
-        tags=tags,
-        life=str(sign.life),
-        done=beat.done,
-        planned=beat.planned - beat.not_needed,
-        passed=beat.passed,
-        judged=beat.passed + beat.failed,
-        cost_usd=beat.cost_usd,
-        unpriced=beat.unpriced_calls,
-    )
-
 
 def _digest(seen: Iterable[Listed | SuiteLine | HistoryPoint]) -> str:
     def part(each: Listed | SuiteLine | HistoryPoint) -> object:
@@ -460,44 +464,11 @@ def _digest(seen: Iterable[Listed | SuiteLine | HistoryPoint]) -> str:
     return hashlib.sha256(repr([part(each) for each in seen]).encode()).hexdigest()[:16]
 
 
-def _agents_at(history: SuiteHistory, at: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": agent.name,
-            "figures": [(metric, agent.figures(metric)[at]) for metric in METRIC_WORDS],
-        }
-        for agent in history.agents
-        if agent.rows[at] is not None
-    ]
-
-
 # -- pictures --------------------------------------------------------------------------------------
 
 
-class PlotPoint(NamedTuple):
-    """A figure in a plot: where it is, its interval if it has one, and its label."""
-
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    label: str
-
-
-class Plot(NamedTuple):
-    """One metric over runs, a series of points for each agent."""
-
-    title: str
-    width: int
-    height: int
-    left: int
-    ticks: list[tuple[float, str]]
-    runs: list[tuple[float, str]]
-    series: list[list[PlotPoint]]
-    changes: list[float]
-
-
-def _plot(history: SuiteHistory, metric: str) -> Plot:
+def _plot(history: SuiteHistory, metric: str) -> dict[str, Any]:
+    """Return one metric over runs: a series of points, with their intervals, for each agent."""
     width, height, left = 600, 200, 78
     top, bottom = 10, height - 24
     count = len(history.runs)
@@ -513,34 +484,34 @@ def _plot(history: SuiteHistory, metric: str) -> Plot:
     def y(value: float) -> float:
         return round(bottom - (bottom - top) * min(1.0, value / most), 1)
 
-    def points(agent: AgentHistory) -> list[PlotPoint]:
+    def points(agent: AgentHistory) -> list[dict[str, Any]]:
         # Side by side: equal figures of two agents would cover each other.
         aside = 4 * (history.agents.index(agent) - (len(history.agents) - 1) / 2) / max(1.0, step)
         return [
-            PlotPoint(
-                x(at + aside),
-                y(each.value),
-                None if each.low is None else y(each.low),
-                None if each.high is None else y(each.high),
-                f"{agent.name}, {history.runs[at].path.name}: {figure(metric, each.value)}",
-            )
-            for at, each in enumerate(agent.figures(metric))
+            {
+                "x": x(at + aside),
+                "y": y(each.value),
+                "low": None if each.low is None else y(each.low),
+                "high": None if each.high is None else y(each.high),
+                "label": f"{agent.name}, {run.path.name}: {figure(metric, each.value)}",
+            }
+            for at, (run, each) in enumerate(zip(history.runs, agent.figures(metric), strict=True))
             if each is not None and each.value is not None
         ]
 
     every = max(1, -(-count // 5))
     changes = {c.at for agent in history.agents for c in agent.changes}
-    return Plot(
-        title=METRIC_WORDS[metric].capitalize(),
-        width=width,
-        height=height,
-        left=left,
-        ticks=[(y(most * part), figure(metric, most * part)) for part in (0.0, 0.5, 1.0)],
-        runs=[
+    return {
+        "title": METRIC_WORDS[metric].capitalize(),
+        "width": width,
+        "height": height,
+        "left": left,
+        "ticks": [(y(most * part), figure(metric, most * part)) for part in (0.0, 0.5, 1.0)],
+        "runs": [
             (x(at), run.path.name[-6:])
             for at, run in enumerate(history.runs)
             if (count - 1 - at) % every == 0
         ],
-        series=[points(agent) for agent in history.agents],
-        changes=[x(at - 0.5) for at in sorted(changes)] if metric == "pass_rate" else [],
-    )
+        "series": [points(agent) for agent in history.agents],
+        "changes": [x(at - 0.5) for at in sorted(changes)] if metric == "pass_rate" else [],
+    }

@@ -6,11 +6,12 @@ not a run, is not found. Folders are read again when they have changed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -39,8 +40,8 @@ from proctor.server.pages._conversation import (
     turns_of,
 )
 from proctor.server.pages._span_view import detail, outline, shown_texts
-from proctor.server.pages.run_lists import FolderState, cell_query, state_of
-from proctor.server.pages.templating import Query, number_in, page
+from proctor.server.pages.run_lists import FolderState, ResultsPages, cell_query, state_of
+from proctor.server.pages.templating import Missing, Query, number_in, page
 from proctor.server.pages.traces import span_of
 from proctor.trace import SpanKind
 
@@ -63,11 +64,11 @@ TRIALS_SHOWN = 100
 MAX_TRIALS = 500
 
 
-class Runs:
+class Runs(ResultsPages):
     """The pages of one results folder."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
+        super().__init__(root)
 
         @lru_cache(maxsize=CACHED_RUNS)
         def read(path: Path, _state: FolderState) -> Run:
@@ -106,9 +107,10 @@ class Runs:
     def one(self, request: Request) -> Response:
         """Render one run: verdict, change, agents, failures, a table of cases and agents."""
         run = self._run(request)
-        if run is None:
-            return missing(request)
-        facts, baseline = self._facts_of(run)
+        baseline = tagged_baseline(run)
+        if baseline is not None:
+            baseline = self._read(baseline.path, state_of(baseline.path))
+        facts = self._read_facts(run, baseline=baseline)
         # The trials that the page links to.
         examples = {sample.trial for failure in facts.failures for sample in failure.samples[:1]}
         examples |= {error.trial for error in facts.errors}
@@ -117,18 +119,18 @@ class Runs:
             # The gate takes the parameters of a scenario together, so an arm may be an agent.
             for name in (cell.cell.arm, cell.agent):
                 links.setdefault((name, cell.case), cell_query(cell.cell))
-        suite = self._name(run.path).rpartition("/")[0]
+        suite = self.suite(run.path)
         return page(
             "run.html",
             request,
             facts=facts,
-            base=self._link(run.path),
-            name=self._name(run.path),
+            base=self.link(run.path),
+            name=self.name(run.path),
             suite=suite,
             history=f"/history/{quote(suite)}",
             since=facts.since,
-            baseline_name=None if baseline is None else self._name(baseline.path),
-            baseline_link=None if baseline is None else self._link(baseline.path),
+            baseline_name=None if baseline is None else self.name(baseline.path),
+            baseline_link=None if baseline is None else self.link(baseline.path),
             board=facts.board,
             matrix=_matrix(facts),
             cell_links=links,
@@ -139,18 +141,9 @@ class Runs:
             totals=facts.totals,
         )
 
-    def _facts_of(self, run: Run) -> tuple[ReportFacts, Run | None]:
-        """Return the facts of a run, and the baseline they compare it with."""
-        baseline = tagged_baseline(run)
-        if baseline is not None:
-            baseline = self._read(baseline.path, state_of(baseline.path))
-        return self._read_facts(run, baseline=baseline), baseline
-
     def clusters(self, request: Request) -> Response:
         """Render the causes that failing trials share, as a part of the run's page."""
         run = self._run(request)
-        if run is None:
-            return missing(request)
         causes, looked, failing = self._causes(run)
         named = {name for each in causes for name in each.where[:3]}
         return page(
@@ -159,15 +152,13 @@ class Runs:
             causes=causes,
             looked=looked,
             failing=failing,
-            base=self._link(run.path),
+            base=self.link(run.path),
             addresses={t.name: address_name(t) for t in run.trials() if t.name in named},
         )
 
     def trials(self, request: Request) -> Response:
         """Render all trials of a run, with filters."""
         run = self._run(request)
-        if run is None:
-            return missing(request)
         query = Query(request.query_params)
         every = sorted(run.trials(), key=row_order)
         found = [trial for trial in every if _wanted(trial, query)]
@@ -180,7 +171,7 @@ class Runs:
         sort = query["sort"] if query["sort"] in by else "case"
         if sort in by:
             found.sort(key=by[sort])
-        base = f"{self._link(run.path)}/trials"
+        base = f"{self.link(run.path)}/trials"
         keys = ("text", "status", "agent", "check", "sort")
         asked = {key: query[key] for key in keys if query[key]}
         first = number_in(query["offset"], 0, max(0, len(found) - 1)) // TRIALS_SHOWN * TRIALS_SHOWN
@@ -191,8 +182,8 @@ class Runs:
         return page(
             "trials.html",
             request,
-            name=self._name(run.path),
-            base=self._link(run.path),
+            name=self.name(run.path),
+            base=self.link(run.path),
             query=Query({**asked, "sort": sort}),
             orders={each: link(sort=each) for each in ("case", *by)},
             statuses=[status.value for status in TrialStatus],
@@ -212,9 +203,8 @@ class Runs:
         While the run is active it comes from the heartbeat, at most a few seconds old: a page polls
         often, and reading a journal takes seconds for a large run.
         """
-        path = self._path(request)
-        if path is not None and (sign := look_at(path)).life == Life.ALIVE and sign.beat:
-            beat = sign.beat
+        sign = look_at(self._folder(request.path_params["name"]))
+        if sign.life == Life.ALIVE and (beat := sign.beat):
             return JSONResponse(
                 {
                     "done": beat.done,
@@ -226,8 +216,6 @@ class Runs:
                 }
             )
         run = self._run(request)
-        if run is None:
-            return JSONResponse({"error": "no such run"}, status_code=404)
         totals, planned = run.totals, sum(cell.planned for cell in run.cells)
         return JSONResponse(
             {
@@ -243,19 +231,17 @@ class Runs:
     def cell(self, request: Request) -> Response:
         """Render the trials of one cell."""
         run, wanted = self._run(request), request.query_params
-        if run is None:
-            return missing(request)
         key = CellKey(wanted.get("case", ""), wanted.get("agent", ""), wanted.get("params", ""))
         found = [cell for cell in run.cells if cell.cell == key]
         if not found:
-            return page("missing.html", request, status=404, what="cell", name=str(key))
+            raise Missing("cell", str(key))
         trials = [trial for trial in run.trials() if trial.cell == key]
         trials.sort(key=lambda trial: (trial.axis_seed or 0, trial.index))
         return page(
             "cell.html",
             request,
-            base=self._link(run.path),
-            name=self._name(run.path),
+            base=self.link(run.path),
+            name=self.name(run.path),
             cell=found[0],
             trials=[(address_name(trial), trial) for trial in trials[:MAX_TRIALS]],
             count=len(trials),
@@ -266,8 +252,6 @@ class Runs:
         from proctor.trials.run_trial import WORKSPACE  # heavy, and only needed here
 
         run, trial = self._trial(request)
-        if run is None or trial is None:
-            return missing(request, "trial")
         unreadable: list[str] = []
         trace = self._trace(run, trial, unreadable)
         turns: list[ShownTurn] = []
@@ -281,12 +265,12 @@ class Runs:
         for other in trials:
             if other.case == trial.case:
                 same.setdefault(other.cell.arm, []).append((address_name(other), other))
-        base = self._link(run.path)
+        base = self.link(run.path)
         workspace: Any = {} if trace is None else trace.metadata.get(WORKSPACE)
         return page(
             "trial.html",
             request,
-            name=self._name(run.path),
+            name=self.name(run.path),
             run_link=base,
             base=f"{base}/trial/{address_name(trial)}",
             trial=trial,
@@ -313,24 +297,23 @@ class Runs:
     def copied(self, request: Request) -> Response:
         """Return a trial as JSON, its case as a suite, or one of its model calls as a command."""
         run, trial = self._trial(request)
-        trace = None if run is None or trial is None else self._trace(run, trial, [])
+        trace = self._trace(run, trial, [])
         text: str | None = None
-        if run is not None and trial is not None:
-            match request.path_params["form"]:
-                case "json":
-                    both = {"trial": trial, "trace": trace}
-                    text = msgspec.json.format(json_bytes(both), indent=2).decode()
-                case "case":
-                    case = case_properties(run.spec).get(trial.case)
-                    suite = {"version": 1, "cases": [json_value(case)]}
-                    text = None if case is None else as_yaml(suite)
-                case "curl" if trace is not None:
-                    calls = [span for span in trace.index.spans if span.kind == SpanKind.LLM]
-                    wanted = request.query_params.get("span")
-                    found = [each for each in calls if wanted in (None, each.span_id)]
-                    text = as_curl(found[-1]) if found else None
-                case _:
-                    pass
+        match request.path_params["form"]:
+            case "json":
+                both = {"trial": trial, "trace": trace}
+                text = msgspec.json.format(json_bytes(both), indent=2).decode()
+            case "case":
+                case = case_properties(run.spec).get(trial.case)
+                suite = {"version": 1, "cases": [json_value(case)]}
+                text = None if case is None else as_yaml(suite)
+            case "curl" if trace is not None:
+                calls = [span for span in trace.index.spans if span.kind == SpanKind.LLM]
+                wanted = request.query_params.get("span")
+                found = [each for each in calls if wanted in (None, each.span_id)]
+                text = as_curl(found[-1]) if found else None
+            case _:
+                pass
         if text is None:
             return PlainTextResponse("There is nothing to copy.", 404)
         return PlainTextResponse(valid_unicode(text))
@@ -340,9 +323,9 @@ class Runs:
     def outlined(self, request: Request) -> Response:
         """Return the spans of a trial with the findings of its diagnosis."""
         run, trial = self._trial(request)
-        trace = None if run is None or trial is None else self._trace(run, trial, [])
-        if run is None or trial is None or trace is None:
-            return JSONResponse({"error": "no such trace"}, status_code=404)
+        trace = self._trace(run, trial, [])
+        if trace is None:
+            raise Missing("trace", trial.name)
         from proctor.diagnose.methods import diagnose_offline
         from proctor.report.diagnosis import evidence_of, trajectories_of
 
@@ -368,12 +351,8 @@ class Runs:
 
     def span(self, request: Request) -> Response:
         """Return the details of one span of a trial."""
-        run, trial = self._trial(request)
-        trace = None if run is None or trial is None else self._trace(run, trial, [])
-        found = None if trace is None else span_of(trace, request.path_params["span_id"])
-        if found is None:
-            return JSONResponse({"error": "no such span"}, status_code=404)
-        return JSONResponse(detail(found))
+        trace = self._trace(*self._trial(request), [])
+        return JSONResponse(detail(span_of(trace, request.path_params["span_id"])))
 
     def _trace(self, run: Run, trial: Trial, unreadable: list[str]) -> Trace | None:
         """Return the trace of a trial, as `Run.readable_trace` does, from a cache."""
@@ -387,40 +366,29 @@ class Runs:
 
     # -- finding ----------------------------------------------------------------------------------
 
-    def _trial(self, request: Request) -> tuple[Run | None, Trial | None]:
+    def _trial(self, request: Request) -> tuple[Run, Trial]:
         run = self._run(request)
-        return run, None if run is None else trial_at(run, request.path_params["trial"])
+        return run, trial_at(run, request.path_params["trial"])
 
-    def _path(self, request: Request) -> Path | None:
-        return self._folder(request.path_params["name"])
-
-    def _folder(self, name: str) -> Path | None:
-        """Return the run folder of this name if it is below the results folder."""
-        try:
+    def _folder(self, name: str) -> Path:
+        """Return the run folder of this name, which must be below the results folder."""
+        # No file has a name that is too long, or has a NUL.
+        with contextlib.suppress(OSError, ValueError):
             path = (self._root / name).resolve()
-            inside = path.is_relative_to(self._root) and (path / "_spec_.yaml").is_file()
-        except (OSError, ValueError):  # no file has such a name: too long, or with a NUL
-            return None
-        return path if inside else None
+            if path.is_relative_to(self._root) and (path / "_spec_.yaml").is_file():
+                return path
+        raise Missing("run", name)
 
-    def _run(self, request: Request) -> Run | None:
+    def _run(self, request: Request) -> Run:
         return self._run_named(request.path_params["name"])
 
-    def _run_named(self, name: str) -> Run | None:
+    def _run_named(self, name: str) -> Run:
         """Return the run of this name, read again when its files have changed."""
         path = self._folder(name)
-        if path is None:
-            return None
         try:
             return self._read(path, state_of(path))
         except ProctorError:
-            return None
-
-    def _name(self, path: Path) -> str:
-        return path.resolve().relative_to(self._root).as_posix()
-
-    def _link(self, path: Path) -> str:
-        return "/runs/" + quote(self._name(path))
+            raise Missing("run", name) from None
 
 
 def address_name(trial: Trial) -> str:
@@ -428,15 +396,12 @@ def address_name(trial: Trial) -> str:
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
 
 
-def trial_at(run: Run, address: str | None) -> Trial | None:
+def trial_at(run: Run, address: str | None) -> Trial:
     """Return the trial that `address_name` gives this address."""
-    return next((trial for trial in run.trials() if address_name(trial) == address), None)
-
-
-def missing(request: Request, what: str = "run") -> Response:
-    """Return the page that says that a run, or a part of it, does not exist."""
-    name = request.path_params.get("name", "")
-    return page("missing.html", request, status=404, what=what, name=name)
+    for trial in run.trials():
+        if address_name(trial) == address:
+            return trial
+    raise Missing("trial", address or "")
 
 
 def _wanted(trial: Trial, query: Query) -> bool:
@@ -472,37 +437,19 @@ def shared_causes(run: Run) -> tuple[list[SharedCause], int, int]:
     return causes.all(), looked, len(failing)
 
 
-class Matrix(NamedTuple):
-    """Cases (rows, the worst first) and agents (columns)."""
-
-    agents: list[str]
-    rows: list[tuple[str, list[MatrixCell | None]]]
-    more: int
-    """Cases that are not shown."""
-
-
-class MatrixCell(NamedTuple):
-    """One cell: its verdict decides the colour, so that no failure looks like a pass."""
-
-    verdict: Verdict
-    rate: float | None
-    passed: int
-    judged: int
-    shade: str
-    query: str
-
-
-def _matrix(facts: ReportFacts) -> Matrix:
+def _matrix(facts: ReportFacts) -> dict[str, Any]:
+    """Return cases (rows, the worst first) and agents (columns), and how many are not shown."""
     cells = {(cell.case, cell.cell.arm): cell for cell in facts.cells}
     cases = facts.worst_cases()
     rows = [
         (case, [_matrix_cell(cells.get((case, agent))) for agent in facts.names])
         for case in cases[:MAX_CASES]
     ]
-    return Matrix(facts.names, rows, len(cases) - len(rows))
+    return {"agents": facts.names, "rows": rows, "more": len(cases) - len(rows)}
 
 
-def _matrix_cell(cell: CellSummary | None) -> MatrixCell | None:
+def _matrix_cell(cell: CellSummary | None) -> dict[str, Any] | None:
+    """Return one cell: its verdict decides the colour, so that no failure looks like a pass."""
     if cell is None:
         return None
     rate, shade = cell.pass_rate, "v-odd"
@@ -511,4 +458,5 @@ def _matrix_cell(cell: CellSummary | None) -> MatrixCell | None:
     elif rate is not None and cell.verdict in (Verdict.PASS, Verdict.FAIL, Verdict.PARTIAL):
         # Only a cell that passed has the colour of passing.
         shade = "r4" if cell.verdict == Verdict.PASS else f"r{min(3, int(rate * 4))}"
-    return MatrixCell(cell.verdict, rate, cell.passed, cell.judged, shade, cell_query(cell.cell))
+    counts = {"passed": cell.passed, "judged": cell.judged, "rate": rate}
+    return {**counts, "verdict": cell.verdict, "shade": shade, "query": cell_query(cell.cell)}

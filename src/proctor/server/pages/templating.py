@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
+from proctor.errors import ProctorError
 from proctor.formatting import DASH, duration_ms, money, percent
 from proctor.report.html.page import FUNCTIONS
 from proctor.sanitize import line, valid_unicode, visible
-from proctor.server.auth import READS_ONLY
+from proctor.server.auth import READS_ONLY, SIGNED_IN
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -103,13 +105,27 @@ def mark(status: str) -> ShownStatus:
     return ShownStatus(word, *SIGNS[word])
 
 
+class Missing(Exception):
+    """What a page is about does not exist: people get a page that says so, programs a line."""
+
+    def __init__(self, what: str, name: str = "") -> None:
+        super().__init__(f"no such {what}")
+        self.what, self.name = what, name
+
+
 def page(template: str, request: Request, /, status: int = 200, **values: Any) -> Response:
     """Render a page from its template."""
     here = request.url.path
     has = request.app.state.has
     reads_only = READS_ONLY in request.scope
     made = environment().get_template(template)
-    text = made.render(here=here, has=has, reads_only=reads_only, **values)
+    text = made.render(
+        here=here,
+        has=has,
+        reads_only=reads_only,
+        signed_in=request.scope.get(SIGNED_IN),
+        **values,
+    )
     return HTMLResponse(valid_unicode(text), status_code=status)
 
 
@@ -118,6 +134,19 @@ def sent_on(request: Request, address: str) -> Response:
     if "application/json" in request.headers.get("accept", ""):
         return JSONResponse({"next": address})
     return RedirectResponse(address, 303)
+
+
+def suite_path(name: str, folder: Path) -> Path:
+    """Return the path of a suite file, which must be below the folder."""
+    here = folder.resolve()
+    path = (here / name).resolve() if "\0" not in name else here
+    if path.suffix not in (".yaml", ".yml") or not path.is_relative_to(here) or path == here:
+        raise ProctorError(
+            "a case is written to a YAML file below the folder of the server",
+            where=name,
+            hint="such as regression.yaml or suites/regression.yaml",
+        )
+    return path
 
 
 def number_in(text: str | None, least: int, most: int) -> int:

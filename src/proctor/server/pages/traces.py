@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from urllib.parse import urlencode
@@ -23,7 +24,7 @@ from proctor.errors import ProctorError
 from proctor.runs.annotations import MAX_TEXT, LabelVerdict
 from proctor.sanitize import line, valid_unicode
 from proctor.server._json_api import RANGES, BadQuery, filter_of, moment, page_of
-from proctor.server.auth import CHANGE, posted_form
+from proctor.server.auth import CHANGE, READS_ONLY, name_of, posted_form
 from proctor.server.pages._conversation import (
     TURNS_SHOWN,
     ShownTurn,
@@ -32,24 +33,38 @@ from proctor.server.pages._conversation import (
     turns_of,
 )
 from proctor.server.pages._span_view import detail, outline
-from proctor.server.pages.templating import Query, in_time, number_in, page, sent_on
-from proctor.server.store.store import FACETS, PERIODS, SORTS, TraceFilter
-from proctor.trace import SpanKind
+from proctor.server.pages.templating import (
+    Missing,
+    Query,
+    in_time,
+    number_in,
+    page,
+    sent_on,
+    suite_path,
+)
+from proctor.server.store.store import (
+    FACETS,
+    PERIODS,
+    SHOWN_VALUES,
+    SORTS,
+    FacetValue,
+    TraceFilter,
+)
+from proctor.trace import SpanKind, Trace
 from proctor.trace.redact import default_redactor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from proctor.server.store.store import (
-        FacetValue,
         Figures,
         Period,
-        Share,
         SqlStore,
         StoredEvaluation,
         TraceRow,
+        Use,
     )
-    from proctor.trace import Span, Trace
+    from proctor.trace import Span
 
 # Traces kept in memory, so that viewing one span after another does not read the trace again.
 CACHED = 8
@@ -74,7 +89,7 @@ class TraceStatistics(NamedTuple):
     """Statistics of the traces that match a filter."""
 
     figures: Figures
-    tools: list[Share]
+    tools: list[Use]
     periods: list[Period]
     """By the minute, hour or day: the shortest of which `BARS` hold all traces."""
     facets: dict[str, list[FacetValue]]
@@ -96,12 +111,24 @@ class FigureCache:
         """Return the current statistics of a filter."""
         # Several queries at once: a large set takes a while, and the work is in the database.
         with ThreadPoolExecutor(2, "proctor-figures") as pool:
-            tools = pool.submit(self._store.tools, chosen, limit=12)
-            facets = {name: pool.submit(self._store.facet, name, chosen) for name in FACETS}
+            periods = pool.submit(self._store.over_time, chosen, None, BARS)
+            using = pool.submit(self._store.uses, chosen)
+            # Tools and models are counted together, unless the filter selects some of them: the
+            # counts of a facet leave out its own values.
+            apart = {
+                name: pool.submit(self._store.facet, name, chosen)
+                for name in FACETS
+                if name not in ("tool", "model") or getattr(chosen, name)
+            }
             figures = self._store.figures(chosen)
-            periods = self._store.over_time(chosen, None, BARS)
-            counted = {name: each.result() for name, each in facets.items()}
-            return TraceStatistics(figures, tools.result(), periods, counted)
+            used, facets = using.result(), dict[str, list[FacetValue]]()
+            for name in FACETS:
+                if name in apart:
+                    facets[name] = apart[name].result()
+                    continue
+                most = sorted(used[name], key=lambda each: (-each.traces, each.name))
+                facets[name] = [FacetValue(e.name, e.traces) for e in most[:SHOWN_VALUES]]
+            return TraceStatistics(figures, used["tool"][:12], periods.result(), facets)
 
     def get(self, chosen: TraceFilter) -> TraceStatistics:
         """Return the statistics of a filter, for a large set up to `MAX_AGE` seconds old."""
@@ -119,8 +146,11 @@ class FigureCache:
 class Traces:
     """The pages of one trace store."""
 
-    def __init__(self, store: SqlStore, *, temporary: bool = False) -> None:
+    def __init__(
+        self, store: SqlStore, *, temporary: bool = False, suites: Path | None = None
+    ) -> None:
         self._store = store
+        self._suites = suites
         self._temporary = temporary
         self._statistics = FigureCache(store)
 
@@ -147,6 +177,8 @@ class Traces:
             Route("/traces/{trace_id:str}", self.one),
             Route("/traces/{trace_id:str}/state", self.state_of_one),
             Route("/traces/{trace_id:str}/label", self.labelled, methods=["POST"]),
+            Route("/traces/{trace_id:str}/promote", self.promote),
+            Route("/traces/{trace_id:str}/promote", self.promoted, methods=["POST"]),
             Route("/traces/{trace_id:str}/outline", self.outlined),
             Route("/traces/{trace_id:str}/copy/curl", self.curl),
             Route("/traces/{trace_id:str}/spans/{span_id:str}", self.span),
@@ -230,10 +262,7 @@ class Traces:
 
     def state_of_one(self, request: Request) -> Response:
         """Return the token of one trace: it changes with new spans and evaluations."""
-        row = self._store.row(request.path_params["trace_id"])
-        if row is None:
-            return JSONResponse({"error": "no such trace"}, status_code=404)
-        return JSONResponse({"state": _state(1, [row])})
+        return JSONResponse({"state": _state(1, [self._row(request)])})
 
     def figures(self, request: Request) -> Response:
         """Render the statistics of a filter as a page of its own."""
@@ -257,10 +286,8 @@ class Traces:
 
     def one(self, request: Request) -> Response:
         """Render the page of one trace: its conversation; spans are loaded as an outline."""
-        trace_id = request.path_params["trace_id"]
-        row = self._store.row(trace_id)
-        if row is None:
-            return page("missing.html", request, status=404, what="trace", name=trace_id)
+        row = self._row(request)
+        trace_id = row.trace_id
         evaluations = self._store.evaluations(trace_id)
         turns = self._turns(trace_id, row.updated_ns)
         first = number_in(request.query_params.get("from"), 1, max(1, len(turns)))
@@ -276,7 +303,7 @@ class Traces:
             evaluations=[judged(each) for each in evaluations if each.name != "diagnosis"],
             state=_state(1, [row]),
             base=f"/traces/{row.trace_id}",
-            rater=request.query_params.get("rater", ""),
+            rater=request.query_params.get("rater") or name_of(request) or "",
             cannot_write=TEMPORARY if self._temporary else None,
         )
 
@@ -291,8 +318,7 @@ class Traces:
             return PlainTextResponse(TEMPORARY, 403)
         if form.get("verdict") not in get_args(LabelVerdict) or not rater or len(rater) > 200:
             return PlainTextResponse("a label is pass, fail or skip, and has a rater", 400)
-        if await run_in_threadpool(self._store.row, trace_id) is None:
-            return PlainTextResponse("no such trace", 404)
+        await run_in_threadpool(self._row, request)
         redacted = default_redactor().text
         await run_in_threadpool(
             self._store.put_label,
@@ -308,42 +334,109 @@ class Traces:
         )
         return sent_on(request, f"/traces/{trace_id}?{urlencode({'rater': rater})}")
 
+    def promote(self, request: Request) -> Response:
+        """Render the case that a trace makes, before it is written."""
+        return self._promote(request, request.query_params)
+
+    async def promoted(self, request: Request) -> Response:
+        """Write the case into a suite file."""
+        form = await posted_form(request)
+        if not isinstance(form, dict):
+            return form
+        return await run_in_threadpool(self._promote, request, form)
+
+    def _promote(self, request: Request, form: Mapping[str, str]) -> Response:
+        from proctor.trials.regression_case import (
+            as_suite,
+            case_from_trace,
+            regression_case,
+            write_case,
+        )
+
+        row = self._row(request)
+        trace_id = row.trace_id
+        if (trace := self._read(trace_id, row.updated_ns)) is None:
+            raise Missing("trace", trace_id)
+        evaluations = [judged(each) for each in self._store.evaluations(trace_id)]
+        # What failed, was labelled as wrong or alarms a check is more likely wrong than right.
+        bad = row.status == "error" or any(each.bad for each in evaluations)
+        right = form.get("is", "wrong" if bad else "right") == "right"
+        others = [] if right else self._store.same_input(row)
+        good = form.get("good", others[0].trace_id if others else "")
+        expected = form.get("expect", "").strip()
+        case_id = form.get("id", "").strip() or f"trace-{trace_id[:12]}"
+        target = form.get("file", "").strip() or "regression.yaml"
+        texts = [expected] if expected else []
+        made, problem, written = None, None, None
+        try:
+            other = next((each for each in others if each.trace_id == good), None)
+            compared = other and self._read(other.trace_id, other.updated_ns)
+            if compared and not texts:
+                made = regression_case(trace, compared, name=case_id)
+            else:
+                made = case_from_trace(trace, name=case_id, right=right, expected=texts)
+            if form.get("write") and request.method == "POST":
+                write_case(made, suite_path(target, self._suites or Path.cwd()))
+                written = target
+                request.scope[CHANGE] = ("promote", f"trace {trace_id}: {line(target, 300)}")
+        except ProctorError as error:
+            problem = error
+        return page(
+            "promote_trace.html",
+            request,
+            status=409 if problem and form.get("write") else 200,
+            row=row,
+            base=f"/traces/{trace_id}",
+            right=right,
+            others=others,
+            good=good if made is not None and not texts else "",
+            expected=expected,
+            case_id=case_id,
+            made=made,
+            yaml=None if made is None else as_suite(made),
+            problem=problem,
+            target=target,
+            written=written,
+            cannot_write="You may read and not write." if READS_ONLY in request.scope else None,
+        )
+
     def outlined(self, request: Request) -> Response:
         """Return every span with the findings of the diagnosis."""
-        trace_id = request.path_params["trace_id"]
-        trace = self._store.skeleton(trace_id)
-        if trace is None:
-            return JSONResponse({"error": "no such trace"}, status_code=404)
-        findings, links = findings_of(self._store, trace_id), {}
-        row = self._store.row(trace_id)
-        if findings and row is not None:  # the whole trace is read only if a turn is marked
-            links = turn_links(self._turns(trace_id, row.updated_ns), trace)
+        row = self._row(request)
+        trace = self._store.skeleton(row.trace_id) or Trace(trace_id=row.trace_id)
+        findings, links = findings_of(self._store, row.trace_id), {}
+        if findings:  # the whole trace is read only if a turn is marked
+            links = turn_links(self._turns(row.trace_id, row.updated_ns), trace)
         return JSONResponse({**outline(trace, findings), "decisive": None, "turns": links})
 
     def curl(self, request: Request) -> Response:
         """Return a model call of a trace as a command that repeats it."""
-        trace = self._trace(request.path_params["trace_id"])
-        found = None if trace is None else span_of(trace, request.query_params.get("span", ""))
-        if found is None or found.kind != SpanKind.LLM:
+        found = span_of(self._trace(request), request.query_params.get("span", ""))
+        if found.kind != SpanKind.LLM:
             return PlainTextResponse("There is nothing to copy.", 404)
         return PlainTextResponse(valid_unicode(as_curl(found)))
 
     def span(self, request: Request) -> Response:
         """Return the details of one span."""
-        trace = self._trace(request.path_params["trace_id"])
-        found = None if trace is None else span_of(trace, request.path_params["span_id"])
-        if found is None:
-            return JSONResponse({"error": "no such span"}, status_code=404)
-        return JSONResponse(detail(found))
+        return JSONResponse(detail(span_of(self._trace(request), request.path_params["span_id"])))
 
-    def _trace(self, trace_id: str) -> Trace | None:
-        row = self._store.row(trace_id)
-        return None if row is None else self._read(trace_id, row.updated_ns)
+    def _row(self, request: Request) -> TraceRow:
+        trace_id = request.path_params["trace_id"]
+        if (row := self._store.row(trace_id)) is None:
+            raise Missing("trace", trace_id)
+        return row
+
+    def _trace(self, request: Request) -> Trace | None:
+        row = self._row(request)
+        return self._read(row.trace_id, row.updated_ns)
 
 
-def span_of(trace: Trace, span_id: str) -> Span | None:
+def span_of(trace: Trace | None, span_id: str) -> Span:
     """Return a span by its id."""
-    return next((span for span in trace.spans if span.span_id == span_id), None)
+    for span in () if trace is None else trace.spans:
+        if span.span_id == span_id:
+            return span
+    raise Missing("span", span_id)
 
 
 def findings_of(store: SqlStore, trace_id: str) -> Sequence[Mapping[str, Any]]:
@@ -416,72 +509,48 @@ def _in_form(text: str) -> str:
         return text
 
 
-class ShownValue(NamedTuple):
-    """A value of a facet: its link adds it to the filter, or takes it out."""
-
-    value: str
-    traces: int
-    chosen: bool
-    link: str
-
-
-class TrafficBar(NamedTuple):
-    """Traces of one period in the chart; heights are percentages."""
-
-    x: int
-    height: float
-    failed: float
-    label: str
-    link: str
-    period: Period
-
-
-class Traffic(NamedTuple):
-    """The chart of traces and failed traces over time."""
-
-    by: str
-    width: int
-    most: int
-    bars: list[TrafficBar]
-
-
 def _shown(found: TraceStatistics | None, query: QueryParams) -> dict[str, Any]:
     """Return statistics as templates show them; None where they are loaded later."""
     if found is None:
         return dict.fromkeys(("figures", "tools", "traffic", "facets"))
-    facets: dict[str, list[ShownValue]] = {}
-    for name, values in found.facets.items():
-        chosen = query.getlist(name)
-        facets[FACET_NAMES.get(name, name)] = [
-            ShownValue(*each, each.value in chosen, _toggled(query, name, each.value))
-            for each in values
-        ]
     return {
         "figures": found.figures,
         "tools": found.tools,
         "traffic": _traffic(found.periods, query),
-        "facets": facets,
+        # Each value of a facet: its link adds it to the filter, or takes it out.
+        "facets": {
+            FACET_NAMES.get(name, name): [
+                {
+                    **each._asdict(),
+                    "chosen": each.value in query.getlist(name),
+                    "link": _toggled(query, name, each.value),
+                }
+                for each in values
+            ]
+            for name, values in found.facets.items()
+        },
     }
 
 
-def _traffic(periods: Sequence[Period], query: QueryParams) -> Traffic | None:
+def _traffic(periods: Sequence[Period], query: QueryParams) -> dict[str, Any] | None:
+    """Return the chart of traces and failed traces over time; heights are percentages."""
     if not periods:
         return None
     first, most = periods[0].start_ns, max(each.traces for each in periods)
     seconds = periods[0].seconds
     length = seconds * 1_000_000_000
-    bars: list[TrafficBar] = []
+    bars: list[dict[str, Any]] = []
     for each in periods:
         since, until = in_time(each.start_ns), in_time(each.start_ns + length)
         bars.append(
-            TrafficBar(
-                (each.start_ns - first) // length,
-                round(100 * each.traces / most, 2),
-                round(100 * each.failed / most, 2),
-                f"{since}: {each.traces:,} traces, {each.failed:,} failed",
-                _address(query, "last", "offset", since=since, until=until),
-                each,
-            )
+            {
+                "x": (each.start_ns - first) // length,
+                "height": round(100 * each.traces / most, 2),
+                "failed": round(100 * each.failed / most, 2),
+                "label": f"{since}: {each.traces:,} traces, {each.failed:,} failed",
+                "link": _address(query, "last", "offset", since=since, until=until),
+                "period": each,
+            }
         )
     by = next(name for name, length in PERIODS.items() if length == seconds)
-    return Traffic(by, bars[-1].x + 1, most, bars)
+    return {"by": by, "width": bars[-1]["x"] + 1, "most": most, "bars": bars}

@@ -73,13 +73,7 @@ class SqliteStore(SqlStore):
     def writing(self) -> Generator[sqlite3.Cursor]:
         """Open a transaction, one at a time in this process."""
         with self._lock:
-            # Writes to a removed file would be lost when the process ends.
-            if _identity(self.path) != self._file:
-                raise StoreError(
-                    "the store was moved, removed or replaced",
-                    where=str(self.path),
-                    hint="restart the server",
-                )
+            self._check_file()
             cursor = self._writer.cursor()
             try:
                 cursor.execute("BEGIN IMMEDIATE")
@@ -98,9 +92,22 @@ class SqliteStore(SqlStore):
             finally:
                 cursor.close()
 
+    def _check_file(self) -> None:
+        """Raise an error if the file is gone.
+
+        Writes to it would be lost when the process ends, and an open connection still reads it.
+        """
+        if _identity(self.path) != self._file:
+            raise StoreError(
+                "the store was moved, removed or replaced",
+                where=str(self.path),
+                hint="restart the server",
+            )
+
     @contextmanager
     def reading(self) -> Generator[sqlite3.Cursor]:
         """Open a cursor of a connection from the pool."""
+        self._check_file()
         try:
             try:
                 connection = self._readers.pop()

@@ -19,13 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.prices import PriceTable
-from proctor.server.store._schema import (
-    ACCESS_TABLES,
-    INDEXES,
-    SPAN_COLUMNS,
-    TABLES,
-    VERSION,
-)
+from proctor.server.store._schema import ACCESS_TABLES, INDEXES, SPAN_COLUMNS, TABLES, VERSION
 from proctor.server.store._writer import MANY, Writing, distinct
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.trace import Trace
@@ -293,6 +287,12 @@ PERIODS = {"minute": 60, "hour": 3600, "day": 86_400}
 
 SHOWN_PERIODS = 48
 
+RARE = 2_000
+"""Traces up to which those with a tool or model are collected before a page is chosen."""
+
+SHOWN_VALUES = 10
+"""Values of a facet."""
+
 
 class FacetValue(NamedTuple):
     """A value that traces have, and how many do."""
@@ -317,10 +317,11 @@ class SessionRow(NamedTuple):
     unpriced: int
 
 
-class Share(NamedTuple):
-    """Calls of a tool, and how many of them failed."""
+class Use(NamedTuple):
+    """A tool or a model: how many traces use it, how often, and how many of the calls failed."""
 
     name: str
+    traces: int
     calls: int
     errors: int
 
@@ -560,7 +561,7 @@ class SqlStore(ABC):
     ) -> list[TraceRow]:
         """Return one page of the traces of a filter."""
         page = page or PageRequest()
-        condition, values = self._where(chosen)
+        condition, values = self._where(chosen, whole=self._rarely_used(chosen or TraceFilter()))
         order = page.order_by
         # The ids first, from an index where there is one: a late page does not read the rows before
         # it.
@@ -595,6 +596,22 @@ class SqlStore(ABC):
 
     def _where(self, chosen: TraceFilter | None, *, whole: bool = False) -> tuple[str, list[Any]]:
         return where(chosen or TraceFilter(), self.mark, self.like, whole=whole)
+
+    def _rarely_used(self, chosen: TraceFilter) -> bool:
+        """Return whether few traces have a tool or a model of the filter.
+
+        Those are collected. To find a page of them by walking through all traces takes long.
+        """
+        for kind in _USED:
+            if several := _several(chosen, kind):
+                found = self._all(
+                    f"SELECT count(*) FROM (SELECT 1 FROM uses WHERE kind = '{kind}' AND name "
+                    f"{_among(several, self.mark)} LIMIT {RARE}) users",
+                    several,
+                )
+                if int(found[0][0]) < RARE:
+                    return True
+        return False
 
     @property
     def _used(self) -> str:
@@ -662,23 +679,34 @@ class SqlStore(ABC):
         recent = replace(chosen, since_ns=max(since, chosen.since_ns or since))
         condition, values = self._where(recent, whole=True)
 
-        def rank(percent: int) -> str:
-            return f"max(CASE WHEN place = timed * {percent} / 100 THEN duration_ms END)"
-
+        # Durations are numbered once, period after period, and those at the places of percentiles
+        # are picked: half the time of a window for each period.
+        places = [f"before + timed * {percent} / 100" for percent in (50, 95, 99)]
+        # Reading an index twice is faster than copying it; other conditions are evaluated once.
+        indexed = not (recent.text or recent.tool or recent.model)
+        kept = "NOT MATERIALIZED" if indexed else "MATERIALIZED"
+        timed = ", ".join(
+            f"(SELECT duration_ms FROM picked WHERE place = {place} AND timed > 0)"
+            for place in places
+        )
         statement = f"""
-            WITH chosen AS (SELECT started_ns / {length} * {length} AS period, status,
+            WITH chosen AS {kept} (SELECT started_ns / {length} * {length} AS period, status,
                 duration_ms FROM traces WHERE {condition}),
-            ranked AS (SELECT period, status, duration_ms,
-                row_number() OVER (PARTITION BY period ORDER BY duration_ms NULLS LAST) - 1
-                AS place, count(duration_ms) OVER (PARTITION BY period) AS timed FROM chosen)
-            SELECT period, count(*), {_FAILED}, {rank(50)}, {rank(95)}, {rank(99)}
-            FROM ranked GROUP BY period ORDER BY period
+            counted AS (SELECT period, count(*) AS traces, {_FAILED} AS failed,
+                count(duration_ms) AS timed FROM chosen GROUP BY period),
+            starts AS MATERIALIZED (SELECT period, traces, failed, timed,
+                sum(timed) OVER (ORDER BY period) - timed AS before FROM counted),
+            ranked AS (SELECT duration_ms, row_number() OVER (ORDER BY period, duration_ms) - 1
+                AS place FROM chosen WHERE duration_ms IS NOT NULL),
+            picked AS MATERIALIZED (SELECT place, duration_ms FROM ranked WHERE place IN
+                ({" UNION ".join(f"SELECT {place} FROM starts" for place in places)}))
+            SELECT period, traces, failed, {timed} FROM starts ORDER BY period
         """
         rows = self._all(statement, values)
         return [Period._make((*map(int, row[:3]), *row[3:], seconds)) for row in rows]
 
-    def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
-        """Return the tools of the traces of a filter, most called first."""
+    def uses(self, chosen: TraceFilter | None = None) -> dict[str, list[Use]]:
+        """Return every tool and model of the traces of a filter, by kind, most called first."""
         if use := only_use(chosen or TraceFilter()):
             traces, condition, values = "uses", self._used, list(use)
         else:
@@ -691,13 +719,20 @@ class SqlStore(ABC):
                 f"{self.join_in_order} uses ON uses.trace_id = found.chosen"
             )
         statement = f"""
-            SELECT name, sum(calls) AS called, sum(errors) FROM {source} WHERE kind = 'tool'
-            GROUP BY name ORDER BY called DESC, name LIMIT {int(limit)}
+            SELECT kind, name, count(*), sum(calls) AS called, sum(errors) FROM {source}
+            GROUP BY kind, name ORDER BY called DESC, name
         """
-        return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
+        found: dict[str, list[Use]] = {kind: [] for kind in _USED}
+        for kind, name, *counts in self._all(statement, values):
+            found[kind].append(Use(str(name), *map(int, counts)))
+        return found
+
+    def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Use]:
+        """Return the tools of the traces of a filter, most called first."""
+        return self.uses(chosen)["tool"][:limit]
 
     def facet(
-        self, name: str, chosen: TraceFilter | None = None, limit: int = 10
+        self, name: str, chosen: TraceFilter | None = None, limit: int = SHOWN_VALUES
     ) -> list[FacetValue]:
         """Return the most frequent values of a facet with their numbers of traces.
 
@@ -766,6 +801,18 @@ class SqlStore(ABC):
         rows = self._all(f"SELECT {_ROW} FROM traces WHERE trace_id = {self.mark}", [trace_id])
         return TraceRow(*rows[0]) if rows else None
 
+    def same_input(self, row: TraceRow, limit: int = 20) -> list[TraceRow]:
+        """Return other traces with the input of a trace and no failed span, newest first."""
+        if row.query is None:
+            return []
+        mark = self.mark
+        rows = self._all(
+            f"SELECT {_ROW} FROM traces WHERE query = {mark} AND status = 'ok' AND trace_id <> "
+            f"{mark} ORDER BY started_ns DESC, trace_id LIMIT {int(limit)}",
+            [row.query, row.trace_id],
+        )
+        return [TraceRow(*each) for each in rows]
+
     def trace(self, trace_id: str) -> Trace | None:
         """Return a whole trace, with everything that was received."""
         statement = f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
@@ -784,8 +831,7 @@ class SqlStore(ABC):
     def evaluations(self, trace_id: str) -> list[StoredEvaluation]:
         """Return the evaluations of a trace."""
         rows = self._all(
-            f"SELECT * FROM evaluations WHERE trace_id = {self.mark} ORDER BY name",
-            [trace_id],
+            f"SELECT * FROM evaluations WHERE trace_id = {self.mark} ORDER BY name", [trace_id]
         )
         return [StoredEvaluation(*row) for row in rows]
 

@@ -27,6 +27,7 @@ from proctor.trace.conventions._whole_trace import (
     merge_models,
     merge_tools,
     recover_calls,
+    same_reply,
     summarise,
 )
 from proctor.trace.conventions.messages import documents_from
@@ -42,6 +43,7 @@ __all__ = [
     "merge_tools",
     "normalise",
     "recover_calls",
+    "same_reply",
     "summarise",
 ]
 

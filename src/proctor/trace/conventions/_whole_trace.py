@@ -192,14 +192,19 @@ def _is_same_call(one: Span, other: Span) -> bool:
     ids = [identifier(s.attributes.get("gen_ai.response.id")) for s in (one, other)]
     if all(ids):
         return ids[0] == ids[1]
-    replies = [
-        [(m.content or "", [c.name for c in m.tool_calls]) for m in s.output_messages]
-        for s in (one, other)
-    ]
-    if all(replies):
-        return replies[0] == replies[1]
+    if one.output_messages and other.output_messages:
+        return same_reply(one, other)
     used = [(s.input_tokens, s.output_tokens) for s in (one, other)]
     return used[0] == used[1] != (None, None)
+
+
+def same_reply(one: Span, other: Span) -> bool:
+    """Return whether two model spans have the same text and request the same tools."""
+    ours, theirs = (
+        [(m.content or "", [call.name for call in m.tool_calls]) for m in span.output_messages]
+        for span in (one, other)
+    )
+    return bool(ours) and ours == theirs
 
 
 def _end(span: Span) -> int:

@@ -9,41 +9,33 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.conventions.messages import fill, fill_values, tool_result
-from proctor.trace.conventions.values import count, mapping, text, total_or_sum
+from proctor.trace.conventions.values import count, first, mapping, span_kind, text, total_or_sum
 from proctor.trace.model import Span, SpanKind, SpanStatus
 
 HEADS = frozenset({"langfuse"})
 
 PREFIX = "langfuse.observation."
 
-_KINDS = {
-    "generation": SpanKind.LLM,
-    "agent": SpanKind.AGENT,
-    "tool": SpanKind.TOOL,
-    "retriever": SpanKind.RETRIEVAL,
-    "chain": SpanKind.CHAIN,
-    "span": SpanKind.CHAIN,
-    "guardrail": SpanKind.GUARDRAIL,
-    "embedding": SpanKind.OTHER,
-    "evaluator": SpanKind.OTHER,
-    "event": SpanKind.OTHER,
-}
 _TOTALS = frozenset({"input", "output", "total"})
+# In `usage` of old exports, and where a user passed the provider's counts on.
+_OTHER_NAMES = {
+    "input": ("promptTokens", "prompt_tokens"),
+    "output": ("completionTokens", "completion_tokens"),
+}
 
 
 def kind(span: Span) -> SpanKind | None:
     """Return the kind of the observation; a span whose output is a tool message is a tool."""
     attributes = span.attributes
     observed = attributes.get(PREFIX + "type")
-    observed = observed.lower() if isinstance(observed, str) else ""
-    if observed == "span":
+    if isinstance(observed, str) and observed.lower() == "span":
         # LangChain's callback handler had no tool type before 2025-09.
         output = mapping(attributes.get(PREFIX + "output"))
         if output.get("type") == "tool" and tool_result(output).call_id is not None:
             return SpanKind.TOOL
         if "gen_ai.tool.name" in attributes:  # Koog, whose spans name no operation
             return SpanKind.TOOL
-    return _KINDS.get(observed)
+    return span_kind(observed)
 
 
 def read(span: Span) -> None:
@@ -74,11 +66,11 @@ def _total(used: dict[str, Any], side: str) -> int | None:
     Dotted names (`completion_details.reasoning`) come from OpenInference, where details are always
     part of the count.
     """
-    plain = count(used.get(side))
+    plain = count(first(used, (side, *_OTHER_NAMES[side])))
     extra = sum(count(used[key]) or 0 for key in used if _side(key) == side)
     if not extra:
         return plain
-    input_, output = count(used.get("input")) or 0, count(used.get("output")) or 0
+    input_, output = (count(used.get(name)) or 0 for name in ("input", "output"))
     # A total equal to input plus output means that the details are already inside them.
     total = count(used.get("total"))
     return plain if total is not None and total == input_ + output else (plain or 0) + extra

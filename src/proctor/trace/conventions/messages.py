@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from proctor.trace.conventions.values import (
     Attributes,
+    encode_json,
     first,
     identifier,
     is_list,
@@ -25,6 +26,7 @@ from proctor.trace.conventions.values import (
     numbered,
     parsed,
     shown,
+    structure,
     text,
 )
 from proctor.trace.model import Document, Message, Span, SpanKind, ToolCall
@@ -91,7 +93,12 @@ def messages_from(value: Any, role: str = "user") -> tuple[Message, ...]:
         if is_list(item):  # LangChain batches prompts: a list of lists of messages.
             messages.extend(messages_from(item, role))
         elif is_mapping(item):
-            messages.extend(_from_mapping(item, role))
+            content, named = item.get("content"), item.get("role")
+            # By far the most common shape; every model call repeats its whole history.
+            if len(item) == 2 and isinstance(content, str) and isinstance(named, str) and named:
+                messages.append(Message(_ROLES.get(named, named), content))
+            else:
+                messages.extend(_from_mapping(item, role))
         elif isinstance(item, str) and (content := _from_repr(item)):
             messages.append(Message(role, content))
     return tuple(_joined_calls(messages))
@@ -157,7 +164,7 @@ def _from_role(raw: dict[str, Any], role: str) -> list[Message]:
     if is_mapping(function) and "parameters" in function:
         return []  # Langfuse's LangChain handler lists tool definitions among the messages.
     parts = _Parts()
-    parts.take(first(raw, ("parts", "content", "text", "contents", "output_text")))
+    parts.take(first(raw, ("parts", "content", "text", "contents", "output_text", "refusal")))
     calls = parsed(raw.get("tool_calls") or raw.get("toolCalls"))
     if not calls and is_mapping(raw.get("additional_kwargs")):
         calls = raw["additional_kwargs"].get("tool_calls")
@@ -210,6 +217,8 @@ class _Parts:
                     self.texts.append(part)
                 elif is_mapping(part):
                     self._part(part)
+        elif content is not None:  # a number or a truth value
+            self.texts.append(encode_json(content))
 
     def call(self, raw: Any, known: Sequence[ToolCall] = ()) -> None:
         """Add a call, unless it is one of those that the content has shown."""
@@ -249,7 +258,8 @@ def _call(raw: dict[str, Any]) -> ToolCall | None:
         return None
     return ToolCall(
         name=name,
-        arguments=parsed(first(inner, _ARGUMENT_KEYS)),
+        # Twice: some proxies encode the text of the arguments once more.
+        arguments=structure(parsed(first(inner, _ARGUMENT_KEYS))),
         # The Responses API has an item id next to the call id; results refer to the call id.
         id=identifier(raw.get("call_id") or first(raw, _CALL_ID_KEYS)),
     )
@@ -263,6 +273,8 @@ def _result(raw: dict[str, Any]) -> Message:
         body = parts.content if parts.texts else body
     elif is_mapping(body) and body.get("type") in ("text", "json") and "value" in body:
         body = body["value"]
+    elif is_mapping(body) and body.keys() == {"result"}:
+        body = body["result"]  # Gemini wants an object, so clients wrap what a tool returned
     return Message(
         "tool",
         shown(body),
@@ -500,7 +512,7 @@ def tool_arguments(value: Any, schema: Any = None) -> Any:
 
     `schema` gives the names of positional arguments, in order: smolagents records it.
     """
-    value = _literal(parsed(value))
+    value = _literal(structure(parsed(value)))
     if not is_mapping(value):
         return value
     call = _positional(value)
@@ -553,7 +565,7 @@ class ToolResult(NamedTuple):
 
 def tool_result(value: Any) -> ToolResult:
     """Return a tool's result from the records of LangChain and LlamaIndex."""
-    found = parsed(value)
+    found = structure(parsed(value))
     if not is_mapping(found):
         return ToolResult(found)
     if "raw_input" in found and "raw_output" in found:  # LlamaIndex's ToolOutput

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from proctor.trace.conventions.messages import fill, fill_values
-from proctor.trace.conventions.values import count, mapping, parsed, text, total_or_sum
+from proctor.trace.conventions.values import (
+    count,
+    decode_json,
+    mapping,
+    span_kind,
+    text,
+    total_or_sum,
+)
 from proctor.trace.model import Span, SpanKind
 
 HEADS = frozenset({"mlflow"})
 
-_KINDS = {
-    "AGENT": SpanKind.AGENT,
-    "CHAT_MODEL": SpanKind.LLM,
-    "LLM": SpanKind.LLM,
-    "TOOL": SpanKind.TOOL,
-    "RETRIEVER": SpanKind.RETRIEVAL,
-    "RERANKER": SpanKind.RETRIEVAL,
-    "CHAIN": SpanKind.CHAIN,
-    "WORKFLOW": SpanKind.CHAIN,
-    "TASK": SpanKind.CHAIN,
-    "PARSER": SpanKind.CHAIN,
-    "MEMORY": SpanKind.CHAIN,
-    "GUARDRAIL": SpanKind.GUARDRAIL,
-    "EMBEDDING": SpanKind.OTHER,
-    "EVALUATOR": SpanKind.OTHER,
-}
-
 
 def kind(span: Span) -> SpanKind | None:
     """Return the kind in `mlflow.spanType`."""
-    return _KINDS.get(str(parsed(span.attributes.get("mlflow.spanType"))))
+    return span_kind(_value(span, "mlflow.spanType"))
 
 
 def read(span: Span) -> None:
     """Fill the fields from MLflow's attributes."""
     attributes = span.attributes
-    inputs = parsed(attributes.get("mlflow.spanInputs"))
-    named = parsed(attributes.get("mlflow.llm.model")) or mapping(inputs).get("model")
+    inputs = _value(span, "mlflow.spanInputs")
+    named = _value(span, "mlflow.llm.model") or mapping(inputs).get("model")
     if span.kind == SpanKind.LLM:
         fill(span, "model", text(named))
         used = mapping(attributes.get("mlflow.chat.tokenUsage"))
@@ -45,7 +37,16 @@ def read(span: Span) -> None:
         parts = (cost.get("input_cost"), cost.get("output_cost"))
         fill(span, "cost_usd", total_or_sum(cost.get("total_cost"), parts))
     elif span.kind == SpanKind.TOOL:
-        fill(span, "tool_name", text(parsed(attributes.get("mlflow.spanFunctionName"))))
+        fill(span, "tool_name", text(_value(span, "mlflow.spanFunctionName")))
     elif span.kind == SpanKind.AGENT:
         fill(span, "agent_name", text(span.name))
-    fill_values(span, inputs, parsed(attributes.get("mlflow.spanOutputs")))
+    fill_values(span, inputs, _value(span, "mlflow.spanOutputs"))
+
+
+def _value(span: Span, key: str) -> Any:
+    """Return an attribute decoded, bare words and numbers too: `null` is no text here."""
+    value = span.attributes.get(key)
+    try:
+        return decode_json(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -27,6 +27,7 @@ from proctor.trace.conventions.values import (
     mapping,
     numbered,
     parsed,
+    span_kind,
     text,
     total_or_sum,
 )
@@ -36,18 +37,6 @@ HEADS = frozenset(
     "openinference llm input output tool retrieval reranker embedding agent graph patronus".split()
 )
 
-_KINDS = {
-    "AGENT": SpanKind.AGENT,
-    "LLM": SpanKind.LLM,
-    "TOOL": SpanKind.TOOL,
-    "RETRIEVER": SpanKind.RETRIEVAL,
-    "RERANKER": SpanKind.RETRIEVAL,
-    "CHAIN": SpanKind.CHAIN,
-    "GUARDRAIL": SpanKind.GUARDRAIL,
-    "EMBEDDING": SpanKind.OTHER,
-    "EVALUATOR": SpanKind.OTHER,
-    "PROMPT": SpanKind.OTHER,
-}
 _HANDOFF = "handoff to "
 _LLAMA_INDEX = "openinference.instrumentation.llama_index"
 _LANGCHAIN = "openinference.instrumentation.langchain"
@@ -67,7 +56,7 @@ def kind(span: Span) -> SpanKind | None:
     """Return the kind in `openinference.span.kind`."""
     named = span.attributes.get("openinference.span.kind")
     if isinstance(named, str):
-        known = _KINDS.get(named.upper())
+        known = span_kind(named)
         if known == SpanKind.TOOL and span.name.startswith(_HANDOFF):
             return SpanKind.HANDOFF
         if known == SpanKind.TOOL and (span.scope, span.name) == _DSPY_END:
@@ -139,9 +128,9 @@ def _read_tool(span: Span) -> None:
 def _result(span: Span) -> Any:
     """Return the output; the LangChain instrumentation wraps mappings once more."""
     value = span.attributes.get("output.value")
-    if span.scope == _LANGCHAIN and isinstance(value, str) and value.startswith('{"output":'):
+    if span.scope == _LANGCHAIN and (is_mapping(value) or str(value).startswith('{"output":')):
         wrapper = mapping(value)
-        return wrapper["output"] if len(wrapper) == 1 else wrapper
+        return wrapper["output"] if list(wrapper) == ["output"] else value
     return value
 
 

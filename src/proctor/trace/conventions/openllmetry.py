@@ -8,17 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.conventions.messages import document, documents_from, fill, fill_values
-from proctor.trace.conventions.values import count, first, is_mapping, parsed, text
+from proctor.trace.conventions.values import count, first, is_mapping, parsed, span_kind, text
 from proctor.trace.model import Document, Span, SpanKind, SpanStatus
 
 HEADS = frozenset({"traceloop", "gen_ai", "langgraph", "db"})
 
-_KINDS = {
-    "workflow": SpanKind.CHAIN,
-    "task": SpanKind.CHAIN,
-    "agent": SpanKind.AGENT,
-    "tool": SpanKind.TOOL,
-}
 _REQUESTS = {
     "chat": SpanKind.LLM,
     "completion": SpanKind.LLM,
@@ -33,7 +27,7 @@ _RESULT_EVENTS = ("db.query.result", "db.search.result")
 def kind(span: Span) -> SpanKind | None:
     """Return the span kind of the SDK's decorators; else the type of the model request."""
     attributes = span.attributes
-    found = _KINDS.get(str(attributes.get("traceloop.span.kind")))
+    found = span_kind(attributes.get("traceloop.span.kind"))
     found = found or _REQUESTS.get(str(attributes.get("llm.request.type")))
     return SpanKind.RETRIEVAL if found is None and _RETRIEVED in attributes else found
 

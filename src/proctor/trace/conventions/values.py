@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from proctor.trace.model import Span
+from proctor.trace.model import Span, SpanKind
 
 T = TypeVar("T")
 
@@ -26,6 +26,17 @@ Layout = tuple[tuple[tuple[str, str], ...], ...]
 
 MAX_CACHED_KEYS = 64
 """Maximum keys of a span whose order is cached; longer conversations rarely repeat."""
+
+_KINDS = {
+    **dict.fromkeys("llm chat_model generation".split(), SpanKind.LLM),
+    **dict.fromkeys("retriever reranker".split(), SpanKind.RETRIEVAL),
+    **dict.fromkeys("chain workflow task parser memory span".split(), SpanKind.CHAIN),
+    **dict.fromkeys("embedding evaluator prompt event".split(), SpanKind.OTHER),
+    "agent": SpanKind.AGENT,
+    "tool": SpanKind.TOOL,
+    "guardrail": SpanKind.GUARDRAIL,
+}
+"""Kinds of spans, in the words of OpenInference, MLflow, Langfuse and Traceloop."""
 
 # A JSON document starts with one of these; other text is prose and stays prose. Bare numbers and
 # words are not decoded: "007" is an answer, not seven.
@@ -102,12 +113,6 @@ def mapping(value: Any) -> dict[str, Any]:
     return decoded if is_mapping(decoded) else {}
 
 
-def sequence(value: Any) -> list[Any]:
-    """Return an array, given as such or as JSON text; empty when it is neither."""
-    decoded = parsed(value)
-    return list(decoded) if is_list(decoded) else []
-
-
 def text(value: Any) -> str | None:
     """Return a non-empty string; None for anything else."""
     return value if isinstance(value, str) and value else None
@@ -125,6 +130,11 @@ def shown(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return encode_json(value)
+
+
+def span_kind(value: Any) -> SpanKind | None:
+    """Return the kind of span that a producer names, in any case; None for other words."""
+    return _KINDS.get(value.lower()) if isinstance(value, str) else None
 
 
 def count(value: Any) -> int | None:

@@ -14,7 +14,7 @@ from proctor.trace.conventions.messages import (
     fill_tool,
     messages_from,
 )
-from proctor.trace.conventions.values import count, first, identifier, is_list, parsed, text
+from proctor.trace.conventions.values import count, first, identifier, is_list, parsed, shown, text
 from proctor.trace.model import Message, Span, SpanKind
 
 HEADS = frozenset({"ai"})
@@ -61,7 +61,7 @@ def read(span: Span) -> None:
 
 
 def _answer(span: Span) -> tuple[Message, ...]:
-    content = text(first(span.attributes, ("ai.response.text", "ai.response.object")))
+    content = shown(first(span.attributes, ("ai.response.text", "ai.response.object")))
     calls: Any = parsed(span.attributes.get("ai.response.toolCalls"))
     messages = messages_from(calls, "assistant") if is_list(calls) else ()
     requested = tuple(call for message in messages for call in message.tool_calls)

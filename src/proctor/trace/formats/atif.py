@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.sanitize import json_bytes
-from proctor.trace._fields import BadValue, content_id, first_object, is_array, is_object, iso_ns
+from proctor.trace._fields import BadValue, content_id, first_object, is_array, is_object, moment
 from proctor.trace._fields import objects as each_object
 from proctor.trace.assemble import MALFORMED, Collector
-from proctor.trace.conventions.values import count, mapping, number, shown, text
+from proctor.trace.conventions.values import count, mapping, number, shown, structure, text
 from proctor.trace.model import Message, Span, SpanKind, SpanStatus, ToolCall, Trace
 
 NAME = "atif"
@@ -42,6 +42,9 @@ def read(document: Any, out: Collector) -> None:
         if not is_array(item.get("steps")):
             out.problem(place, "the trajectory has no steps")
             continue
+        steps = item["steps"]
+        if odd := sum(not is_object(step) for step in steps):
+            out.problem(place, f"{odd} of {len(steps)} steps skipped: not an object")
         try:
             out.finished.append(_trace(item, len(out.finished)))
         except MALFORMED as error:
@@ -93,14 +96,16 @@ def _read_steps(item: dict[str, Any], parent: str | None, trace_id: str, spans: 
     root = add(name, SpanKind.AGENT, parent, 0)
     root.agent_name = name
     history: list[Message] = []
-    now = 0
-    for step in item["steps"]:
-        if not is_object(step):
-            continue
-        now += 1
-        # Without a time, steps are a nanosecond apart.
+    steps = [step for step in item["steps"] if is_object(step)]
+    times: list[int] = [0] * len(steps)
+    for at, step in enumerate(steps):
         with suppress(BadValue):
-            now = max(now, iso_ns(str(step.get("timestamp", "")).replace("Z", "+00:00")))
+            times[at] = moment(step.get("timestamp"))
+    # Without a time, steps are a nanosecond apart, also those before the first time.
+    first = next((at for at, time in enumerate(times) if time), 0)
+    now = max(0, times[first] - first - 1) if times else 0
+    for step, time in zip(steps, times, strict=True):
+        now = max(now + 1, time)
         root.start_ns = root.start_ns or now
         said = _text(step.get("message"))
         source = step.get("source")
@@ -116,7 +121,9 @@ def _read_steps(item: dict[str, Any], parent: str | None, trace_id: str, spans: 
             said or None,
             tuple(
                 ToolCall(
-                    str(c.get("function_name")), c.get("arguments"), text(c.get("tool_call_id"))
+                    str(c.get("function_name")),
+                    structure(c.get("arguments")),
+                    text(c.get("tool_call_id")),
                 )
                 for c in calls
             ),
@@ -137,7 +144,7 @@ def _read_steps(item: dict[str, Any], parent: str | None, trace_id: str, spans: 
             key, called = text(call.get("tool_call_id")), str(call.get("function_name"))
             tool = add(called, SpanKind.TOOL, root.span_id, now)
             tool.tool_name, tool.tool_call_id = called, key
-            tool.tool_input = call.get("arguments")
+            tool.tool_input = structure(call.get("arguments"))
             result = results.pop(key, None)
             if result is not None:
                 tool.tool_output, tool.status = _text(result.get("content")), SpanStatus.OK

@@ -49,9 +49,9 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _read_span(place: str, raw: Any, out: Collector) -> None:
-    span = wire.add_span(place, raw, partial(_span, None), out)
+    span = wire.add_span(place, raw, partial(_span, None, place, out), out)
     if span is not None:
-        out.resource(span.trace_id, _process(None, raw))
+        out.resource(span.trace_id, _process(None, raw, place, out))
 
 
 def _read_trace(place: str, trace: Any, out: Collector) -> None:
@@ -60,17 +60,18 @@ def _read_trace(place: str, trace: Any, out: Collector) -> None:
         return
     dot = f"{place}." if place else ""
     processes = trace.get("processes")
-    read_span = partial(_span, trace.get("traceID"))
     for position, raw in enumerate(trace["spans"]):
-        span = wire.add_span(f"{dot}spans[{position}]", raw, read_span, out)
+        where = f"{dot}spans[{position}]"
+        read_span = partial(_span, trace.get("traceID"), where, out)
+        span = wire.add_span(where, raw, read_span, out)
         if span is not None:
-            out.resource(span.trace_id, _process(processes, raw))
+            out.resource(span.trace_id, _process(processes, raw, where, out))
 
 
-def _span(trace_id: Any, raw: dict[str, Any]) -> Span:
-    start = microseconds(raw.get("startTime"), "start time")
+def _span(trace_id: Any, place: str, out: Collector, raw: dict[str, Any]) -> Span:
+    start = wire.microseconds(raw.get("startTime") or 0, "start time")
     duration = raw.get("duration")
-    attributes = _tags(raw.get("tags"))
+    attributes = _tags(raw.get("tags"), place, out)
     status, message = status_of_tags(attributes)
     scope = attributes.get("otel.scope.name") or attributes.get("otel.library.name")
     return Span(
@@ -81,21 +82,11 @@ def _span(trace_id: Any, raw: dict[str, Any]) -> Span:
         status=status,
         error_message=message,
         start_ns=start,
-        end_ns=None if duration is None else start + microseconds(duration, "duration"),
+        end_ns=None if duration is None else start + wire.microseconds(duration, "duration"),
         attributes=attributes,
-        events=tuple(_event(log) for log in wire.array(raw.get("logs"), "logs")),
+        events=_events(raw.get("logs"), place, out),
         scope=text(scope),
     )
-
-
-def microseconds(value: Any, what: str) -> int:
-    """Return nanoseconds of a number of microseconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise wire.BadValue(f"{what} is not a number of microseconds but {wire.kind_of(value)}")
-    try:
-        return wire.in_range(int(value * 1000), what)
-    except (OverflowError, ValueError):
-        raise wire.BadValue(f"{what} is out of range") from None
 
 
 def _parent(raw: dict[str, Any]) -> str | None:
@@ -110,9 +101,11 @@ def _parent(raw: dict[str, Any]) -> str | None:
 
 
 def status_of_tags(attributes: dict[str, Any]) -> tuple[SpanStatus, str | None]:
-    """Return the status and its message from OpenTelemetry's tags."""
-    code = attributes.get("otel.status_code")
-    status = wire.status_of(code) if isinstance(code, str) else SpanStatus.UNSET
+    """Return the status and its message from OpenTelemetry's tags, which stay attributes."""
+    try:
+        status = wire.status_of(attributes.get("otel.status_code"))
+    except wire.BadValue:
+        status = SpanStatus.UNSET
     # Clients older than OpenTelemetry mark a failure only with this tag.
     if status is SpanStatus.UNSET and attributes.get("error") in (True, "true"):
         status = SpanStatus.ERROR
@@ -120,24 +113,28 @@ def status_of_tags(attributes: dict[str, Any]) -> tuple[SpanStatus, str | None]:
     return status, message if status is SpanStatus.ERROR else None
 
 
-def _event(log: Any) -> Event:
-    if not wire.is_object(log):
-        raise wire.BadValue(f"log is not an object but {wire.kind_of(log)}")
-    fields = _tags(log.get("fields"))
-    name = fields.pop("event", None)
-    time = log.get("timestamp")
-    return Event(
-        name=text(name) or "log",
-        time_ns=0 if time is None else microseconds(time, "log time"),
-        attributes=fields,
-    )
+def _events(logs: Any, place: str, out: Collector) -> tuple[Event, ...]:
+    found: list[Event] = []
+    for where, log in wire.objects(wire.array(logs, "logs"), "log", out, f"{place}.logs"):
+        fields = _tags(log.get("fields"), where, out)
+        try:
+            time_ns = wire.microseconds(log.get("timestamp") or 0, "log time")
+        except wire.BadValue as error:
+            out.problem(where, f"log without its time: {error}")
+            time_ns = 0
+        name = text(fields.pop("event", None))
+        found.append(Event(name=name or "log", time_ns=time_ns, attributes=fields))
+    return tuple(found)
 
 
-def _tags(value: Any) -> dict[str, Any]:
+def _tags(value: Any, place: str, out: Collector) -> dict[str, Any]:
+    if wire.is_object(value):  # as Jaeger's stores keep them
+        return dict(value)
     found: dict[str, Any] = {}
-    for tag in wire.array(value, "tags"):
+    for position, tag in enumerate(wire.array(value, "tags")):
         if not wire.is_object(tag) or not isinstance(tag.get("key"), str):
-            raise wire.BadValue("tag without a key")
+            out.problem(f"{place}.tags[{position}]", "tag skipped: it has no key")
+            continue
         held = tag.get("value")
         # JavaScript cannot hold 64-bit integers, so Jaeger may write them as text.
         if tag.get("type") == "int64" and isinstance(held, str):
@@ -146,7 +143,7 @@ def _tags(value: Any) -> dict[str, Any]:
     return found
 
 
-def _process(processes: Any, raw: dict[str, Any]) -> dict[str, Any]:
+def _process(processes: Any, raw: dict[str, Any], place: str, out: Collector) -> dict[str, Any]:
     """Return the process of a span as resource attributes."""
     process: Any = raw.get("process")
     name = raw.get("processID")
@@ -156,7 +153,7 @@ def _process(processes: Any, raw: dict[str, Any]) -> dict[str, Any]:
         return {}
     # A bad process tag is not worth losing the span.
     try:
-        tags = _tags(process.get("tags"))
+        tags = _tags(process.get("tags"), f"{place}.process", out)
     except wire.BadValue:
         tags = {}
     service = text(process.get("serviceName"))

@@ -8,6 +8,7 @@ dialect reads both.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,9 @@ ABOUT = "Langfuse exports (a trace with its observations)"
 
 _OBSERVATION_KEYS = ("id", "traceId", "type", "startTime")
 
+_CAMEL = re.compile(r"_([a-z])")
+
+_USAGE = "langfuse.observation.usage_details"
 _COST = "langfuse.observation.cost_details"
 
 _AS_ATTRIBUTES = {
@@ -31,7 +35,7 @@ _AS_ATTRIBUTES = {
     "langfuse.observation.status_message": ("statusMessage",),
     "langfuse.observation.model.name": ("model", "providedModelName"),
     "langfuse.observation.model.parameters": ("modelParameters",),
-    "langfuse.observation.usage_details": ("usageDetails", "usage"),
+    _USAGE: ("usageDetails", "usage"),
     _COST: ("costDetails",),
     "langfuse.observation.prompt.name": ("promptName",),
     "langfuse.observation.prompt.version": ("promptVersion",),
@@ -41,6 +45,9 @@ _AS_ATTRIBUTES = {
 }
 """Attribute of Langfuse's SDK → equivalent fields of an observation."""
 
+_USAGE_COLUMNS = {"input": "inputUsage", "output": "outputUsage", "total": "totalUsage"}
+_OLD_USAGE_COLUMNS = {"input": "promptTokens", "output": "completionTokens", "total": "totalTokens"}
+
 _TRACE_FACTS = ("name", "tags", "release", "version", "environment", "public", "bookmarked")
 
 
@@ -49,19 +56,27 @@ def matches(document: Any) -> bool:
     found = wire.first_object(document)
     if found is None:
         return False
-    trace: Any = found.get("trace")
-    if wire.is_object(trace) and wire.is_array(found.get("observations")):
+    if wire.is_object(found.get("trace")) and "observations" in found:
         return True
     if wire.is_array(found.get("data")):
         found = wire.first_object(found["data"]) or found
     if not wire.is_array(found.get("observations")) or "id" not in found:
         return _is_observation(found)
     observation = wire.first_object(found["observations"])
-    return observation is None or _is_observation(observation)
+    # Nested observations need not repeat the id of their trace.
+    return observation is None or _is_observation({"traceId": None, **observation})
 
 
 def _is_observation(item: dict[str, Any]) -> bool:
+    item = _camel_case(item)
     return all(key in item for key in _OBSERVATION_KEYS)
+
+
+def _camel_case(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields by the names of the API; Langfuse's Python objects have snake case."""
+    if "start_time" not in item:
+        return item
+    return {_CAMEL.sub(lambda m: m[1].upper(), key): value for key, value in item.items()}
 
 
 def read(document: Any, out: Collector) -> None:
@@ -95,9 +110,10 @@ def _read_item(place: str, item: dict[str, Any], out: Collector) -> None:
 
 
 def _span(trace_id: str | None, raw: dict[str, Any]) -> Span:
+    raw = _camel_case(raw)
     metadata = parsed(raw.get("metadata"))
     end = raw.get("endTime")
-    start = wire.moment(raw.get("startTime"))
+    start = wire.moment(raw.get("startTime") or 0)
     # Events have no end; without one they would look like open spans.
     is_event = raw.get("type") == "EVENT"
     return Span(
@@ -116,7 +132,7 @@ def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
     """Return the original span's attributes, stored in metadata, then the observation's own."""
     found: dict[str, Any] = {}
     if wire.is_object(metadata):
-        original = metadata.get("attributes")
+        original = parsed(metadata.get("attributes"))
         if wire.is_object(original):
             found.update(original)
         for key, value in metadata.items():
@@ -128,10 +144,11 @@ def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
         value = next((raw[field] for field in fields if raw.get(field) not in (None, {})), None)
         if value is not None:
             found[name] = value
-    counts = {side: raw.get(f"{side}Usage") for side in ("input", "output", "total")}
-    # Rows of its database; 0 everywhere means that nothing was counted.
-    if any(counts.values()):
-        found.setdefault("langfuse.observation.usage_details", counts)
+    # Columns of its database, new and old; 0 everywhere means that nothing was counted.
+    for names in (_USAGE_COLUMNS, _OLD_USAGE_COLUMNS):
+        counts = {side: raw.get(name) for side, name in names.items()}
+        if any(counts.values()):
+            found.setdefault(_USAGE, counts)
     total = raw.get("totalCost") or raw.get("calculatedTotalCost")
     if total and _COST not in found:  # Langfuse writes 0 for a call without a price
         found[_COST] = {"total": total}

@@ -41,6 +41,10 @@ _SCOPE_SPAN_KEYS = (
 _SCOPE_LOG_KEYS = ("scopeLogs", "scope_logs", "instrumentationLibraryLogs")
 _SCOPE_KEYS = ("scope", "instrumentationLibrary", "instrumentation_library")
 
+_VALUE_KEYS = frozenset(
+    f"{kind}Value" for kind in ("string", "bool", "bytes", "int", "double", "array", "kvlist")
+)
+
 BODY_KEY = "body"
 """Event attribute with the body of the original log record."""
 
@@ -121,7 +125,7 @@ def _read_spans(
 def _span(scope: str | None, place: str, out: Collector, raw: dict[str, Any]) -> Span:
     get = raw.get
     end = _either(raw, "endTimeUnixNano", "end_time_unix_nano")
-    status, message = _status(get("status"))
+    status, message = _status(get("status"), place, out)
     return Span(
         trace_id=wire.hex_id(_either(raw, "traceId", "trace_id"), "trace id"),
         span_id=wire.hex_id(_either(raw, "spanId", "span_id")),
@@ -142,10 +146,10 @@ def _either(raw: dict[str, Any], camel: str, snake: str) -> Any:
     return raw.get(snake) if value is None else value
 
 
-def _status(status: Any) -> tuple[SpanStatus, str | None]:
+def _status(status: Any, place: str, out: Collector) -> tuple[SpanStatus, str | None]:
     if not wire.is_object(status):
-        return wire.status_of(status), None
-    code = wire.status_of(status.get("code"))
+        return wire.status_or_unset(status, place, out), None
+    code = wire.status_or_unset(status.get("code"), place, out)
     return code, text(status.get("message")) if code is SpanStatus.ERROR else None
 
 
@@ -209,7 +213,7 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
     if not value:
         return {}
     if wire.is_object(value):  # not OTLP, but unambiguous: already a mapping
-        return value
+        return {key: _unwrapped(held) for key, held in value.items()}
     if not wire.is_array(value):
         out.problem(f"{place}.attributes", f"attributes are not an array but {wire.kind_of(value)}")
         return {}
@@ -228,12 +232,18 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
     return found
 
 
+def _unwrapped(value: Any) -> Any:
+    """Return the value in an AnyValue; anything else is itself the value."""
+    if not wire.is_object(value) or len(value) != 1:
+        return value
+    (key,) = value
+    return any_value(value) if key.replace("_v", "V") in _VALUE_KEYS else value
+
+
 def any_value(value: Any) -> Any:
-    """Return the value of an AnyValue."""
-    if value is None:
-        return None
+    """Return the value of an AnyValue; some producers write it without the object around it."""
     if not wire.is_object(value):
-        raise wire.BadValue(f"value is not an object but {wire.kind_of(value)}")
+        return value
     for key, held in value.items():
         # `intValue` in JSON by the specification; some producers write `int_value`, as protobuf.
         match key.replace("_v", "V"):
@@ -267,6 +277,8 @@ _PROTOBUF_START = b"\x0a"
 
 _STATUS_BY_CODE = (SpanStatus.UNSET, SpanStatus.OK, SpanStatus.ERROR)
 
+Signal = Literal["traces", "logs"]
+
 _ID_SIZES = (16, 8)
 """Sizes of a trace id and a span id; others are invalid by the specification."""
 
@@ -280,46 +292,37 @@ def protobuf_reader(data: bytes) -> Callable[[Collector], None] | None:
     # A cheap test before protobuf is imported and the whole file parsed.
     if not data.startswith(_PROTOBUF_START):
         return None
-    traces = _request_in(data, "trace")
-    batches = traces.resource_spans if traces is not None else ()
-    spans = (span for batch in batches for group in batch.scope_spans for span in group.spans)
-    if traces is not None and any(_has_valid_ids(span) for span in spans):
-        return partial(_read_span_request, traces)
-    logs = _request_in(data, "logs")
-    batches = logs.resource_logs if logs is not None else ()
-    records = (log for batch in batches for group in batch.scope_logs for log in group.log_records)
-    if logs is not None and any(_has_valid_ids(record) for record in records):
-        return partial(_read_log_request, logs)
+    if (traces := _request_in(data, "traces")) is not None:
+        groups = (group for batch in traces.resource_spans for group in batch.scope_spans)
+        if any(_has_valid_ids(span) for group in groups for span in group.spans):
+            return partial(_read_span_request, traces)
+    if (logs := _request_in(data, "logs")) is not None:
+        groups = (group for batch in logs.resource_logs for group in batch.scope_logs)
+        if any(_has_valid_ids(record) for group in groups for record in group.log_records):
+            return partial(_read_log_request, logs)
     return None
 
 
-def read_protobuf_spans(data: bytes, out: Collector) -> bool:
-    """Read bytes as an export request of spans; return whether they are one."""
-    request = _request_in(data, "trace")
-    if request is None or not request.resource_spans:
-        return False
-    _read_span_request(request, out)
-    return True
+def read_protobuf(data: bytes, signal: Signal, out: Collector) -> bool:
+    """Read bytes as an export request of one signal; return whether they are one."""
+    request = _request_in(data, signal)
+    if request is not None:
+        (_read_span_request if signal == "traces" else _read_log_request)(request, out)
+    return request is not None
 
 
-def read_protobuf_logs(data: bytes, out: Collector) -> bool:
-    """Read bytes as an export request of log records; return whether they are one."""
-    request = _request_in(data, "logs")
-    if request is None or not request.resource_logs:
-        return False
-    _read_log_request(request, out)
-    return True
-
-
-def _request_in(data: bytes, signal: Literal["trace", "logs"]) -> Any:
+def _request_in(data: bytes, signal: Signal) -> Any:
     """Return the export request of one signal in these bytes; None if they are none."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    kind = ExportTraceServiceRequest if signal == "trace" else ExportLogsServiceRequest
     try:
-        return kind.FromString(data)
+        if signal == "traces":
+            traces = ExportTraceServiceRequest.FromString(data)
+            return traces if traces.resource_spans else None
+        logs = ExportLogsServiceRequest.FromString(data)
+        return logs if logs.resource_logs else None
     except DecodeError:
         return None
 

@@ -40,7 +40,8 @@ def _read_trace(dot: str, trace: dict[str, Any], out: Collector) -> None:
     _push(waiting, f"{dot}spans", trace.get("spans"), None, out)
     while waiting:
         place, raw, parent = waiting.pop()
-        span = wire.add_span(place, raw, partial(_span, trace.get("trace_id"), parent), out)
+        read_span = partial(_span, trace.get("trace_id"), parent, place, out)
+        span = wire.add_span(place, raw, read_span, out)
         if not wire.is_object(raw):
             continue
         resource = raw.get("resource_attributes")
@@ -70,10 +71,12 @@ def _push(
     )
 
 
-def _span(trace_id: Any, parent: str | None, raw: dict[str, Any]) -> Span:
+def _span(
+    trace_id: Any, parent: str | None, place: str, out: Collector, raw: dict[str, Any]
+) -> Span:
     get = raw.get
     # Traces written by hand have no times: their spans keep the order of the file.
-    start = 0 if get("timestamp") is None else wire.iso_ns(get("timestamp"))
+    start = wire.moment(get("timestamp") or 0)
     end = None
     if start and (duration := get("duration")) is not None:
         end = wire.in_range(start + wire.iso_duration_ns(duration), "end time")
@@ -85,7 +88,7 @@ def _span(trace_id: Any, parent: str | None, raw: dict[str, Any]) -> Span:
         span_id=wire.hex_id(get("span_id")),
         parent_id=wire.optional_id(get("parent_span_id")) or parent,
         name=wire.name_of(get("span_name")),
-        status=wire.status_of(get("status_code")),
+        status=wire.status_or_unset(get("status_code"), place, out),
         error_message=text(get("status_message")),
         start_ns=start,
         end_ns=end,

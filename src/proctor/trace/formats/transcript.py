@@ -1,5 +1,6 @@
 """Read chat transcripts: conversations with tool calls in the shape of OpenAI's API, and logs of
-group chats between several agents.
+group chats between several agents: lists of objects with `content` and a speaker (`name`, `role`,
+`source` …), bare or below keys such as `messages` and `history`, also inside other objects.
 
 Guarantees: one agent span around everything, a model span for each assistant message and a tool
 span for each call, matched to its result by id, then by order. In a group chat every message of a
@@ -11,6 +12,7 @@ which preserves their order without looking like a duration.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from proctor.trace._fields import (
@@ -23,7 +25,7 @@ from proctor.trace._fields import (
 )
 from proctor.trace.assemble import MALFORMED, Collector
 from proctor.trace.conventions.messages import messages_from
-from proctor.trace.conventions.values import count, parsed, text
+from proctor.trace.conventions.values import count, identifier, mapping, parsed, shown, text
 from proctor.trace.model import Message, Span, SpanKind
 
 NAME = "transcript"
@@ -35,7 +37,20 @@ _ROLES = frozenset(
 
 _CONTENT_KEYS = ("content", "parts", "tool_calls", "function_call", "refusal", "text")
 
-_LIST_KEYS = ("messages", "conversation", "history", "chat_history")
+_ITEMS = frozenset({"function_call", "function_call_output", "reasoning"})
+"""Items of OpenAI's Responses API between the messages; they have a type and no role."""
+
+_LIST_KEYS = ("messages", "conversation", "history", "chat_history", "contents")
+
+_SPEAKER_KEYS = ("name", "role", "source", "speaker", "sender", "agent")
+
+_DEEPEST = 4
+"""Objects around a list of messages that are searched for it."""
+
+_PROGRAM = re.compile(
+    r"terminal|execut|interpreter|shell|console|agent|expert|proxy|assistant|bot\b", re.IGNORECASE
+)
+"""Names under the role of a user that are no person's."""
 
 _PEOPLE = frozenset({"user", "human", "system", "developer"})
 """Roles of messages that no agent wrote, unless a name says otherwise."""
@@ -43,7 +58,14 @@ _PEOPLE = frozenset({"user", "human", "system", "developer"})
 _SPEAKER = re.compile(r"^(?P<name>[^()]+?)\s*(?:\((?P<note>[^()]*)\))?$")
 """A speaker with a remark, as in `Orchestrator (-> WebSurfer)` or `Orchestrator (thought)`."""
 
+_REMARK = re.compile(
+    r"->|→|\b(?:thought|thinking|reasoning|to \w+|condition|final)\b", re.IGNORECASE
+)
+
 _ADDRESSEE = re.compile(r"(?:->|→|\bto\b)\s*(?P<name>[\w-]+)")
+
+_TOOLS = frozenset({"tool", "function"})
+"""Roles of results."""
 
 MESSAGE_INDEX = "message.index"
 """Attribute of a group chat's spans: the index of the message in its list."""
@@ -60,21 +82,39 @@ AGENT_NAME = "agent"
 
 def is_message(item: Any) -> bool:
     """Return whether an object is one chat message."""
-    return (
-        is_object(item)
-        and text(item.get("role")) in _ROLES
-        and any(key in item for key in _CONTENT_KEYS)
-    )
+    if not is_object(item):
+        return False
+    item = _unwrapped(item)
+    if "role" not in item and text(item.get("type")) in _ITEMS:
+        return True
+    return _role(item) in _ROLES and any(key in item for key in _CONTENT_KEYS)
+
+
+def _role(item: dict[str, Any]) -> str | None:
+    """Return the role of a message; LangChain writes it into `type`."""
+    kind = text(item.get("type"))
+    return text(item.get("role")) or (kind if kind in _ROLES else None)
+
+
+def _unwrapped(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without LangChain's envelope, which has its fields in `data` or `kwargs`."""
+    for key in ("data", "kwargs"):
+        inner = item.get(key)
+        if is_object(inner) and "content" in inner and "content" not in item:
+            return {**inner, "type": inner.get("type") or item.get("type")}
+    return item
 
 
 def is_turn(item: Any) -> bool:
     """Return whether an object is a message of a group chat: it has content and a speaker."""
-    return (
-        is_object(item)
-        and "content" in item
-        and isinstance(item["content"], str | list | None)
-        and bool(text(item.get("name")) or text(item.get("role")))
-    )
+    return is_object(item) and "content" in item and bool(_speaker(item))
+
+
+def _speaker(item: dict[str, Any]) -> str:
+    """Return who wrote a message: the first of its names that says more than an API's role."""
+    named = [name for key in _SPEAKER_KEYS if (name := identifier(item.get(key)))]
+    named += [role for role in (_role(item),) if role]
+    return next((name for name in named if name.lower() not in _ROLES), "".join(named[:1]))
 
 
 def matches(document: Any) -> bool:
@@ -88,13 +128,15 @@ def matches(document: Any) -> bool:
 def _is_group_chat(raw: list[Any]) -> bool:
     """Return whether several agents speak: a role that no API has, or several names."""
     turns = [item for item in raw if is_turn(item)]
-    roles = {text(item.get("role")) for item in turns}
+    roles = {_role(item) for item in turns}
     names = {
         (role, name)
         for item in turns
-        if (name := text(item.get("name"))) and (role := text(item.get("role"))) != "tool"
+        if (name := _speaker(item)) not in _ROLES and (role := _role(item)) not in _TOOLS
     }
-    if any(role not in _ROLES for role in roles):
+    if any(role is not None and role not in _ROLES for role in roles):
+        return True
+    if any(role is None or (role == "user" and _PROGRAM.search(name)) for role, name in names):
         return True
     # One name per role is a user and an assistant who have names.
     return len({name for _, name in names}) > max(1, len({role for role, _ in names}))
@@ -114,31 +156,47 @@ def read(document: Any, out: Collector) -> None:
         else:
             dot = f"{place}." if place else ""
             key, found = messages
-            facts = {name: value for name, value in item.items() if name != key}
-            _read_conversation(f"{dot}{key}", found, facts, out)
+            _read_conversation(f"{dot}{key}", found, _facts(item, key), out)
 
 
-def _messages(item: dict[str, Any]) -> tuple[str, list[Any]] | None:
-    """Return the list of messages in an object, with its key."""
+def _messages(item: dict[str, Any], depth: int = 0) -> tuple[str, list[Any]] | None:
+    """Return the list of messages in an object, or in an object inside it, with its place."""
     for key in _LIST_KEYS:
-        found = item.get(key)
+        found = parsed(item.get(key))
+        if is_array(found) and len(found) == 1 and is_array(found[0]):
+            found = found[0]
         if is_array(found) and any(is_message(item) or is_turn(item) for item in found):
             return key, found
+    if depth < _DEEPEST:
+        for key, value in item.items():
+            if is_object(value) and (inside := _messages(value, depth + 1)) is not None:
+                return f"{key}.{inside[0]}", inside[1]
     return None
+
+
+def _facts(item: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return what an object, and those between it and its messages, say besides them."""
+    key, _, rest = place.partition(".")
+    facts = {name: value for name, value in item.items() if name != key}
+    return {**facts, **_facts(item[key], rest)} if rest else facts
 
 
 def _read_conversation(place: str, raw: list[Any], facts: dict[str, Any], out: Collector) -> None:
     trace_id = text(facts.get("trace_id")) or content_id([raw, facts], len(out.traces))
     conversation = _Conversation(trace_id, text(facts.get("model")))
+    raw = [_unwrapped(item) if is_object(item) else item for item in raw]
     chat = _is_group_chat(raw)
+    if chat:
+        conversation.speakers = _without_remarks({_speaker(item) for item in raw if is_turn(item)})
     dropped = 0
     for position, item in enumerate(raw):
-        if not (is_turn(item) if chat else is_message(item)):
+        if not (is_message(item) or (chat and is_turn(item))):
             out.problem(f"{place}[{position}]", f"not a chat message but {kind_of(item)}")
             dropped += 1
             continue
         try:
-            if chat:
+            # A tool is no speaker: its results belong to the calls, in a group chat, too.
+            if chat and is_turn(item) and _role(item) not in _TOOLS:
                 conversation.add_turn(item, position)
             else:
                 conversation.add(item)
@@ -160,6 +218,26 @@ def _read_conversation(place: str, raw: list[Any], facts: dict[str, Any], out: C
     trace.metadata.update({key: value for key, value in facts.items() if key not in known})
 
 
+def _without_remarks(names: set[str]) -> dict[str, tuple[str, str]]:
+    """Return the speaker and the remark of each name.
+
+    `Orchestrator (thought)` is a remark if the speaker has others, or the remark is an address or a
+    thought; `Planner (v2)` alone is a name.
+    """
+    split = {name: found for name in names if (found := _SPEAKER.match(name))}
+    bare = Counter(found["name"].strip() for found in split.values())
+    result = {name: (name.strip(), "") for name in names}
+    for name, found in split.items():
+        speaker, note = found["name"].strip(), found["note"] or ""
+        if bare[speaker] > 1 or _REMARK.search(note):
+            result[name] = (speaker, note)
+    return result
+
+
+def _with_calls(raw: dict[str, Any]) -> list[Message]:
+    return [m for m in messages_from([{**raw, "role": "assistant"}]) if m.tool_calls]
+
+
 class _Conversation:
     """Convert a conversation, message by message, into spans."""
 
@@ -173,6 +251,8 @@ class _Conversation:
         self.root.agent_name = AGENT_NAME
         self.spans: list[Span] = [self.root]
         self.open_calls: list[Span] = []
+        self.speakers: dict[str, tuple[str, str]] = {}
+        """Names as the log has them → the speaker and a remark about the message."""
 
     def add(self, raw: dict[str, Any]) -> None:
         """Add one raw message, which may hold several (results next to text)."""
@@ -186,21 +266,28 @@ class _Conversation:
     def add_turn(self, raw: dict[str, Any], index: int) -> None:
         """Add one message of a group chat: a span of its speaker, unless a user wrote it."""
         role = text(raw.get("role")) or ""
-        found = _SPEAKER.match(text(raw.get("name")) or role)
-        speaker = found["name"].strip() if found else role
-        content = "\n".join(m.content or "" for m in messages_from([{**raw, "role": "user"}]))
+        speaker, note = self.speakers[_speaker(raw)]
+        said = raw.get("content")
+        if is_array(said) and all(isinstance(part, str) for part in said):
+            said = "\n".join(said)
+        if not is_array(said):
+            # A number or an object is what the agent said, written as JSON.
+            said = shown(said)
+        content = "\n".join(
+            m.content or "" for m in messages_from([{**raw, "role": "user", "content": said}])
+        )
         if speaker.lower() in _PEOPLE:
             self.history.append(Message("system" if role == "system" else "user", content))
             return
         message = Message("assistant", content, name=speaker)
-        for call in (m for m in messages_from([{**raw, "role": "assistant"}]) if m.tool_calls):
+        for call in _with_calls(raw):
             message.tool_calls += call.tool_calls
         first = len(self.spans)
         self._model_call(message, raw)
         span = self.spans[first]
         span.agent_name, span.name = speaker, speaker
         span.attributes = {MESSAGE_INDEX: index, **({"role": role} if role else {})}
-        to = _ADDRESSEE.search(found["note"] or "") if found else None
+        to = _ADDRESSEE.search(note)
         span.handoff_to = to["name"] if to else None
         for tool in self.spans[first + 1 :]:
             tool.agent_name = speaker
@@ -231,12 +318,13 @@ class _Conversation:
         return span
 
     def _model_call(self, message: Message, raw: dict[str, Any]) -> None:
-        model = text(raw.get("model")) or self.model
+        response = mapping(raw.get("response_metadata"))  # LangChain
+        model = text(raw.get("model")) or text(response.get("model_name")) or self.model
         span = self._span(f"chat {model}" if model else "chat", SpanKind.LLM, self.root.span_id)
         span.model = model
         span.input_messages = tuple(self.history[-_LONGEST_HISTORY:])
         span.output_messages = (message,)
-        usage = raw.get("usage")
+        usage = raw.get("usage") or raw.get("usage_metadata")
         if is_object(usage):
             span.input_tokens = count(usage.get("prompt_tokens", usage.get("input_tokens")))
             span.output_tokens = count(usage.get("completion_tokens", usage.get("output_tokens")))

@@ -1,4 +1,4 @@
-"""Read Zipkin's JSON, version 2: a list of spans, or of traces.
+"""Read Zipkin's JSON, versions 1 and 2: a list of spans, or of traces.
 
 Guarantees: microseconds become nanoseconds, tags attributes, annotations events; the tags that hold
 OpenTelemetry's status and scope are mapped back. Zipkin's tags are all text, and so stay text.
@@ -11,13 +11,13 @@ from typing import Any
 from proctor.trace import _fields as wire
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import text
-from proctor.trace.formats.jaeger import microseconds, status_of_tags
+from proctor.trace.formats.jaeger import status_of_tags
 from proctor.trace.model import Event, Span
 
 NAME = "zipkin"
-ABOUT = "Zipkin JSON v2 (spans with id, traceId and tags)"
+ABOUT = "Zipkin JSON (spans with id, traceId and tags)"
 
-_MARKS = ("localEndpoint", "timestamp", "tags", "annotations", "parentId")
+_MARKS = ("localEndpoint", "timestamp", "tags", "annotations", "binaryAnnotations", "parentId")
 
 
 def matches(document: Any) -> bool:
@@ -48,18 +48,21 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _span(raw: dict[str, Any]) -> Span:
-    start = microseconds(raw.get("timestamp") or 0, "timestamp")
+    start = wire.microseconds(raw.get("timestamp") or 0, "timestamp")
     duration, tags = raw.get("duration"), raw.get("tags")
     if tags is not None and not wire.is_object(tags):
         raise wire.BadValue(f"tags is not an object but {wire.kind_of(tags)}")
     attributes = dict(tags or {})
+    for tag in wire.array(raw.get("binaryAnnotations"), "binaryAnnotations"):  # version 1
+        if wire.is_object(tag) and isinstance(tag.get("key"), str):
+            attributes.setdefault(tag["key"], tag.get("value"))
     if "error" in attributes:  # its value is the message
         attributes = {"otel.status_description": attributes["error"], **attributes, "error": "true"}
     status, message = status_of_tags(attributes)
     events: list[Event] = []
     for note in wire.array(raw.get("annotations"), "annotations"):
         if wire.is_object(note):
-            time = microseconds(note.get("timestamp") or 0, "annotation time")
+            time = wire.microseconds(note.get("timestamp") or 0, "annotation time")
             events.append(Event(name=text(note.get("value")) or "annotation", time_ns=time))
     return Span(
         trace_id=wire.hex_id(raw.get("traceId"), "trace id"),
@@ -69,7 +72,7 @@ def _span(raw: dict[str, Any]) -> Span:
         status=status,
         error_message=message,
         start_ns=start,
-        end_ns=None if duration is None else start + microseconds(duration, "duration"),
+        end_ns=None if duration is None else start + wire.microseconds(duration, "duration"),
         attributes=attributes,
         events=tuple(events),
         scope=text(attributes.get("otel.scope.name") or attributes.get("otel.library.name")),

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from proctor.agents.registry import agent_config
 from proctor.errors import ProctorError, did_you_mean
+from proctor.sanitize import map_texts
 from proctor.spec import Case, select_cases
 from proctor.spec.experiment import Ablation, Axis, Experiment, NumberRange, Research, SampleSpec
 from proctor.spec.select import NothingSelectedError
@@ -142,22 +143,13 @@ def without(agent: ChosenAgent, part: str) -> ChosenAgent:
     options = {"kind": config.kind, **config.model_dump(exclude_none=True, exclude_unset=True)}
     if (base := getattr(config, "base_dir", None)) is not None:
         options["base_dir"] = base
-    options = _mutable(options)
+    options = map_texts(options, str)  # a copy that can be changed
     _remove(options, part.split("."), part)
     written = agent.written
     if isinstance(written, Mapping):
-        written = _mutable(cast("Mapping[str, Any]", written))
+        written = map_texts(written, str)
         _remove(written, part.split("."), part)
     return ChosenAgent(agent_config(options, base_dir=options.get("base_dir")), written)
-
-
-def _mutable(value: Any) -> Any:
-    """Return a copy in which every mapping is a dict and every sequence a list."""
-    if isinstance(value, Mapping):
-        return {key: _mutable(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_mutable(item) for item in cast("Sequence[Any]", value)]
-    return value
 
 
 def _remove(holder: Any, steps: Sequence[str], part: str) -> None:

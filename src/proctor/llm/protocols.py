@@ -3,10 +3,10 @@
     protocol = model_protocol("POST", "https://api.openai.com/v1/chat/completions")
     span = read_model_call(protocol, url, request_body, response_body, "application/json")
 
-Used wherever Proctor sees the bytes between an agent and its model: clients in this process and the
-model gateway. Recognised are OpenAI chat completions and responses, Anthropic messages, Gemini
-generateContent, Bedrock converse and Ollama chat, whole or streamed; every other server that speaks
-one of these is recognised by its path.
+Used wherever Proctor sees what passes between an agent and a model: by its own models, for clients
+in this process, in the model gateway and in the scripted server. Recognised are OpenAI chat
+completions and responses, Anthropic messages, Gemini generateContent, Bedrock converse and Ollama
+chat, whole or streamed; every other server that speaks one of these is recognised by its path.
 
 Guarantees: never raises, whatever the bytes are; what cannot be read is left out of the span.
 `input_tokens` includes cached tokens, as in the GenAI conventions, although Anthropic and Bedrock
@@ -25,7 +25,7 @@ import msgspec
 
 from proctor.trace.conventions.messages import messages_from
 from proctor.trace.conventions.values import count, first, is_list, is_mapping, mapping, text
-from proctor.trace.model import Message, Span, SpanKind, SpanStatus
+from proctor.trace.model import NO_TOOLS_OFFERED, Message, Span, SpanKind, SpanStatus
 
 Protocol = Literal["openai", "responses", "anthropic", "gemini", "bedrock", "ollama"]
 
@@ -80,23 +80,34 @@ def read_model_call(
     response: bytes,
     content_type: str = "",
     status: int = 200,
+    *,
+    span: Span | None = None,
 ) -> Span:
-    """Return the span of a model call, without ids and times: the caller knows those."""
+    """Fill a span with a model call, or a new one without ids and times, and return it."""
     asked = mapping(_decoded(request))
-    span = Span(span_id="", trace_id="", name="chat", kind=SpanKind.LLM)
+    span = span or Span(span_id="", trace_id="", name="chat", kind=SpanKind.LLM)
     attributes = span.attributes = {"gen_ai.operation.name": "chat"}
-    provider = provider_of(url)
-    if provider:
+    if provider := provider_of(url):
         attributes["gen_ai.provider.name"] = provider
-    requested = text(asked.get("model")) or _model_in_path(url)
-    if requested:
-        attributes["gen_ai.request.model"] = requested
-        span.name = f"chat {requested}"
-    span.input_messages = _input_messages(asked)
-    answered = _response_document(protocol, response, content_type)
-    span.model = text(first(answered, ("model", "modelVersion"))) or requested
+    span.model = text(asked.get("model")) or _model_in_path(url)
+    if span.model:
+        attributes["gen_ai.request.model"] = span.model
+        span.name = f"chat {span.model}"
+    span.input_messages = request_messages(asked)
+    # A stored prompt may bring tools of its own.
+    if asked and not _offers_tools(asked) and "prompt" not in asked:
+        attributes[NO_TOOLS_OFFERED] = True
+    read_reply(span, protocol, _response_document(protocol, response, content_type), status)
+    return span
+
+
+def read_reply(span: Span, protocol: Protocol, answered: dict[str, Any], status: int = 200) -> None:
+    """Fill a span with the reply of a model, one document."""
+    attributes = span.attributes
+    requested, span.model = span.model, text(first(answered, ("model", "modelVersion")))
     if span.model and span.model != requested:
         attributes["gen_ai.response.model"] = span.model
+    span.model = span.model or requested
     if identity := text(first(answered, ("id", "responseId"))):
         attributes["gen_ai.response.id"] = identity
     span.output_messages, reasons = _output(protocol, answered)
@@ -112,7 +123,6 @@ def read_model_call(
         attributes["error.type"] = span.error_type
     else:
         span.status = SpanStatus.OK
-    return span
 
 
 def provider_of(url: str) -> str | None:
@@ -145,7 +155,14 @@ def _decoded(body: bytes) -> Any:
 # -- requests ----------------------------------------------------------------------------------
 
 
-def _input_messages(asked: dict[str, Any]) -> tuple[Message, ...]:
+def _offers_tools(asked: Mapping[str, Any]) -> bool:
+    """Return whether the model may request tools, in the words of any protocol."""
+    return bool(
+        first(asked, ("tools", "functions")) or mapping(asked.get("toolConfig")).get("tools")
+    )
+
+
+def request_messages(asked: Mapping[str, Any]) -> tuple[Message, ...]:
     """Return the conversation of a request: instructions first, then the messages."""
     messages: list[Message] = []
     instructions = first(
@@ -236,19 +253,22 @@ def _join_openai(chunks: list[dict[str, Any]]) -> dict[str, Any]:
             choice = choices.get(index)
             if choice is None:
                 message: dict[str, Any] = {"role": "assistant"}
-                choice = choices[index] = {"message": message, "said": {}, "calls": {}}
+                choice = choices[index] = {"message": message, "calls": {}}
+                choice |= {"content": [], "refusal": []}
             if part.get("finish_reason"):
                 choice["finish_reason"] = part["finish_reason"]
             delta = part.get("delta")
             if not is_mapping(delta):
                 continue
-            for key in ("content", "refusal"):
-                if isinstance(delta.get(key), str):
-                    choice["said"].setdefault(key, []).append(delta[key])
+            # Class comparisons instead of a loop over keys: this runs for every token.
+            if (said := delta.get("content")).__class__ is str:
+                choice["content"].append(said)
+            if (said := delta.get("refusal")).__class__ is str:
+                choice["refusal"].append(said)
             if "tool_calls" not in delta:
                 continue
             calls: dict[Any, dict[str, Any]] = choice["calls"]
-            for piece in _mappings(delta["tool_calls"]):
+            for piece in mappings(delta["tool_calls"]):
                 # Most servers number the calls; some send each call whole, without a number.
                 number = piece.get("index", len(calls))
                 call = calls.setdefault(number, {"function": {"name": "", "arguments": ""}})
@@ -257,8 +277,9 @@ def _join_openai(chunks: list[dict[str, Any]]) -> dict[str, Any]:
                     if isinstance(value, str):
                         call["function"][key] = call["function"].get(key, "") + value
     for choice in choices.values():
-        said = {key: "".join(pieces) for key, pieces in choice["said"].items()}
-        choice["message"] |= {**said, "tool_calls": list(choice["calls"].values())}
+        texts = {key: choice.pop(key) for key in ("content", "refusal")}
+        choice["message"] |= {key: "".join(pieces) for key, pieces in texts.items() if pieces}
+        choice["message"]["tool_calls"] = list(choice["calls"].values())
     done["choices"] = [choices[index] for index in sorted(choices)]
     return done
 
@@ -310,9 +331,9 @@ def _join_gemini(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     for chunk in chunks:
         done.update({key: value for key, value in chunk.items() if key != "candidates"})
-        for candidate in _mappings(chunk.get("candidates"))[:1]:
+        for candidate in mappings(chunk.get("candidates"))[:1]:
             done["finishReason"] = candidate.get("finishReason") or done.get("finishReason")
-            for part in _mappings(mapping(candidate.get("content")).get("parts")):
+            for part in mappings(mapping(candidate.get("content")).get("parts")):
                 # Text arrives in pieces of one part; calls arrive whole.
                 if parts and set(part) == {"text"} == set(parts[-1]):
                     parts[-1]["text"] += part["text"]
@@ -350,7 +371,7 @@ def _join_ollama(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     for chunk in chunks:
         message = mapping(chunk.get("message"))
         said += text(message.get("content")) or ""
-        calls += _mappings(message.get("tool_calls"))
+        calls += mappings(message.get("tool_calls"))
         done.update(chunk)
     done["message"] = {"role": "assistant", "content": said, "tool_calls": calls}
     return done
@@ -368,26 +389,51 @@ _JOIN = {
 
 def _output(protocol: Protocol, answered: dict[str, Any]) -> tuple[tuple[Message, ...], list[str]]:
     """Return the messages of a response, and why the model stopped."""
+    said: list[Any]
     if protocol == "openai":
-        choices = _mappings(answered.get("choices"))
+        choices = mappings(answered.get("choices"))
         said = [choice.get("message") for choice in choices]
         reasons = [choice.get("finish_reason") for choice in choices]
     elif protocol == "responses":
-        said = answered.get("output")
+        said = [
+            {**item, "content": _whole_text(item.get("content"))} if "content" in item else item
+            for item in mappings(answered.get("output"))
+        ]
         incomplete = mapping(answered.get("incomplete_details")).get("reason")
         reasons = [incomplete or answered.get("status")]
     elif protocol == "gemini":
-        candidates = _mappings(answered.get("candidates"))
-        said = [candidate.get("content") for candidate in candidates]
+        candidates = mappings(answered.get("candidates"))
+        contents = [mapping(candidate.get("content")) for candidate in candidates]
+        said = [{**each, "parts": _whole_text(each.get("parts"))} for each in contents if each]
         reasons = [candidate.get("finishReason") for candidate in candidates]
     elif protocol == "bedrock":
-        said, reasons = mapping(answered.get("output")).get("message"), [answered.get("stopReason")]
+        said = [mapping(answered.get("output")).get("message")]
+        reasons = [answered.get("stopReason")]
     elif protocol == "ollama":
-        said, reasons = answered.get("message"), [answered.get("done_reason")]
+        said, reasons = [answered.get("message")], [answered.get("done_reason")]
     else:
-        said = {"role": "assistant", "content": answered.get("content")}
-        said, reasons = said if answered.get("content") else None, [answered.get("stop_reason")]
+        blocks = _whole_text(answered.get("content"))
+        said = [{"role": "assistant", "content": blocks}] if blocks else []
+        reasons = [answered.get("stop_reason")]
     return messages_from(said, "assistant"), [each for each in reasons if isinstance(each, str)]
+
+
+def _whole_text(parts: Any) -> Any:
+    """Return the parts of a reply with its text in one piece, and without the model's thoughts.
+
+    Servers cut a text anywhere: for citations, or as it was written.
+    """
+    if not is_list(parts):
+        return parts
+    joined: list[Any] = []
+    for part in (each for each in parts if not mapping(each).get("thought")):
+        before, here = mapping(joined[-1] if joined else None), mapping(part)
+        start, rest = text(before.get("text")), text(here.get("text"))
+        if start and rest and before.get("type") == here.get("type"):
+            joined[-1] = {**before, "text": start + rest}
+        else:
+            joined.append(part)
+    return joined
 
 
 def _read_usage(span: Span, usage: Mapping[str, Any]) -> None:
@@ -451,5 +497,6 @@ def _read_usage(span: Span, usage: Mapping[str, Any]) -> None:
             attributes[key] = value
 
 
-def _mappings(value: Any) -> list[dict[str, Any]]:
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; empty for what is no list."""
     return [item for item in value if is_mapping(item)] if is_list(value) else []

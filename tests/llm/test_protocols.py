@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.gateway.protocols import model_protocol, provider_of, read_model_call
 from proctor.llm import MockLLM
+from proctor.llm.protocols import model_protocol, provider_of, read_model_call
 from proctor.trace.model import SpanStatus
 
 CALLS = [{"name": "weather", "arguments": {"city": "Paris"}}, {"name": "clock", "arguments": {}}]
@@ -127,6 +127,29 @@ def test_gemini_streams_are_put_together():
         assert (span.input_tokens, span.output_tokens) == (40, 10)
         assert span.attributes["gen_ai.usage.cache_read.input_tokens"] == 10
         assert span.attributes["gen_ai.provider.name"] == "gcp.gemini"
+
+
+PIECES = [{"type": "text", "text": "The price "}, {"type": "text", "text": "is 5."}]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body"),
+    [
+        ("anthropic", {"content": [{"type": "thinking", "thinking": "5?"}, *PIECES]}),
+        ("responses", {"output": [{"type": "message", "role": "assistant", "content": PIECES}]}),
+        (
+            "gemini",
+            gemini_chunk(
+                [{"text": "5?", "thought": True}, {"text": "The price "}, {"text": "is 5."}]
+            ),
+        ),
+        ("openai", {"choices": [{"message": {"content": None, "refusal": "The price is 5."}}]}),
+    ],
+)
+def test_the_text_of_a_reply_is_what_the_model_said(protocol, body):
+    """R-N2: pieces of a text are one text, a refusal is one, and thoughts are not part of it."""
+    span = read_model_call(protocol, "http://x", b"{}", json.dumps(body).encode())
+    assert [message.content for message in span.output_messages] == ["The price is 5."]
 
 
 def test_cached_tokens_are_part_of_the_input():
