@@ -43,6 +43,38 @@ def test_the_table_has_every_denominator(root: Path, capsys) -> None:
     assert closing == "13 trials in 2 groups"
 
 
+def test_every_command_names_why_a_trial_has_no_verdict(tmp_path: Path, capsys) -> None:
+    """R-R1, R-Q1: infrastructure errors, trials that the checks could not judge and cancelled ones
+    have the same counts and names in every command, in JSON, and after an export and an import."""
+
+    def shown(*args: str, root: Path = tmp_path) -> str:
+        assert run([*args, "--results", str(root)]) == 0
+        return capsys.readouterr().out
+
+    statuses = ["passed", "passed", "failed", "infra_error", *["not_judged"] * 2, "cancelled"]
+    trials = [trial("greet", agent, i, s) for agent in "ab" for i, s in enumerate(statuses)]
+    write_run(tmp_path, trials, cases={"greet": {}})
+    head, first, *_ = (re.split(r"  +", row) for row in shown("results").splitlines())
+    assert [first[head.index(name)] for name in ("infra error", "not judged", "cancelled")] == [
+        *"121"
+    ]
+    totals = json.loads(shown("report", "latest", "--format", "json"))["totals"]
+    (group,) = json.loads(shown("results", "--group-by", "run", "--json"))["groups"]
+    for counts in (totals, group):
+        found = [counts[name] for name in ("passed", "infra_error", "not_judged", "cancelled")]
+        assert found == [4, 2, 4, 2]
+    for command in (("leaderboard",), ("compare", "latest", "--agents", "a,b")):
+        text = shown(*command)
+        assert "1 trial: infrastructure error" in text
+        assert "2 trials: not judged: the checks lacked what they need; 1 trial: cancelled" in text
+    shown("runs", "export", "latest", "-o", str(tmp_path / "trials.csv"))
+    shown("runs", "import", str(tmp_path / "trials.csv"), root=tmp_path / "other")
+    copy = json.loads(shown("results", "--group-by", "agent", "--json", root=tmp_path / "other"))
+    assert [(g["infra_error"], g["not_judged"], g["cancelled"]) for g in copy["groups"]] == [
+        (1, 2, 1)
+    ] * 2
+
+
 def test_a_name_that_nobody_has_is_a_slip(root: Path, capsys) -> None:
     """R-D2: an empty result is valid, unless the agent or case does not exist."""
     asked = ["results", "--results", str(root)]

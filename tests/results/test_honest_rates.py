@@ -122,7 +122,7 @@ def test_an_agent_alone_is_not_better_than_others(tmp_path: Path) -> None:
     assert "No ranking: only a has judged trials." in shown
     assert "significantly better" not in shown
     (arm,) = [arm for arm in query(results=tmp_path).outcomes() if arm.agent == "b"]
-    assert (arm.trials, arm.infra) == (0, 5)
+    assert (arm.trials, arm.infra, arm.not_judged) == (0, 0, 5)
 
 
 def test_the_estimand_is_named(root: Path) -> None:

@@ -59,7 +59,7 @@ MAX_GATE_CASES = 10
 MAX_PAIRS = 10
 """Paired tests of a leaderboard: those of five agents."""
 
-NOT_COUNTED = ("infra_error", "cancelled", "after_stop")
+NOT_COUNTED = ("infra_error", "not_judged", "cancelled", "after_stop")
 """Statuses of trials that no rate counts."""
 
 # -- groups of trials and rows of queries --------------------------------------------------------
@@ -568,7 +568,7 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     if any(gate.errors):
         counts = zip(("reference", "candidate"), gate.errors, gate.errored_of, strict=True)
         errors = ", ".join(f"{bad} of {of} in the {name}" for name, bad, of in counts)
-        yield f"  errors, not counted: {errors}"
+        yield f"  could not be judged: {errors}"
     changed = [move for move in gate.moves if move.drop]
     yield from table(
         ("case", "reference", "candidate", "change"),

@@ -321,7 +321,7 @@ class ReportFacts:
             row.name: (row.cost_usd / tried, row.pass_rate.value)
             for row in self.board.rows
             if row.cost_usd is not None and row.pass_rate.value is not None
-            if not row.unpriced_calls and (tried := row.trials + row.infra)
+            if not row.unpriced_calls and (tried := row.trials + row.infra + row.not_judged)
         }
         return {
             name: next(

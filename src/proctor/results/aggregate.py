@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 
 from proctor.formatting import plural
-from proctor.results.outcomes import CaseOutcome, Clustering, Excluded, clustering_of
+from proctor.results.outcomes import NOT_JUDGED, CaseOutcome, Clustering, Excluded, clustering_of
 from proctor.runs.trial import CellKey, params_key
 from proctor.stats.intervals import (
     bootstrap_over_cases,
@@ -73,11 +73,12 @@ class Percentiles(Tabular, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialTally(msgspec.Struct):
-    """Counts and sums over trials; every trial is in exactly one of the first five counts."""
+    """Counts and sums over trials; every trial is in exactly one of the first six counts."""
 
     passed: int = 0
     failed: int = 0
     infra_error: int = 0
+    not_judged: int = 0
     cancelled: int = 0
     after_stop: int = 0
     scored: int = 0
@@ -101,9 +102,14 @@ class TrialTally(msgspec.Struct):
         return self.passed + self.failed
 
     @property
+    def unjudged(self) -> int:
+        """Trials that ended without a verdict."""
+        return self.infra_error + self.not_judged
+
+    @property
     def trials(self) -> int:
         """All trials, whatever their status."""
-        return self.judged + self.infra_error + self.cancelled + self.after_stop
+        return self.judged + self.unjudged + self.cancelled + self.after_stop
 
     def add(self, other: TrialTally) -> None:
         """Add another tally to this one."""
@@ -115,6 +121,7 @@ class TrialTally(msgspec.Struct):
         """Count the trials that a rate of judged trials leaves out."""
         parts = (
             Excluded("trials", self.infra_error, "infrastructure error"),
+            Excluded("trials", self.not_judged, NOT_JUDGED),
             Excluded("trials", self.cancelled, "cancelled"),
             Excluded("trials", self.after_stop, "ended after an early stop"),
         )
@@ -124,7 +131,8 @@ class TrialTally(msgspec.Struct):
 TALLY = """
     count(*) FILTER (counted AND status = 'passed'),
     count(*) FILTER (counted AND status IN ('failed', 'hard_fail')),
-    count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
+    count(*) FILTER (counted AND status = 'infra_error'),
+    count(*) FILTER (counted AND status = 'not_judged'),
     count(*) FILTER (counted AND status = 'cancelled'),
     count(*) FILTER (NOT counted),
     count(score) FILTER (counted AND judged),
@@ -187,6 +195,7 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     judged: int
     passed: int
     infra_error: int
+    not_judged: int
     cancelled: int
     after_stop: int
     stopped: int
@@ -219,7 +228,16 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FLAT = (
-    *("cases", "trials", "judged", "passed", "infra_error", "cancelled", "after_stop"),
+    *(
+        "cases",
+        "trials",
+        "judged",
+        "passed",
+        "infra_error",
+        "not_judged",
+        "cancelled",
+        "after_stop",
+    ),
     *("pass_rate", "pass_rate_low", "pass_rate_high", "pass_rate_reason"),
     *("score_mean", "score_n", "score_reason", *Spread.__struct_fields__),
     *("cost_usd", "cost_of", "unpriced_calls"),
@@ -255,6 +273,7 @@ def group_row(
         judged=total.judged,
         passed=total.passed,
         infra_error=total.infra_error,
+        not_judged=total.not_judged,
         cancelled=total.cancelled,
         after_stop=total.after_stop,
         stopped=total.stopped,
@@ -326,7 +345,7 @@ def rate_of(
 
     `clusters` maps a case to the cluster it shares with other cases, where it has one.
     """
-    counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in instances.values()]
+    counts = [CaseCounts(t.passed, t.judged, t.unjudged) for t in instances.values()]
     stopped = any(t.stopped for t in instances.values())
     clustering = _clustering(instances, clusters)
     found = rate_over(

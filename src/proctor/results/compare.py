@@ -24,6 +24,7 @@ from proctor.results.aggregate import OF_JUDGED, cell_of
 from proctor.results.database import CASE_KEY, named
 from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (
+    NOT_JUDGED,
     AgentOutcomes,
     CaseOutcome,
     Excluded,
@@ -272,7 +273,7 @@ def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Itera
     short = sum(
         case.asked is not None
         and not case.stopped
-        and case.trials + case.infra + case.cancelled + case.after_stop < case.asked
+        and case.trials + case.unjudged + case.cancelled + case.after_stop < case.asked
         for case in (*before, *after)
     )
     if short:
@@ -761,10 +762,11 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     found = _on_suite("pass_rate", rows, level)
     scored = [(one, other) for one, other in rows if one.scores and other.scores]
     score = _on_suite("score", scored, level)
-    errors = sum(row.infra for arm in (a, b) for row in arm.values())
+    rows_of = [*a.values(), *b.values()]
     names = [{case for case, _ in arm} for arm in (a, b)]
     left_out = (
-        Excluded("trials", errors, "infrastructure error"),
+        Excluded("trials", sum(row.infra for row in rows_of), "infrastructure error"),
+        Excluded("trials", sum(row.not_judged for row in rows_of), NOT_JUDGED),
         Excluded("cases", len(names[0] ^ names[1]), "present in only one of the two"),
         Excluded(
             "instances",
@@ -853,7 +855,8 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
         SELECT agent, params::VARCHAR, experiment, "case", axis_seed,
           count(*) FILTER ({judged} AND status = 'passed'), count(*) FILTER ({judged}),
           list(score {order}) FILTER ({judged} AND score IS NOT NULL),
-          count(*) FILTER (counted AND status IN ('infra_error', 'not_judged')),
+          count(*) FILTER (counted AND status = 'infra_error'),
+          count(*) FILTER (counted AND status = 'not_judged'),
           count(*) FILTER (counted AND status = 'cancelled'),
           count(*) FILTER (NOT counted),
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
@@ -872,7 +875,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     several = len({row[2] for row in rows}) > 1
     instances: list[tuple[CellKey, CaseOutcome]] = []
     for agent, params, experiment, case, axis_seed, *figures in rows:
-        passes, trials, scores, infra, cancelled, after, *more = figures
+        passes, trials, scores, infra, not_judged, cancelled, after, *more = figures
         threshold, cluster, latencies, costs, spent, unpriced, stopped, watched = more
         name = f"{experiment}/{case}" if several else case
         # SQL groups by the text of params; the same params in another order are one cell.
@@ -883,6 +886,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
             scores=tuple(scores or ()),
             unscored=trials - len(scores or ()),
             infra=infra,
+            not_judged=not_judged,
             cancelled=cancelled,
             after_stop=after,
             threshold=threshold,

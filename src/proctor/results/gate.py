@@ -474,7 +474,7 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
     if run.damaged:
         yield f"{plural(run.damaged, 'part')} of the {name} cannot be read"
     missing = sum(
-        max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
+        max(0, case.asked - case.trials - case.unjudged - case.cancelled - case.after_stop)
         for arm in arms
         for case in arm.cases
         # A cell that stopped early is complete.

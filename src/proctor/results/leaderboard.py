@@ -91,6 +91,7 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     trials: int
     passes: int
     infra: int
+    not_judged: int
     cancelled: int
     not_counted: tuple[str, ...]
 
@@ -136,6 +137,7 @@ class Leaderboard(Tabular, msgspec.Struct, frozen=True, kw_only=True):
                 "trials": row.trials,
                 "passes": row.passes,
                 "infra": row.infra,
+                "not_judged": row.not_judged,
             }
             for row in self.rows
         ]
@@ -421,6 +423,7 @@ def agent_row(
         trials=seen.trials,
         passes=seen.passes,
         infra=seen.infra,
+        not_judged=seen.not_judged,
         cancelled=seen.cancelled,
         not_counted=tuple(str(part) for part in seen.left_out),
     )

@@ -4,7 +4,7 @@ Three levels: a case, its instances (the case under one seed of the experiment; 
 and their trials. Agents and runs are paired by instance.
 
 Guarantees: every planned or finished trial is in exactly one count (judged, infrastructure error,
-cancelled, after an early stop), so a reader can see what a figure includes and excludes. A planned
+not judged, cancelled, after an early stop), so a reader can see what a figure leaves out. A planned
 case without any trial is included with zeros: absent does not mean passed.
 """
 
@@ -26,7 +26,7 @@ from proctor.runs.annotations import LABELS, HumanLabel, labels_of, sampled_labe
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named, stopped_early
 from proctor.runs.journal import CountedLine
 from proctor.runs.run import Run
-from proctor.runs.trial import UNJUDGED, CellKey, Trial, TrialStatus, arm_name
+from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.intervals import CorrectedRate, RatedTrial, corrected_rate
 from proctor.stats.types import (
     LEVEL,
@@ -50,6 +50,10 @@ class Excluded(msgspec.Struct, frozen=True):
         return f"{plural(self.count, self.what.removesuffix('s'))}: {self.why}"
 
 
+NOT_JUDGED = "not judged: the checks lacked what they need"
+"""Why no figure counts trials without an error and without a verdict."""
+
+
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Observations of one case, or of one instance of it.
 
@@ -69,6 +73,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     scores: tuple[float, ...]
     unscored: int = 0
     infra: int = 0
+    not_judged: int = 0
     cancelled: int = 0
     after_stop: int = 0
     asked: int | None = None
@@ -103,7 +108,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> CaseCounts:
         """Input of the estimators in `proctor.stats`."""
-        return CaseCounts(self.passes, self.trials, self.infra)
+        return CaseCounts(self.passes, self.trials, self.unjudged)
 
     @property
     def pass_rate(self) -> float | None:
@@ -114,6 +119,11 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> int:
         """Number of judged trials that passed."""
         return self.passes
+
+    @property
+    def unjudged(self) -> int:
+        """Trials that ended without a verdict: infrastructure errors and not judged ones."""
+        return self.infra + self.not_judged
 
     @property
     def known_cost_usd(self) -> float | None:
@@ -221,8 +231,13 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def infra(self) -> int:
-        """Number of trials that could not be judged."""
+        """Number of infrastructure errors."""
         return sum(case.infra for case in self.cases)
+
+    @property
+    def not_judged(self) -> int:
+        """Number of trials that their checks could not judge."""
+        return sum(case.not_judged for case in self.cases)
 
     @property
     def cancelled(self) -> int:
@@ -239,6 +254,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
             Excluded(
                 "trials", self.infra, "infrastructure error: the agent or a judge did not run"
             ),
+            Excluded("trials", self.not_judged, NOT_JUDGED),
             Excluded("trials", self.cancelled, "cancelled"),
             Excluded("trials", after, "ended after an early stop had decided the cell"),
             Excluded("scores", unscored, "judged without a score: no check had a weight"),
@@ -412,7 +428,8 @@ def _instance(
         trials=len(judged),
         scores=scores,
         unscored=len(judged) - len(scores),
-        infra=sum(trial.status in UNJUDGED for trial in counted),
+        infra=sum(trial.status == TrialStatus.INFRA_ERROR for trial in counted),
+        not_judged=sum(trial.status == TrialStatus.NOT_JUDGED for trial in counted),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
         threshold=threshold,

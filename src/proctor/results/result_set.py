@@ -213,7 +213,7 @@ class ResultSet(Tabular):
         from proctor.stats import intervals
 
         instances = self._grouped(()).get((), {}).values()
-        counts = [(each.passed, each.judged, each.infra_error) for each in instances]
+        counts = [(each.passed, each.judged, each.unjudged) for each in instances]
         found = getattr(intervals, name)(counts, k, stopped=any(each.stopped for each in instances))
         by = self.selected_by()
         return found if by is None else replace(found, value=None, reason=by_outcome(by))

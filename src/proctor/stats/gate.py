@@ -441,7 +441,7 @@ def _too_many_errors(
         if total and bad / total > rule.max_error_rate:
             return (
                 f"{bad} of {plural(total, 'trial')} of the {arm} errored, more than"
-                f" {level_of(rule.max_error_rate)}: repair the infrastructure and run again"
+                f" {level_of(rule.max_error_rate)}: remove the cause and run again"
             )
     return None
 

@@ -165,7 +165,7 @@ def _entries(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
-    rate = agent_rate(outcomes, "population")
+    rate = agent_rate(outcomes)
     means = [each.mean_score for each in outcomes.instances if each.mean_score is not None]
     metrics: dict[str, float | None] = {
         "pass_rate": rate.value,
@@ -175,6 +175,7 @@ def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
         "trials_judged": outcomes.trials,
         "trials_passed": outcomes.passes,
         "trials_infra_error": outcomes.infra,
+        "trials_not_judged": outcomes.not_judged,
         "trials_cancelled": outcomes.cancelled,
         "cases": len(outcomes.cases),
         "cost_usd": outcomes.known_cost_usd,
