@@ -232,7 +232,7 @@ def test_what_cannot_be_extended_is_said(tmp_path, capsys):
     [
         (["--margin", "0"], "--margin"),
         (["--alpha", "0.5"], "--alpha"),
-        (["--extend-by", "3"], "--extend-by needs --inconclusive extend"),
+        (["--extend-by", "3"], "--extend-by would have no effect without --inconclusive extend"),
         (["--inconclusive", "maybe"], "--inconclusive"),
         (["--must-pass", "nothing*"], "no case of the run matches"),
     ],

@@ -277,6 +277,6 @@ def _result(value: Any, reason: str | None, threshold: float) -> CheckResult:
     kind = type(cast("Any", value)).__name__
     shown = repr(value) if isinstance(value, int | float) else f"a {kind}"
     return unscored(
-        f"the check returned {shown}: return a bool, a number from 0 to 1, a Metric, a "
-        "CheckResult, or one of these with a reason"
+        f"the check returned {shown}: return a bool, a number from 0 to 1, a CheckResult, one of "
+        "these with a reason, or Metric(number) to record a number that is no score"
     )

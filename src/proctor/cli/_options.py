@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from proctor import api
 from proctor.errors import ProctorError
@@ -302,6 +303,7 @@ def log_options(function: Decorated) -> Decorated:
 
     def open_log(ctx: click.Context, _param: click.Parameter, value: Path | None) -> None:
         if value is None:
+            refuse_unused("log_level", "without --log-file", "add --log-file FILE")
             return
         from proctor.ops.logs import logging_to
 
@@ -428,6 +430,24 @@ def record_audit(command: str, root: Path, **facts: Any) -> None:
 
     if problem := audit.record(command, root, **facts):
         warn(problem)
+
+
+def given_flags(names: Iterable[str]) -> list[str]:
+    """Return the flags of those parameters that are on the command line."""
+    context = click.get_current_context()
+    wanted = set(names)
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in wanted
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse_unused(names: str, why: str, hint: str | None = None) -> None:
+    """Refuse options that would have no effect: their user would believe that they had one."""
+    if flags := given_flags(names.split()):
+        raise ProctorError(f"{' and '.join(flags)} would have no effect {why}", hint=hint)
 
 
 # -- a chat model --------------------------------------------------------------------------------

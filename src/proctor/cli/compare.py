@@ -202,8 +202,8 @@ def gate(
     from proctor.report.outputs import write_gate
     from proctor.runs.folder import address_of
 
-    if extend_by is not None and inconclusive != "extend":
-        raise click.UsageError("--extend-by needs --inconclusive extend")
+    if inconclusive != "extend":
+        _options.refuse_unused("extend_by extend_rounds", "without --inconclusive extend")
     # Both are opened first, so that a wrong name is reported before any trial is added.
     tested, reference = _options.read_run(run, root), _options.read_run(against, root)
     signal: int | None = None

@@ -20,6 +20,7 @@ from proctor.cli._options import (
     complete_runs_or_files,
     detector_options,
     option,
+    refuse_unused,
     run_or_files,
     settings_redactor,
     warn,
@@ -37,12 +38,17 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 
+_MODEL = (
+    "base_url api_key_env prompt_version prompt_size reasoning_effort agents chunk evidence leads"
+    " no_cache"
+)
+
+
 @click.command(
     cls=Command,
     groups={
         "Common options": "method model failed shape max_cost",
-        "Model": "base_url api_key_env prompt_version prompt_size reasoning_effort agents chunk"
-        " evidence leads no_cache",
+        "Model": _MODEL,
         "Output": "everything details no_redact",
     },
 )
@@ -84,6 +90,10 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
       # with a model
       proctor diagnose run.json --method agentic --model openai:gpt-4o-mini
     """
+    method = options["method"]
+    for name in f"model max_cost {_MODEL}".split():
+        if why := methods.why_unused(method, name):
+            refuse_unused(name, f"with the method {method}, which {why}")
     detector = None
     if methods.calls_model(options["method"]):
         from proctor.llm.chat_model import ChatReply, DiskCache, cache_folder
@@ -99,6 +109,8 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
         )
     found = [Path(run_or_files(text, must_exist=False)) for text in files]
     runs = [path for path in found if (path / "_spec_.yaml").is_file()]
+    if not runs:
+        refuse_unused("failed", "without a run", "name a run: `latest`, a tag or a folder")
     named = tuple(text for text, path in zip(files, found, strict=True) if path not in runs)
     loaded = TraceFiles(named) if named else None
     if loaded is not None:

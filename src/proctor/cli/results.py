@@ -16,6 +16,7 @@ from proctor.cli._options import (
     estimand_option,
     option,
     readable_results_option,
+    refuse_unused,
     warn,
 )
 from proctor.errors import ProctorError, did_you_mean
@@ -132,6 +133,7 @@ def results(
     found = query_trials(patterns, root, given)
     # `--limit` is about single trials, so it implies `--trials`.
     if trials or limit is not None:
+        refuse_unused("group_by estimand", "on a list of single trials")
         _echo_trials(found, form, limit)
     else:
         _echo_groups(found, form, group_by or "run,agent", estimand)

@@ -217,7 +217,9 @@ def notifications(
         from proctor.ops.notify import Notifier, notify_request
 
         request = notify_request(configuration, *given)
-        if request.to:
+        if not request.to:
+            _options.refuse_unused(" ".join(named), "without an address", "add --notify URL")
+        else:
             # Built for a dry run too: wrong URLs are reported before anything is run.
             notifier = Notifier(request, lambda problem: _options.warn(f"notification: {problem}"))
     if notifier is None or options.dry_run:

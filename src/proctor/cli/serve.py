@@ -141,13 +141,11 @@ def serve(
     from proctor.server.decoder_process import started
 
     # Silently ignored, they would look as if traces were being scored.
-    flags = {"checks": "--checks", "judge": "--judge", "webhook": "--alert"}
-    flags["langfuse"] = "--langfuse"
-    unused = [flag for name, flag in flags.items() if options[name] is not None]
-    if unused and not options["evaluate"]:
-        raise ProctorError(
-            f"{' and '.join(unused)} without --evaluate would have no effect", hint="add --evaluate"
-        )
+    if not options["evaluate"]:
+        evaluating = "quiet_after checks judge judge_share webhook langfuse"
+        _options.refuse_unused(evaluating, "without --evaluate", "add --evaluate")
+    if options["judge"] is None:
+        _options.refuse_unused("judge_share", "without --judge", "name a model with --judge")
     if options["langfuse_traces"] and not options["langfuse"]:
         raise ProctorError("--langfuse-traces needs --langfuse URL")
     with started(options["readers"]) as readers:

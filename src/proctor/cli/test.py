@@ -168,6 +168,8 @@ def prepare_suites(
         raise ProctorError("--map says which trace belongs to which case", hint="add --traces PATH")
     if traces and agents:
         raise ProctorError("--traces judges recorded traces, --agent runs one: give one of them")
+    if traces:
+        _options.refuse_unused("timeout on_agent_error", "with --traces, which runs no agent")
     loaded: list[tuple[Suite, Configuration, list[Case]]] = []
     # Every suite is read before the first one runs; a file named twice is tested once.
     for path in dict.fromkeys(map(Path, paths)):

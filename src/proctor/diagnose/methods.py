@@ -115,6 +115,9 @@ def diagnose(
         for finding in proctor.diagnose(trace).findings:
             print(finding.category, finding.location, finding.evidence)
     """
+    for name, value in {"model": model, **options}.items():
+        if value is not None and (why := why_unused(method, name)):
+            raise ProctorError(f"{name} has no effect: the method {method!r} {why}")
     if not calls_model(method):
         return diagnose_offline(trace, method)
     # nested: notebooks call this inside a running event loop.
@@ -269,6 +272,17 @@ def detector_options(model: ChatModel | str | None, **how: Any) -> DetectorOptio
 def calls_model(method: str) -> bool:
     """Return whether a method calls a model; an unknown name is an error that lists all."""
     return _method(method) in _CALL_A_MODEL
+
+
+def why_unused(method: str, option: str) -> str:
+    """Return why a method ignores an option of the methods that call a model; empty if it does not.
+
+    An option without effect is refused: its user would believe that the figures depend on it.
+    """
+    if not calls_model(method):
+        return "calls no model"
+    ignored = option in ("agents", "chunk") and _method(method) != "agentic"
+    return "investigates no parts" if ignored else ""
 
 
 def _method(name: str) -> str:

@@ -349,11 +349,6 @@ DEFAULT_MODEL = "openai/gpt-5-mini"
 """The model of an experiment that names none."""
 
 
-# Options of an experiment that only some approaches use.
-_OF_AGENTIC = ("agents", "chunk")
-_OF_MODELS = ("prompt_size", *DetectorSettings.model_fields)
-
-
 class ExperimentConfig(DetectorSettings):
     """Definition of an experiment: stored as config.json, and compared to detect the same one."""
 
@@ -383,21 +378,19 @@ class ExperimentConfig(DetectorSettings):
     @classmethod
     def _with_model(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Name the default model; refuse options that have no effect without one."""
-        from proctor.diagnose.methods import calls_model
+        from proctor.diagnose.methods import calls_model, why_unused
 
         approach = given.get("approach", cls.model_fields["approach"].default)
-        called = calls_model(approach)
-        why, unused = "calls no model", _OF_MODELS
-        if called:
-            why = "investigates no parts"
-            unused = () if APPROACHES.get(approach, approach) == "agentic" else _OF_AGENTIC
-        for name in unused:
-            if given.get(name) not in (None, cls.model_fields[name].default):
+        for name in ("prompt_size", *DetectorSettings.model_fields):
+            changed = given.get(name) not in (None, cls.model_fields[name].default)
+            if changed and (why := why_unused(approach, name)):
                 raise ProctorError(
                     f"{name} has no effect: the approach {approach!r} {why}",
                     hint="leave it out, or use single_pass or agentic",
                 )
-        return {**given, "model": given.get("model") or DEFAULT_MODEL} if called else given
+        if not calls_model(approach):
+            return given
+        return {**given, "model": given.get("model") or DEFAULT_MODEL}
 
     @property
     def uses_detector(self) -> bool:

@@ -190,6 +190,16 @@ ERRORS: dict[Category, tuple[str, ...]] = {
 
 _ERRORS = {kind: re.compile("|".join(texts), re.IGNORECASE) for kind, texts in ERRORS.items()}
 
+# Failures in log lines, which may as well count or quote things: a status needs a word for it.
+_LOGGED = re.compile(
+    rf"{_STATUS}(?:40[134]|429|5\d\d)\b|^\W*(?:40[134]|429|50[0-4])\W*$"
+    r"|\b(?:40[134]|429|50[0-4])\W{1,3}(?:rate.?limit|too many|unauthori[sz]ed|forbidden"
+    r"|(?:\w+ )?not.?found|internal|bad gateway|service|gateway|server|error)"
+    r"|rate.?limit(?:ed|.?error| exceeded| reached)|too many requests"
+    r"|^\W*\w*timeout\b|deadline exceeded|connection (?:refused|reset|aborted)",
+    re.IGNORECASE,
+)
+
 
 @rule(Category.FORMATTING, confidence=0.66)
 def malformed_call(steps: Steps) -> Iterator[RuleHit]:
@@ -488,8 +498,11 @@ def logged_fault(steps: Steps) -> Iterator[RuleHit]:
         bodies = [event.attributes.get("body") for event in span.events]
         for text in (span.error_message, *bodies):
             # A longer text is content that an agent works with, not a message about a failure.
-            if isinstance(text, str) and len(text) <= HEAD and (fault := _fault(text)):
-                seen.add(SpanOutcome(span, text, failed=False), fault.category, text)
+            if not isinstance(text, str) or len(text) > HEAD:
+                continue
+            fault, outcome = _fault(text), SpanOutcome(span, text, failed=False)
+            if fault is not None or _LOGGED.search(text):
+                seen.add(outcome, fault.category if fault else _kind(outcome), text)
                 break
     yield from seen.hits()
 
