@@ -82,7 +82,7 @@ def test_the_verdict_is_the_exit_code(tmp_path, capsys, candidate, more, code, v
     assert "smallest drop these runs would find" in shown
     last = list(audit.entries(tmp_path))[-1]
     assert (last.command, last.exit_code, last.run) == ("gate", code, str(run))
-    assert last.outcome.startswith(verdict)
+    assert (last.outcome or "").startswith(verdict)
 
 
 def test_the_same_numbers_on_the_console_and_in_json(tmp_path, capsys):
