@@ -8,6 +8,7 @@ between here and there waits for it, so that any number may run at once.
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -26,6 +27,9 @@ PRELOADED = (
     *("proctor.agents._python", "proctor.checks.layers", "proctor.spec.case_checks"),
     *("proctor.report.console", "proctor.report.json_report", "proctor.report.progress"),
     *("proctor.results.compare", "proctor.results.metadata", "proctor.api"),
+    *("proctor.results.result_set", "proctor.report.console_results", "proctor.cli.compare"),
+    *("proctor.cli.diagnose", "proctor.diagnose.rules", "proctor.report.diagnosis"),
+    *("proctor.trials.pool", "proctor.trials.worker", "proctor.trials.messages"),
     *("proctor.trials.session", "proctor.trials.resume"),
     *("proctor.trials.target", "proctor.trace.formats"),
 )
@@ -75,6 +79,7 @@ def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork would lose the other threads"
+    gc.freeze()  # or the first look for garbage in a child copies every page of this process
     with socket.socket(fileno=int(sys.argv[1])) as control:
         control.send(b"ready")
         asked = serve(control)

@@ -1,6 +1,7 @@
 """Which requirement ids there are, which are claimed done, and which tests name them."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ def ids_in(source: str) -> Iterator[str]:
             yield from NAMED.findall(ast.get_docstring(node) or "")
 
 
+@functools.cache
 def named() -> dict[str, set[str]]:
     """Requirement id → the test files that name it."""
     found: dict[str, set[str]] = {}

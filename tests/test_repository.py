@@ -1,6 +1,7 @@
 """Repository rules: no private imports across packages, pinned packages, no machine paths."""
 
 import ast
+import functools
 import os
 import re
 import runpy
@@ -50,9 +51,9 @@ def package_name(path: Path) -> str:
     return ".".join(path.relative_to(SRC).parent.parts)
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SRC.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text("utf-8"))) for path in sorted(SRC.rglob("*.py"))]
 
 
 def imported_modules(node: ast.AST) -> list[str]:
