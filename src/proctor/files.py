@@ -154,8 +154,13 @@ def _lock_on_windows(file: IO[bytes], *, wait: bool) -> bool:
 def remove_tree(folder: Path) -> None:
     """Delete what an agent has left: of any depth, and parts that it made inaccessible.
 
-    What cannot be deleted stays; nothing is raised, since the trial is over.
+    What cannot be deleted stays; nothing is raised, since the trial is over. A link is deleted,
+    never what it points to: an agent may have replaced its folder by a link to any other.
     """
+    if folder.is_symlink():
+        with suppress(OSError):
+            folder.unlink()
+        return
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
@@ -164,6 +169,8 @@ def remove_tree(folder: Path) -> None:
         while waiting:
             place = waiting.pop()
             with suppress(OSError):
+                if place.is_symlink():
+                    continue
                 place.chmod(0o700)
                 for entry in list(os.scandir(place)):
                     with suppress(OSError):
