@@ -314,6 +314,55 @@ def test_every_surface_counts_instances(tmp_path, capsys):
     assert suite.high - suite.low < (bounds[1] - bounds[0]) / 3
 
 
+@pytest.mark.parametrize("estimand", ["suite", "population"])
+def test_cases_with_unlike_numbers_of_seeds_have_one_rate(tmp_path, capsys, estimand):
+    """R-Q1, R-Q3: of exactly these instances each has the same weight, of cases like these each
+    case has, however many seeds: the two orders differ here, and `results`, `leaderboard`,
+    `compare` and `gate` agree on each, with an effect of the same sign."""
+    seeds = {"A": {"a": [1], "b": [0]}, "B": {"a": [1] * 4 + [0] * 6, "b": [1] * 8 + [0] * 2}}
+    seeds["C"] = {"a": [1, 1], "b": [1, 0]}
+    # Scores that say more than passes, so that the gate tests them as well.
+    arms = {
+        name: {
+            (case, seed): [0.9 if passed else 0.3] * 2
+            for case, row in seeds.items()
+            for seed, passed in enumerate(row[name])
+        }
+        for name in "ab"
+    }
+    run = made(tmp_path, "one", arms)
+    expected = {}
+    for name in "ab":
+        rows = [row[name] for row in seeds.values()]
+        every = [value for row in rows for value in row]
+        of_cases = [sum(row) / len(row) for row in rows]
+        expected[name] = sum(every) / 13 if estimand == "suite" else sum(of_cases) / 3
+    option = ("--estimand", estimand)
+    groups = facts(capsys, tmp_path, "results", run, *option)["groups"]
+    board = facts(capsys, tmp_path, "leaderboard", run, *option)
+    (pair,) = facts(capsys, tmp_path, "compare", run, "--agents", "a,b", *option)["pairs"]
+    rate, score = pair["metrics"][:2]
+    for name, arm in (("a", "first"), ("b", "second")):
+        (group,) = (each for each in groups if each["key"]["agent"] == name)
+        (row,) = (each for each in board["rows"] if each["name"] == name)
+        rates = [group["pass_rate"]["value"], row["pass_rate"]["value"], row["ranked"], rate[arm]]
+        assert rates == pytest.approx([expected[name]] * 4)
+        scores = [group["score"]["value"], row["score"]["value"], score[arm]]
+        assert scores == pytest.approx([0.3 + 0.6 * expected[name]] * 3)
+    gap = expected["b"] - expected["a"]
+    assert (gap > 0) == (estimand == "suite")
+    assert [row["name"] for row in board["rows"]] == (["b", "a"] if gap > 0 else ["a", "b"])
+    assert board["pairs"][0]["test"]["difference"] == pytest.approx(gap)
+    assert [each["interval"]["value"] for each in (rate, score)] == pytest.approx([gap, 0.6 * gap])
+    assert [each["effect"]["value"] > 0 for each in (rate, score)] == [gap > 0] * 2
+    runs = [made(tmp_path, name, {"x": arms[name]}) for name in "ab"]
+    gate = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0], *option)
+    (arm,) = gate["arms"]
+    found = arm["gate"]["score"]
+    assert arm["gate"]["drop"] == pytest.approx(-gap)
+    assert found["baseline"] - found["candidate"] == pytest.approx(found["drop"])
+
+
 def test_a_run_is_ranked_once(tmp_path, capsys):
     """R-Q3: the same run twice is no second entrant."""
     run = made(tmp_path, "one", {"x": grid(1, 5, lambda *_: 1)})

@@ -97,6 +97,8 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
     # A dash in the table is explained once below it.
     reasons = sorted({row.pass_rate.reason for row in rows if row.pass_rate.reason})
     several = [row.pass_rate for row in rows if row.pass_rate.low is not None]
+    populations = any(row.pass_rate.estimand == "population" for row in rows)
+    estimand = "population" if populations else "suite"
     rates = ((row.pass_rate.value, row.passed, row.judged) for row in rows)
     total = sum(row.trials for row in rows)
     return "\n".join(
@@ -105,7 +107,7 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
             *(f"  {DASH} {line(reason)}" for reason in reasons),
             *(f"  {note}" for note in figures.sequence_note(row.pass_rate for row in rows)),
             *(f"  {note}" for note in figures.estimand_note(several)),
-            *(f"  {note}" for note in figures.weight_note(rates)),
+            *(f"  {note}" for note in figures.weight_note(rates, estimand)),
             *(f"  {note}" for note in figures.per_pass_note(rows)),
             f"{plural(total, 'trial')} in {plural(len(rows), 'group')}",
         ]
@@ -405,7 +407,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
         ],
     )
     rates = zip((pair.overall.first, pair.overall.second), pair.passes, pair.n, strict=True)
-    yield from (f"  {note}" for note in figures.weight_note(rates))
+    yield from (f"  {note}" for note in figures.weight_note(rates, pair.overall.estimand))
     yield from _methods(pair)
     if (labelled := pair.corrected) is not None:
         yield "  pass rates corrected by labels:"

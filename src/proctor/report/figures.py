@@ -153,8 +153,13 @@ def estimand_note(intervals: Sequence[Interval]) -> Iterator[str]:
         yield "of a single case: intervals are for instances (seeds) like these"
 
 
-def weight_note(rates: Iterable[tuple[float | None, int, int]]) -> Iterator[str]:
-    """Yield why a rate differs from passed of judged trials: instances have the same weight."""
+def weight_note(
+    rates: Iterable[tuple[float | None, int, int]], estimand: str = "suite"
+) -> Iterator[str]:
+    """Yield why a rate differs from passed of judged trials: instances have the same weight.
+
+    Of a population, cases have it, however many instances they have.
+    """
     if any(
         rate is not None and judged and percent(rate) != percent(passed / judged)
         for rate, passed, judged in rates
@@ -162,12 +167,16 @@ def weight_note(rates: Iterable[tuple[float | None, int, int]]) -> Iterator[str]
         yield (
             "a rate is the mean of the rates of its cases (of each seed of a case),"
             " whatever their number of trials"
+            if estimand == "suite"
+            else "a rate is the mean of the rates of its cases, each the mean of its seeds,"
+            " whatever their number of trials"
         )
 
 
 def board_note(board: Leaderboard) -> Iterator[str]:
     """Yield why the rates of a leaderboard differ from their counts."""
-    return weight_note((row.pass_rate.value, row.passes, row.trials) for row in board.rows)
+    rates = ((row.pass_rate.value, row.passes, row.trials) for row in board.rows)
+    return weight_note(rates, board.rows[0].pass_rate.estimand if board.rows else "suite")
 
 
 def sequence_note(intervals: Iterable[Interval]) -> Iterator[str]:

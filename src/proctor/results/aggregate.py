@@ -24,7 +24,14 @@ from proctor.stats.intervals import (
     stopped_rate,
     suite_rate,
 )
-from proctor.stats.types import LEVEL, STOPPED, CaseCounts, Estimand, Interval
+from proctor.stats.types import (
+    LEVEL,
+    STOPPED,
+    CaseCounts,
+    Estimand,
+    Interval,
+    values_by_case,
+)
 from proctor.tables import Tabular
 
 Over = Literal["cases", "trials"]
@@ -278,7 +285,7 @@ def group_row(
         after_stop=total.after_stop,
         stopped=total.stopped,
         pass_rate=rate_of(instances, level, clusters, estimand=estimand, selected_by=selected_by),
-        score=mean_score(instances.values(), total),
+        score=mean_score(instances.values(), total, estimand, clustering.drawn),
         spread=spread,
         cost_usd=total.known_cost_usd,
         cost_of=total.costed,
@@ -386,14 +393,28 @@ def rate_over(
     if estimand == "suite":
         rate = suite_rate(counts, level=level)
     else:
-        rate = population_rate(counts, clusters=clustering.keys, unit=clustering.unit, level=level)
+        rate = population_rate(
+            counts,
+            cases=clustering.drawn,
+            clusters=clustering.keys,
+            unit=clustering.unit,
+            level=level,
+        )
     return replace(without_bounds(rate, STOPPED) if stopped else rate, **of)
 
 
-def mean_score(instances: Iterable[TrialTally], total: TrialTally) -> Figure:
-    """Return the mean of the instances' mean scores."""
+def mean_score(
+    instances: Iterable[TrialTally], total: TrialTally, estimand: Estimand, drawn: Sequence[str]
+) -> Figure:
+    """Return the mean of the instances' mean scores; of a population, of those of its draws."""
     # Mean of means: an instance with more trials does not weigh more.
-    means = [t.score_sum / t.scored for t in instances if t.scored]
+    scored = [
+        (draw, t.score_sum / t.scored) for draw, t in zip(drawn, instances, strict=True) if t.scored
+    ]
+    means, of = [value for _, value in scored], "instances"
+    if estimand == "population":
+        by_draw = values_by_case(means, [draw for draw, _ in scored])
+        means, of = [sum(own) / len(own) for own in by_draw.values()], "cases"
     unscored = Excluded("trials", total.judged - total.scored, "judged without a score")
     return Figure(
         value=sum(means) / len(means) if means else None,
@@ -401,7 +422,7 @@ def mean_score(instances: Iterable[TrialTally], total: TrialTally) -> Figure:
         trials=total.scored,
         selected=total.trials,
         left_out=total.left_out + ((unscored,) if unscored.count else ()),
-        method="mean of the instances' means",
+        method=f"mean of the {of}' means",
         reason=None if means else "no scored trial",
     )
 

@@ -53,7 +53,7 @@ from proctor.stats.compare import (
     on_suite,
     scores_on_suite,
 )
-from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
+from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate, h_of_rates
 from proctor.stats.intervals import (
     CorrectedRate,
     bootstrap_over_cases,
@@ -412,10 +412,13 @@ def _measured(
             replace(population.test, difference=None, p_value=None, reason=why),
             replace(population.interval, value=None, low=None, high=None, reason=why),
         )
-    if metric == "pass_rate":
-        effect = cohen_h([a.counts for a, _ in rows], [b.counts for _, b in rows])
+    # The effect is that of the difference shown: of instances, or of draws.
+    if metric != "pass_rate":
+        effect = cohen_dz(*(means if chosen is suite else (draws.first, draws.second)))
     else:
-        effect = cohen_dz(draws.first, draws.second)
+        effect = cohen_h([a.counts for a, _ in rows], [b.counts for _, b in rows])
+        if rows and chosen is not suite:
+            effect = replace(effect, value=h_of_rates(*(value or 0.0 for value in shown)))
     return MetricDifference(
         metric=metric,
         estimand=estimand,
@@ -429,7 +432,7 @@ def _measured(
         suite=None if suite is None else suite.test,
         population=population.test,
         population_interval=population.interval,
-        effect=replace(effect, left_out=counted["left_out"]),
+        effect=replace(effect, left_out=counted["left_out"], estimand=chosen.interval.estimand),
         adjusted=None,
     )
 

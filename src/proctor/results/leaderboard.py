@@ -40,7 +40,7 @@ from proctor.stats.intervals import (
     suite_mean,
 )
 from proctor.stats.ranking import PairedTest, rank_sets
-from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
+from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean, mean_of_cases
 from proctor.tables import Tabular, interval_chart
 
 if TYPE_CHECKING:
@@ -251,20 +251,26 @@ def leaderboard(
         },
         test=test,
     )
-    shared = [
-        each
+    common = {
+        key: each
         for key, each in (instances[next(iter(ranked))].items() if ranked else ())
         if all(key in by_key for by_key in ranked.values())
-    ]
+    }
+    shared = list(common.values())
+    # Ordered by what the tests compare: instances of a suite, cases of a population.
+    of_suite = estimand == "suite" and metric in ("pass_rate", "score")
+    units = [key if of_suite else each.case for key, each in common.items()]
     # With a reason there was no valid test, and the places say nothing.
     places = {} if ranking.reason else {place.agent: place for place in ranking.places}
     rows: list[LeaderboardRow] = []
     for entrant in entrants:
         row = agent_row(entrant, metric, estimand, level=level, seed=seed)
         if place := places.get(entrant.name):
-            mean_value = sign * (place.mean or 0.0)
             row = msgspec.structs.replace(
-                row, best=place.best, worst=place.worst, ranked=mean_value
+                row,
+                best=place.best,
+                worst=place.worst,
+                ranked=mean_of_cases([values[entrant.name][key] for key in common], units) or 0.0,
             )
         rows.append(row)
 
@@ -334,14 +340,17 @@ def score_over(
         score = suite_mean([each.scores for each in seen.instances], level=level)
     else:
         scored = [
-            (value, draw, len(each.scores))
-            for each, draw in zip(seen.instances, seen.clustering.keys, strict=True)
+            (value, case, draw, len(each.scores))
+            for each, case, draw in zip(
+                seen.instances, seen.clustering.drawn, seen.clustering.keys, strict=True
+            )
             if (value := each.mean_score) is not None
         ]
         score = bounded_mean(
             [value for value, *_ in scored],
             n=sum(count for *_, count in scored),
-            clusters=[draw for _, draw, _ in scored],
+            cases=[case for _, case, *_ in scored],
+            clusters=[draw for _, _, draw, _ in scored],
             unit=seen.clustering.unit,
             level=level,
         )
@@ -383,7 +392,10 @@ def agent_row(
         # With a single case its instances are the draws, as for the pass rate.
         several = len(seen.cases) > 1
         draws, unit = (seen.cases, "case") if several else (seen.instances, seen.clustering.unit)
-        values = [value for draw in draws if (value := mean(METRIC_VALUES[name](draw))) is not None]
+        # A case counts with the mean of its instances, as in a comparison.
+        means = ([mean(METRIC_VALUES[name](one)) for one in draw.instances] for draw in draws)
+        known = ([value for value in own if value is not None] for own in means)
+        values = [value for own in known if (value := mean(own)) is not None]
         interval = bootstrap_over_cases(values, unit=unit, level=level, seed=seed)
         intervals[name] = replace(interval, left_out=len(draws) - len(values))
     if seen.unpriced_calls:

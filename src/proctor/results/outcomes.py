@@ -282,6 +282,11 @@ class Clustering(NamedTuple):
     keys: tuple[str, ...]
     unit: str
 
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """What has one value of a population: the cases; of a single case, its instances."""
+        return self.cases if len(set(self.cases)) > 1 else self.keys
+
 
 def clustering_of(instances: Iterable[tuple[str, str | None, str]]) -> Clustering:
     """Return the draws of instances, each with its case, its cluster and its own label.

@@ -37,7 +37,7 @@ from proctor.stats.power import (
     within_variance,
 )
 from proctor.stats.ranking import adjusted
-from proctor.stats.types import CaseCounts, Estimand, checked, mean, share
+from proctor.stats.types import CaseCounts, Estimand, checked, mean, mean_of_cases, share
 
 # Flakiness as a rate, separately for the agent, the judge and the infrastructure. A case is called
 # flaky when its Jeffreys posterior puts more than 0.9 on rates between 0.05 and 0.95; counts must
@@ -402,9 +402,11 @@ def _score_drop(
             *means, cases=named, clusters=clusters, alternative="less", level=level
         )
     drop, at_most = _drop(found)
+    # Over what the drop is over: instances of a suite, cases of a population.
+    units = scored if rule.estimand == "suite" else named
     return ScoreDrop(
-        baseline=mean(means[0]),
-        candidate=mean(means[1]),
+        baseline=mean_of_cases(means[0], units),
+        candidate=mean_of_cases(means[1], units),
         drop=drop,
         drop_at_most=at_most,
         p_value=found.test.p_value,

@@ -37,6 +37,7 @@ from proctor.stats.types import (
     judged,
     same_length,
     share,
+    values_by_case,
 )
 from proctor.tables import Tabular
 
@@ -156,13 +157,15 @@ def stopped_rate(passes: int, trials: int, *, level: float = LEVEL) -> Interval:
 def population_rate(
     counts: Sequence[tuple[int, ...]],
     *,
+    cases: Sequence[Hashable] | None = None,
     clusters: Sequence[Hashable] | None = None,
     unit: str | None = None,
     level: float = LEVEL,
 ) -> Interval:
     """Return the pass rate in the population the cases were drawn from: Wilson at the effective n.
 
-    The rate is the mean of the cases' rates. `clusters` names, case by case, what cases share (a
+    The rate is the mean of the cases' rates. Where a row is an instance, `cases` names its case,
+    which counts with the mean of its instances. `clusters` names, row by row, what cases share (a
     fixture, a document) when they were not drawn independently, and `unit` what a cluster is.
     """
     share(level, "level")
@@ -173,22 +176,33 @@ def population_rate(
     rows = judged(counts)
     keys = clusters if clusters is not None else range(len(counts))
     groups = [key for key, row in zip(keys, counts, strict=True) if row[1]]
-    n, cases, left_out = sum(row.trials for row in rows), len(rows), len(counts) - len(rows)
+    n, size, left_out = sum(row.trials for row in rows), len(rows), len(counts) - len(rows)
     unit = unit or ("case" if clusters is None else "cluster")
     method = f"wilson at effective n, clustered by {unit}"
 
     def undefined(value: float | None, reason: str) -> Interval:
         return Interval(
-            value, None, None, level, method, "population", n, cases, left_out, None, reason
+            value, None, None, level, method, "population", n, size, left_out, None, reason
         )
 
     if not rows:
         return undefined(None, "no judged trial")
     rates = [row.rate for row in rows]
+    if cases is not None:
+        judged_of = [case for case, row in zip(cases, counts, strict=True) if row[1]]
+        rates, groups = _by_case(rates, judged_of, groups)
     if len(set(groups)) < 2:
-        return undefined(math.fsum(rates) / cases, ONE_CLUSTER.format(unit.partition(" ")[0]))
+        return undefined(math.fsum(rates) / len(rates), ONE_CLUSTER.format(unit.partition(" ")[0]))
     rate, low, high, n_eff = _wilson_at_effective_n(rates, groups, n, level, float(n))
-    return Interval(rate, low, high, level, method, "population", n, cases, left_out, n_eff)
+    return Interval(rate, low, high, level, method, "population", n, size, left_out, n_eff)
+
+
+def _by_case(
+    values: Sequence[float], cases: Sequence[Hashable], groups: Sequence[Hashable]
+) -> tuple[list[float], list[Hashable]]:
+    """Return the mean of each case's instances, and its cluster."""
+    means = [math.fsum(own) / len(own) for own in values_by_case(values, cases).values()]
+    return means, list(dict(zip(cases, groups, strict=True)).values())
 
 
 def suite_rate(counts: Sequence[tuple[int, ...]], *, level: float = LEVEL) -> Interval:
@@ -248,6 +262,7 @@ def bounded_mean(
     *,
     n: int | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
+    cases: Sequence[Hashable] | None = None,
     clusters: Sequence[Hashable] | None = None,
     unit: str | None = None,
     level: float = LEVEL,
@@ -257,23 +272,26 @@ def bounded_mean(
     `n` is the number of trials behind the values. The effective n is then at most twice the number
     of cases: a few values that agree by chance near an end of the range are no certainty (with as
     much as the trials, 5 cases of Beta(.5, .125) cover only 84 %). Differences have bounds (−1, 1),
-    are far from the ends, and need no cap: leave `n` out.
+    are far from the ends, and need no cap: leave `n` out. `cases` and `clusters` are those of
+    `population_rate`.
     """
     share(level, "level")
+    if cases is not None and clusters is not None:
+        values, clusters = _by_case(values, cases, clusters)
     sample, least, span = _bounded(values, bounds)
-    cases, trials = len(sample), max(len(sample), n or 0)
+    size, trials = len(sample), max(len(sample), n or 0)
     unit = unit or ("case" if clusters is None or len(sample) == 1 else "cluster")
     method = f"wilson at effective n, clustered by {unit}"
-    groups = range(cases) if clusters is None else clusters
+    groups = range(size) if clusters is None else clusters
     if len(set(groups)) < 2:
-        mean = math.fsum(sample) / cases if cases else None
-        why = ONE_CLUSTER.format(unit.partition(" ")[0]) if cases else "no value"
-        return Interval(mean, None, None, level, method, "population", trials, cases, reason=why)
+        mean = math.fsum(sample) / size if size else None
+        why = ONE_CLUSTER.format(unit.partition(" ")[0]) if size else "no value"
+        return Interval(mean, None, None, level, method, "population", trials, size, reason=why)
     shares = [(value - least) / span for value in sample]
     cap = None if n is None else float(min(trials, 2 * len(set(groups))))
     *found, n_eff = _wilson_at_effective_n(shares, groups, n, level, cap)
     mean, low, high = (least + span * part for part in found)
-    return Interval(mean, low, high, level, method, "population", trials, cases, n_eff=n_eff)
+    return Interval(mean, low, high, level, method, "population", trials, size, n_eff=n_eff)
 
 
 def _bounded(

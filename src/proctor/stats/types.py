@@ -7,7 +7,7 @@ trials) is rejected rather than repaired: a repaired number would look like a me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -90,6 +90,22 @@ class DifferenceTest(Tabular):
 def mean(values: Sequence[float]) -> float | None:
     """Return the mean; None without values."""
     return math.fsum(values) / len(values) if values else None
+
+
+def mean_of_cases(values: Sequence[float], cases: Sequence[Hashable]) -> float | None:
+    """Return the mean of the cases' means: a case with more instances does not weigh more."""
+    by_case = values_by_case(values, cases)
+    return mean([math.fsum(own) / len(own) for own in by_case.values()])
+
+
+def values_by_case(
+    values: Sequence[float], cases: Sequence[Hashable]
+) -> dict[Hashable, list[float]]:
+    """Return the values of each case's instances, in the order of the cases."""
+    found: dict[Hashable, list[float]] = {}
+    for case, value in zip(cases, values, strict=True):
+        found.setdefault(case, []).append(value)
+    return found
 
 
 def finite(values: Iterable[float], what: str) -> tuple[float, ...]:
