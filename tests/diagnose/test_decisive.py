@@ -144,6 +144,13 @@ def test_the_right_answer_of_a_log_is_evidence() -> None:
         ("10 / 3 = 3.5", True),
         ("2 + 3 * 4 = 14", False),
         ("in 2019-2020 = two seasons", False),
+        ("Sold: (12 + 9) × 3 = 61 in all", True),
+        ("Sold: (12 + 9) × 3 = 63 in all", False),
+        ("Both halls (21 + 3 = 25).", True),
+        ("Both halls (21 + 3 = 24).", False),
+        ("Nothing is left: 5 / 0 = 5.", False),
+        (f"A list: {'1 + ' * 2000}1 = 7", False),
+        (f"A long number: {'9' * 190} * 9 = 5", True),
     ],
 )
 def test_equations_of_agents_are_checked(text: str, wrong: bool) -> None:
@@ -160,6 +167,96 @@ def test_equations_of_agents_are_checked(text: str, wrong: bool) -> None:
     cause = diagnose_offline(found).decisive
     assert cause is not None
     assert ("miscalculates" in cause.why) is wrong
+
+
+def chat(*messages: tuple[str, str]) -> Trace:
+    """Return a group chat about one question."""
+    asked = "How many berths did the harbour of Narva have in 1931, all piers together?"
+    history = [{"name": "user", "role": "user", "content": asked}]
+    history += [{"name": name, "content": content} for name, content in messages]
+    out = Collector("log.json")
+    transcript.read({"question": asked, "history": history}, out)
+    (found,) = out.traces.values()
+    return found
+
+
+COUNT = "Counting the rows:\n```python\nrows = table.rows()\nn = len(rows)\nprint(n * 2)\n```"
+RAN = "exitcode: 0 (execution succeeded)\nCode output: 418"
+
+
+@pytest.mark.parametrize(
+    ("messages", "decisive"),
+    [
+        # A farewell is no answer; several words in bold are headings.
+        (
+            [("reader", "I open the register of the harbour."), ("clerk", "Delivered as agreed.")],
+            ("reader", 1),
+        ),
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("writer", "I collect what is known about the piers."),
+                ("clerk", "**Summary**: see above. **Status**: closed."),
+            ],
+            ("reader", 1),
+        ),
+        # The last words are the answer, with or without the word that ends the chat.
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("writer", "The register of the piers names Harald Sild for that year."),
+                ("clerk", "**Harald Sild**\n\nTERMINATE"),
+            ],
+            ("writer", 2),
+        ),
+        # Who ran the code of another one again did not write it.
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("coder", COUNT),
+                ("Computer_terminal", "exitcode: 1 (execution failed)\nNameError: table"),
+                ("helper", f"With the import:\n{COUNT.replace('rows =', 'import t', 1)}"),
+                ("Computer_terminal", RAN),
+                ("clerk", "The answer is 418."),
+            ],
+            ("coder", 2),
+        ),
+        # The number of a list's item is no figure.
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("writer", "The register has 12 piers of the harbour."),
+                ("clerk", "This is done:\n12. we looked at all of them"),
+            ],
+            ("reader", 1),
+        ),
+    ],
+)
+def test_the_answer_of_a_log(messages: list[tuple[str, str]], decisive: tuple[str, int]) -> None:
+    """R-G8: the answer of a log is found as it is worded, and traced to its author; words that are
+    none lead nowhere, and the first turn of a worker is where to look."""
+    cause = diagnose_offline(chat(*messages)).decisive
+    assert cause is not None
+    assert (cause.agent, cause.step) == decisive
+
+
+def test_a_long_log_without_evidence_follows_position() -> None:
+    """R-G8: pages and clicks elsewhere are no strong evidence: the first turn of a worker is
+    named."""
+    page = "Viewport position: page 2 of 9.\n" + "\n".join(
+        f"Item {n}: opening hours, parking, season {1900 + n}" for n in range(40)
+    )
+    turns = [("Orchestrator (thought)", "Plan:\n- Navigator opens the register of the harbour.")]
+    places = ("northern basin", "fishing quay", "ferry terminal", "timber dock")
+    for n in range(30):
+        turns += [
+            ("Orchestrator (-> Navigator)", f"Find the berths, now those of the {places[n % 4]}."),
+            ("Navigator", f"I clicked '{'Cafe and parking' if n else 'Harbour'}'. {page}"),
+        ]
+    turns += [("Orchestrator (thought)", "FINAL ANSWER: 418")]
+    cause = diagnose_offline(chat(*turns)).decisive
+    assert cause is not None
+    assert (cause.agent, cause.step) == ("Navigator", 3)
 
 
 def test_unknown_instead_of_perfect() -> None:

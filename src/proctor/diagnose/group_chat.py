@@ -16,6 +16,7 @@ these do; figures on made-up logs are no figures on real ones.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections import Counter
@@ -39,6 +40,15 @@ MAX_CANDIDATES = 3
 
 # A question of fewer characters may occur in a message by chance.
 MIN_QUESTION = 30
+
+# A last message with at most this many words is the answer itself.
+SHORT_ANSWER = 6
+
+# Characters on the left of an equation; longer ones are lists of figures.
+LONGEST_EQUATION = 200
+
+# Characters of a message in which its speaker names others, or says that a page follows.
+PAGE_HEAD = 4000
 
 _ORCHESTRATOR = re.compile(
     r"orchestrat|manager|planner|planning|coordinat|supervis|router|triage|leader|team_?lead"
@@ -70,22 +80,28 @@ _FAILED_RUN = re.compile(
 )
 _CODE_BLOCK = re.compile(r"```")
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_PREAMBLE = re.compile(r"^(?:```|import |from |#)|\bopen\(|\bread_\w+\(|\bload\(")
 # A page or a screen that a tool wrote into the message of its agent.
 _SCREEN = re.compile(
     r"viewport|screenshot|page content|current page|detected (?:the following )?text|\bOCR\b"
     r"|^(?:address|viewing|showing) ",
     re.IGNORECASE | re.MULTILINE,
 )
+# All of the text below it is the page.
+_PAGE_BELOW = re.compile(r"detected (?:the following )?text:|^Viewport position:", re.MULTILINE)
+# The number of a list's item is no figure.
+_BULLET = re.compile(r"^\s*(?:[-*#>•]+|\d{1,2}[.)](?=\s))\s*")
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 _FINAL = re.compile(
     r"(?:final answer|the answer|answer|result|conclusion)\b(?: to [^:\n]{0,80})?"
     r"(?: is|:|=| would be)\W{0,4}(.{1,160})",
     re.IGNORECASE,
 )
-_EQUATION = re.compile(
-    r"(?<![\w.])(\d[\d,]*(?:\.\d+)?(?:\s*[-+*/×·÷−]\s*\d[\d,]*(?:\.\d+)?)+)\s*=\s*\$?"
-    r"(\d[\d,]*(?:\.\d+)?)(?![\w%]|\.\d|\s*[-+*/×·÷−^]\s*\d)"
-)
+_BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
+_ENDING = re.compile(r"(?:\bTERMINATE|<END>|\bDONE)\W*\Z")
+_TERM = r"\(?\d[\d,]*(?:\.\d+)?\)?"
+_LEFT_SIDE = re.compile(rf"(?<![\w.])({_TERM}(?:\s*[-+*/×·÷−]\s*{_TERM})+)\s*\Z")
+_RIGHT_SIDE = re.compile(r"=\s*\$?(\d[\d,]*(?:\.\d+)?)(?![\w%]|\.\d|\s*[-+*/×·÷−^]\s*\d)")
 _TERMS = re.compile(r"\d[\d,.]*(?:\s*[-+*/×·÷−]\s*\d[\d,.]*)+")
 _ACTED_ON = re.compile(
     r"\b(?:click|typ|enter|open|select|search|navigat|visit|query|quer|look)\w*\s+"
@@ -172,16 +188,16 @@ ODDS = {
     "first states the answer": 2.0,
     "first shows the value that became the answer": 0.5,
     "nothing before shows the answer": 0.6,
-    "first calls it the answer": 0.5,
     "wrote the code that gave the answer": 2.0,
     "writes the data into the code": 1.4,
+    "reported the figures the answer is calculated from": 1.0,
     "answer differs from what was reported": 2.0,
     "answer differs from the output before it": 1.8,
     "replaces the right answer": 2.5,
     "overlooks the right answer, which was shown": 0.6,
     "miscalculates": 2.4,
     "assumes": 1.2,
-    "corrected later": 1.2,
+    "corrected later": 0.6,
     "overturns what others said, and is followed": 1.0,
     "code fails and the failure recurs": 1.3,
     "code fails and is repaired": 0.1,
@@ -190,13 +206,13 @@ ODDS = {
     "figure contradicts an earlier one": 1.1,
     "changes a condition of the task": 2.2,
     "reference differs from the task's": 2.4,
-    "acts on something else": 2.2,
+    "acts on something else": 1.0,
     "has nothing to do with the task": 1.0,
     "does not follow its instruction": 0.5,
     "reports no success": 0.3,
-    "instruction repeated in vain": 1.0,
+    "instruction repeated in vain": 0.6,
     "repeats what was refused": 1.8,
-    "instruction leaves the task": 2.2,
+    "instruction leaves the task": 1.2,
     "does what a wrong instruction says": -1.2,
     "approves": -0.6,
     "approves what failed": 2.6,
@@ -216,6 +232,8 @@ class ChatTurn(NamedTuple):
     act: Act
     role: str
     text: str
+    page: bool
+    """Whether it holds a page or a screen."""
     statements: tuple[str, ...]
     """Sentences that say something themselves: no code, no tables, no pages."""
 
@@ -290,7 +308,10 @@ def read_turns(steps: Steps) -> list[ChatTurn]:
     naming = Counter(
         act.agent
         for act in acts
-        if any(name != act.agent and found.search(_text(act)) for name, found in others.items())
+        if any(
+            name != act.agent and found.search(_text(act)[:PAGE_HEAD])
+            for name, found in others.items()
+        )
     )
     plans = {act.agent for act in acts[:1] if act.number and _PLAN.match(_text(act))}
     roles: dict[str, str] = {}
@@ -317,7 +338,8 @@ def read_turns(steps: Steps) -> list[ChatTurn]:
             act,
             roles[act.agent] if MESSAGE_INDEX in act.span.attributes else "terminal",
             text := _text(act),
-            _statements(text),
+            page := _is_page(text),
+            _statements(text, page=page),
         )
         for act in acts
     ]
@@ -327,11 +349,13 @@ def _text(act: Act) -> str:
     return act.text or "\n".join(act.results)
 
 
-def _statements(text: str) -> tuple[str, ...]:
+def _statements(text: str, *, page: bool) -> tuple[str, ...]:
     """Return the sentences of a message that state something: of a page, only those around it."""
-    lines = [one.strip() for one in _FENCED.sub("\n", text).splitlines() if one.strip()]
-    if _is_page(text):
-        lines = [*lines[:1], *(one for one in lines[1:][-1:] if len(one.split()) > 3)]
+    own, *shown = _PAGE_BELOW.split(_FENCED.sub("\n", text), maxsplit=1)
+    lines = [_BULLET.sub("", one).strip() for one in own.splitlines() if one.strip()]
+    if page:
+        # Below the page may be a remark about it, unless all of the rest is the page.
+        lines = [*lines[:1], *(one for one in lines[1:][-1:] if not shown and len(one.split()) > 3)]
     return tuple(
         sentence
         for one in lines
@@ -342,7 +366,7 @@ def _statements(text: str) -> tuple[str, ...]:
 
 def _is_page(text: str) -> bool:
     """Return whether a message holds a page or a screen: by what is said of it, or short lines."""
-    if _SCREEN.search(text):
+    if _SCREEN.search(text[:PAGE_HEAD]):
         return True
     lines = [one for one in _FENCED.sub("\n", text).splitlines() if one.strip()]
     return len(lines) > 8 and sum(len(one.split()) < 7 for one in lines) > 0.5 * len(lines)
@@ -355,6 +379,17 @@ def _words(text: str) -> set[str]:
 def _figures(text: str) -> set[str]:
     found = {figure.strip("$%").replace(",", "") for figure in _FIGURE.findall(text)}
     return {figure for figure in found if len(figure.replace(".", "")) > 1}
+
+
+def _answer_forms(phrase: str) -> list[str]:
+    """Return an answer as a whole, its figure, and its first part: another message may say less."""
+    stated = phrase.strip().strip("*`\"' ").split("\n")[0]
+    whole = re.split(r"[;(]|(?<!\b[A-Z])\.(?:\s|$)|\*\*", stated)[0].strip("*`\"'., ")
+    whole = re.sub(r"^(?:the|a|an) ", "", whole, flags=re.IGNORECASE)
+    figures = [figure.strip("$%") for figure in _FIGURE.findall(stated)]
+    part = whole.split(",")[0].strip()
+    few = [one for one in (whole, *figures[:1], part) if 1 <= len(one.split()) <= SHORT_ANSWER]
+    return list(dict.fromkeys(few))
 
 
 def _mention(value: str) -> re.Pattern[str]:
@@ -477,20 +512,19 @@ class _Signals:
             if author is None or not wanted.search(_last_line(turn.text)):
                 continue
             if code := "\n".join(_FENCED.findall(self.turns[author].text)):
-                self._add(author, "wrote the code that gave the answer")
+                self._add(self._first_version(author), "wrote the code that gave the answer")
                 if wanted.search(code):
                     self._add(author, "writes the data into the code")
                 stated = n
         if stated is None:
             return
-        called = next((n for n in self.acting if self._calls_it_answer(n, wanted)), None)
-        if called is not None:
-            self._add(called, "first calls it the answer")
         if self.turns[stated].role == "terminal":
             return
         # It is the job of the orchestrator to state an answer in the end, from what others did.
         boss = self.turns[stated].role == "orchestrator"
         derived = self._derives(stated, wanted)
+        for source in self._operands(stated, wanted):
+            self._add(source, "reported the figures the answer is calculated from")
         self._add(stated, "first states the answer", 0.5 if boss or derived else 1.0)
         if not (derived or any(wanted.search(turn.text) for turn in self.turns[:stated])):
             self._add(stated, "nothing before shows the answer", 0.5 if boss else 1.0)
@@ -516,15 +550,21 @@ class _Signals:
         """Return whether a message calculates a value, correctly, from what was reported."""
         return any(
             wanted.search(right) and _holds(left, right)
-            for left, right in _EQUATION.findall(" ".join(self.turns[n].statements))
+            for left, right in _equations(" ".join(self.turns[n].statements))
         )
 
-    def _calls_it_answer(self, n: int, wanted: re.Pattern[str]) -> bool:
-        return any(
-            wanted.search(found.group(1))
-            for sentence in self.turns[n].statements
-            for found in _FINAL.finditer(sentence)
-        )
+    def _operands(self, n: int, wanted: re.Pattern[str]) -> set[int]:
+        """Return the messages that first stated the figures from which an answer is calculated."""
+        here = " ".join(self.turns[n].statements)
+        used = {
+            f for left, right in _equations(here) if wanted.search(right) for f in _figures(left)
+        }
+        used -= _figures(self.task)
+        first = [
+            next((m for m in self.workers if m < n and self._states(m, _mention(f))), None)
+            for f in used
+        ]
+        return {m for m in first if m is not None}
 
     def _reports(self, n: int, value: re.Pattern[str]) -> bool:
         """Return whether an agent states a value, or a program ends with it."""
@@ -560,27 +600,38 @@ class _Signals:
         """Return what a worker or a program reports."""
         if turn.role == "terminal":
             return [] if _FAILED_RUN.search(turn.text) else [_last_line(turn.text)]
-        if turn.role != "worker" or n not in self.acting or _is_page(turn.text):
+        if turn.role != "worker" or n not in self.acting or turn.page:
             return []
         return turn.statements
 
     def _final_answer(self) -> str:
         """Return the answer of the log: a figure or a few words that its last messages state."""
-        for turn in reversed(self.turns[-4:]):
+        for n in range(len(self.turns) - 1, max(-1, len(self.turns) - 5), -1):
+            turn = self.turns[n]
             if turn.role == "person":
                 continue
-            for found in reversed(list(_FINAL.finditer(turn.text))):
-                stated = found.group(1).strip().strip("*`\"' ").split("\n")[0]
-                figures = [f.strip("$%") for f in _FIGURE.findall(stated)]
-                if figures:
-                    return figures[0]
-                name = re.match(r"[^.;,(]{2,60}", stated)
-                if name and 1 <= len(name.group().split()) <= 4:
-                    return name.group().strip().strip("*`\"'")
-        # No message calls it the answer: the only figure of the last one is.
-        last = next((t for t in reversed(self.turns) if t.role in ("worker", "orchestrator")), None)
-        figures = _figures(" ".join(last.statements) if last else "") - _figures(self.task)
-        return next(iter(figures)) if len(figures) == 1 else ""
+            text = _ENDING.sub("", turn.text).strip()
+            said = [before.text for before in self.turns[:n]]
+            stated = [found.group(1) for found in reversed(list(_FINAL.finditer(text)))]
+            phrases = list(stated)
+            if n == len(self.turns) - 1 or text != turn.text.strip():
+                bold = _BOLD.findall(text)
+                # Several are headings.
+                phrases += bold if len(bold) == 1 else []
+                phrases += [text] if len(text.split()) <= SHORT_ANSWER else []
+            for phrase in phrases:
+                forms = _answer_forms(phrase)
+                known = next((f for f in forms if any(_mention(f).search(m) for m in said)), "")
+                # Words that no message used before may be a heading or a farewell.
+                if known or (forms and (phrase in stated or _FIGURE.search(phrase))):
+                    return known or forms[0]
+        # No message calls it the answer: the only figure of the last one is, before a farewell.
+        for turn in reversed(self.turns[-4:]):
+            if turn.role in ("worker", "orchestrator"):
+                figures = _figures(" ".join(turn.statements)) - _figures(self.task)
+                if figures or len(turn.text.split()) > SHORT_ANSWER:
+                    return next(iter(figures)) if len(figures) == 1 else ""
+        return ""
 
     def _author(self, n: int) -> int | None:
         """Return the message whose code a terminal ran."""
@@ -592,10 +643,18 @@ class _Signals:
                 return before
         return n - 1 if n and self.turns[n - 1].role == "worker" else None
 
+    def _first_version(self, author: int) -> int:
+        """Return the message that first held the code of a later one: a rerun repeats a mistake."""
+        wanted = _code_lines(self.turns[author].text)
+        for n in self.acting:
+            if n < author and len(wanted & _code_lines(self.turns[n].text)) > 0.6 * len(wanted):
+                return n
+        return author
+
     def _calculations(self) -> None:
         """Equations that do not hold."""
         for n in self.acting:
-            for left, right in _EQUATION.findall(_FENCED.sub(" ", self.turns[n].text)[:6000]):
+            for left, right in _equations(_FENCED.sub(" ", self.turns[n].text)[:6000]):
                 if not _holds(left, right):
                     self._add(n, "miscalculates")
 
@@ -605,7 +664,7 @@ class _Signals:
         seen: set[str] = set()
         for n in self.workers:
             turn = self.turns[n]
-            text = " ".join(turn.statements) if _is_page(turn.text) else turn.text
+            text = " ".join(turn.statements) if turn.page else turn.text
             found = _ASSUMES.findall(text[:6000])
             if found and turn.agent not in seen:
                 strong = len(found) > 1 or not re.fullmatch(
@@ -680,22 +739,23 @@ class _Signals:
     def _sources(self) -> None:
         """Figures that a worker states first: without a source, or against an earlier one."""
         known = _figures(self.task)
+        shown = [_figures(turn.text) for turn in self.turns]
         later: list[set[str]] = [set()]
-        for turn in reversed(self.turns):
-            later.append(later[-1] | (_figures(turn.text) if turn.role != "terminal" else set()))
+        for turn, figures in zip(reversed(self.turns), reversed(shown), strict=True):
+            later.append(later[-1] | (figures if turn.role != "terminal" else set()))
         later.reverse()
         for n, turn in enumerate(self.turns):
             if turn.role == "worker" and n in self.workers and not _CODE_BLOCK.search(turn.text):
-                stated = "" if _is_page(turn.text) else " ".join(turn.statements)
+                stated = "" if turn.page else " ".join(turn.statements)
                 fresh = {figure for figure in _figures(stated) - known if len(figure) > 2}
                 if fresh & later[n + 1]:
                     self._add(n, "figure without a source, reused")
                 before = self.turns[n - 1] if n else None
                 if before is not None and before.role == "terminal" and fresh:
-                    near = [(a, b) for a in fresh for b in _figures(before.text) if _almost(a, b)]
+                    near = [(a, b) for a in fresh for b in shown[n - 1] if _almost(a, b)]
                     if near:
                         self._add(n, "figure contradicts an earlier one")
-            known |= _figures(turn.text)
+            known |= shown[n]
 
     # -- the task and its instructions ------------------------------------------------------------
 
@@ -715,11 +775,12 @@ class _Signals:
                         m for m in self.acting if any(y in self.turns[m].text for y in near)
                     )
                     self._add(first, "changes a condition of the task")
-            if n in self.acting and references:
-                fresh = set(_REFERENCE.findall(turn.text)) - references - seen
+            named = set(_REFERENCE.findall(turn.text)) if references else set[str]()
+            if n in self.acting:
+                fresh = named - references - seen
                 if any(_slipped(one, other) for one in fresh for other in references):
                     self._add(n, "reference differs from the task's")
-            seen |= stated | set(_REFERENCE.findall(turn.text))
+            seen |= stated | named
 
     def _instructions(self) -> None:
         """Instructions that were not followed, that repeat in vain, or that leave the task."""
@@ -738,12 +799,16 @@ class _Signals:
                 self._add(after, "acts on something else")
             if lead.role != "orchestrator":
                 continue
-            page = _is_page(worker.text)
             said = _words(worker.text)
-            if not page and len(said) >= 6 and len(task) >= 4 and not _overlap(said, task | wanted):
+            if (
+                not worker.page
+                and len(said) >= 6
+                and len(task) >= 4
+                and not _overlap(said, task | wanted)
+            ):
                 self._add(after, "has nothing to do with the task")
             shared = len(wanted & said) / max(4, len(wanted))
-            if not page and len(wanted) >= 4 and shared < 0.12 and len(worker.text) > 40:
+            if not worker.page and len(wanted) >= 4 and shared < 0.12 and len(worker.text) > 40:
                 self._add(after, "does not follow its instruction")
             if _STUCK.search(" ".join(worker.statements)[:1500]):
                 # A team that ends without an answer: who first came back with nothing?
@@ -775,6 +840,12 @@ class _Signals:
                 self._add(places[0], "repeats what was refused")
 
 
+def _code_lines(text: str) -> set[str]:
+    """Return the lines of code that do something: not imports, not the reading of a file."""
+    lines = {one.strip() for block in _FENCED.findall(text) for one in block.splitlines()}
+    return {one for one in lines if one and not _PREAMBLE.search(one)}
+
+
 def _last_line(text: str) -> str:
     """Return the last line of an output: what a program prints in the end."""
     lines = [one for one in text.splitlines() if one.strip()]
@@ -782,25 +853,49 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines and len(_FIGURE.findall(lines[-1])) <= 3 else ""
 
 
-_OPERATORS = {"×": "*", "·": "*", "÷": "/", "−": "-"}
+def _equations(text: str) -> list[tuple[str, str]]:
+    """Return the two sides of each equation of numbers, of those that are not too long."""
+    found: list[tuple[str, str]] = []
+    for right in _RIGHT_SIDE.finditer(text):
+        begin = max(0, right.start() - LONGEST_EQUATION)
+        left = _LEFT_SIDE.search(text[begin : right.start()])
+        # One that reaches the beginning may be the end of a longer one.
+        if left is not None and (left.start() or not begin):
+            found.append((left[1], right[1]))
+    return found
+
+
+_OPERATORS = str.maketrans("×·÷−", "**/-", ",$")
 
 
 def _calculated(expression: str) -> float | None:
-    """Return the value of a sum or product of numbers."""
-    for sign, operator in _OPERATORS.items():
-        expression = expression.replace(sign, operator)
-    parts = re.split(r"\s*([-+*/])\s*", expression.replace(",", "").strip())
-    terms = [float(parts[0])]
-    for operator, number in zip(parts[1::2], map(float, parts[2::2]), strict=True):
-        if operator == "*":
-            terms[-1] *= number
-        elif operator == "/":
-            if not number:
-                return None
-            terms[-1] /= number
-        else:
-            terms.append(number if operator == "+" else -number)
-    return sum(terms)
+    """Return the value of an expression of numbers, or None if it has none."""
+    if ")" not in expression:
+        # The parenthesis of the sentence around the equation.
+        expression = expression.lstrip("(")
+
+    def value(node: ast.expr) -> float:
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return float(number)
+            case ast.BinOp(left, operator, right):
+                a, b = value(left), value(right)
+                match operator:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case _:
+                        return a / b
+            case _:
+                raise ValueError(expression)
+
+    try:
+        return value(ast.parse(expression.translate(_OPERATORS).strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
 
 
 def _holds(left: str, right: str) -> bool:
