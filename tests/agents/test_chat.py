@@ -206,9 +206,14 @@ PNG = "iVBORw0KGgo="
         {"inlineData": {"mimeType": "image/png", "data": PNG}},
     ],
 )
-async def test_an_image_is_an_input(part):
-    """R-A2: an image in any provider's spelling reaches the model; the trace names its type."""
-    question = {"messages": [{"role": "user", "content": [{"text": "What is it?"}, part]}]}
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_image_is_an_input(part, whole):
+    """R-A2: an image in any provider's spelling reaches the model; the trace names its type.
+
+    The input is a conversation, or the parts of one message.
+    """
+    parts = [{"type": "text", "text": "What is it?"}, part]
+    question = {"messages": [{"role": "user", "content": parts}]} if whole else parts
     with MockLLM(["a cat"]) as server:
         reply, trace = await talk(server, question)
     assert reply.answer == "a cat"

@@ -279,16 +279,33 @@ async def _call_tool(tools: ToolBox, call: ToolCall) -> Message:
 
 
 def opening(system: str | None, value: Any = None) -> list[Message]:
-    """Return the initial messages: the system prompt, and the input as text or as a
-    conversation.
+    """Return the initial messages: the system prompt, and the input as text, as the parts of one
+    message or as a conversation.
     """
     first = [Message("system", system)] if system else []
     if value is None:
         return first
     turns: Any = value.get("messages", value) if isinstance(value, Mapping) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if _are_parts(turns):
+        return [*first, _turn({"role": "user", "content": turns}, 0)]
     if isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns):  # pyright: ignore[reportUnknownVariableType]
         return first + [_turn(turn, i) for i, turn in enumerate(cast("list[Any]", turns))]
     return [*first, Message("user", as_text(value))]
+
+
+# What a part of a message has, and a message does not.
+_FILE_KEYS = frozenset("image_url source file inline_data inlineData data".split())
+
+
+def _are_parts(value: Any) -> bool:
+    """Return whether an input is a list of text and files: the parts of one message."""
+    if not isinstance(value, list):
+        return False
+    parts = [part for part in cast("list[Any]", value) if not isinstance(part, str)]
+    if not all(isinstance(part, Mapping) and "role" not in part for part in parts):
+        return False
+    files = [part for part in parts if _FILE_KEYS & part.keys()]
+    return bool(files) and all("text" in part for part in parts if part not in files)
 
 
 def _turn(turn: Mapping[str, Any], position: int) -> Message:
