@@ -664,8 +664,8 @@ def test_path_only(proctor):
 def test_a_failed_path_check_is_a_pytest_warning(pytester):
     """R-Q6: a check that only warns does not pass silently, and can be made an error."""
     pytester.makepyfile(WARNS)
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done = run_apart(pytester)
     done.assert_outcomes(passed=1, warnings=1)
     done.stdout.fnmatch_lines(["*ProctorWarning: expected_tools: *never*"])
-    strict = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error:expected_tools")
+    strict = run_apart(pytester, "-W", "error:expected_tools")
     strict.assert_outcomes(failed=1)

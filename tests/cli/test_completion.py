@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import commands
@@ -27,41 +28,37 @@ def ask(shell: str, program: str, cwd: Path) -> str:
     return done.stdout
 
 
-def in_bash(line: str, cwd: Path) -> list[str]:
-    """What bash would offer after a line: its own variables in, its own variable out."""
-    words = line.split(" ")
-    return ask(
-        "bash",
+def in_bash(lines: Iterable[str], cwd: Path) -> dict[str, list[str]]:
+    """What one bash would offer after each line: its variables in, its variable out."""
+    program = (
         'eval "$(proctor config completion bash)"\n'
         "complete -p proctor > /dev/null\n"  # it was registered
         'compopt() { echo "files: $*"; }\n'  # only works while a user presses tab
-        f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n"
-        "_proctor_completion proctor\n"
-        'printf "%s\\n" "${COMPREPLY[@]}"',
-        cwd,
-    ).split()
+    )
+    for line in lines:
+        words = line.split(" ")
+        program += (
+            f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n"
+            "COMPREPLY=()\n_proctor_completion proctor\n"
+            'printf "%s\\n" "${COMPREPLY[@]}"; echo "--"\n'
+        )
+    offers = ask("bash", program, cwd).split("--\n")[:-1]
+    return dict(zip(lines, (offer.split() for offer in offers), strict=True))
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("proctor do", ["doctor"]),
-        ("proctor trace q", ["query"]),
-        ("proctor doctor --o", ["--online"]),
-        ("proctor gate x --inconclusive e", ["extend"]),
-        ("proctor config completion z", ["zsh"]),
-    ],
-)
-def test_bash(tmp_path: Path, line: str, offered: list[str]) -> None:
-    """R-S6: commands, commands of groups, options and their values, at a press of tab."""
-    assert in_bash(line, tmp_path) == offered
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_bash_offers_files(tmp_path: Path) -> None:
-    """R-S6: where a file is expected, the shell completes file names."""
-    assert in_bash("proctor validate su", tmp_path)[:4] == ["files:", "-o", "default"]
+def test_bash(tmp_path: Path) -> None:
+    """R-S6: commands, commands of groups, options and their values, at a press of tab; where a
+    file is expected, the shell completes file names."""
+    expected = {
+        "proctor do": ["doctor"],
+        "proctor trace q": ["query"],
+        "proctor doctor --o": ["--online"],
+        "proctor gate x --inconclusive e": ["extend"],
+        "proctor config completion z": ["zsh"],
+        "proctor validate su": ["files:", "-o", "default"],
+    }
+    assert in_bash(expected, tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -111,7 +108,7 @@ def test_names_of_the_project(tmp_path: Path) -> None:
     assert commands.proctor("runs", "tag", "latest", "lovely", cwd=tmp_path).returncode == 0
     (tmp_path / "bot.py").write_text("raise SystemExit('imported')\n")
     (run,) = (tmp_path / "results/suite").iterdir()
-    for line, offered in {
+    expected = {
         "proctor report l": ["latest", "lovely"],
         "proctor gate latest --against s": [f"suite/{run.name}"],
         "proctor trace show lo": ["lovely"],
@@ -131,7 +128,8 @@ def test_names_of_the_project(tmp_path: Path) -> None:
         "proctor agent test cau": ["cautious"],
         "proctor ab suite.yaml --b caref": ["careful"],
         "proctor report nothing": [],
-    }.items():
-        assert in_bash(line, tmp_path) == offered, line
-    for line in ("proctor trace show x.j", "proctor run su", "proctor ci su"):
-        assert in_bash(line, tmp_path)[:3] == ["files:", "-o", "default"], line
+    }
+    files = ("proctor trace show x.j", "proctor run su", "proctor ci su")
+    found = in_bash([*expected, *files], tmp_path)
+    assert {line: found[line] for line in expected} == expected
+    assert [found[line][:3] for line in files] == [["files:", "-o", "default"]] * len(files)

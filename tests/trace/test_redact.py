@@ -253,9 +253,9 @@ def test_hostile_text_takes_linear_time(piece: str, redactor: Redactor) -> None:
         return time.process_time() - started
 
     seconds(10_000)
-    small = min(seconds(125_000 + i) for i in range(3))
-    large = min(seconds(1_000_000 + i) for i in range(2))
-    assert large < 24 * small + 0.05
+    small = min(seconds(62_500 + i) for i in range(3))
+    # The second only if something else had the processor during the first.
+    assert any(seconds(500_000 + i) < 24 * small + 0.025 for i in range(2))
 
 
 def test_random_base64_stays(redactor: Redactor) -> None:

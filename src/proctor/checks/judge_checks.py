@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from pydantic import Field, model_validator
@@ -31,7 +31,6 @@ from proctor.checks.base import (
     unobserved,
     unscored,
 )
-from proctor.checks.grounding import Grounding, ground
 from proctor.checks.judge import (
     Criteria,
     GradedExample,
@@ -49,6 +48,9 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import level_of
 from proctor.strict import Strict
 from proctor.trace import Trace
+
+if TYPE_CHECKING:
+    from proctor.checks.grounding import Grounding
 
 DEFAULT_JUDGE = "default"
 """The name of the judge for checks that name none."""
@@ -257,6 +259,8 @@ def ground_trace(
         question if isinstance(question, str) else as_json(question) if question is not None else ""
     )
     evidence = [*sources, *judged.documents, *judged.tool_outputs]
+    from proctor.checks.grounding import ground  # its patterns take a while to compile
+
     return ground(answer, evidence, question=text)
 
 

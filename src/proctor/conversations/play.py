@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from proctor.agents.base import Agent, AgentReply, AgentRequest
 from proctor.agents.session import AgentSession, by_rules, writes
-from proctor.conversations.fidelity import UserFault, user_faults
 from proctor.conversations.user import (
     ModelUser,
     ScriptedUser,
@@ -33,6 +32,7 @@ from proctor.trace import otel
 from proctor.trace.capture import current_trace, span
 
 if TYPE_CHECKING:
+    from proctor.conversations.fidelity import UserFault
     from proctor.spec import Case, Turn
 
 CONVERSATION, STATE = "conversation", "state"
@@ -175,6 +175,8 @@ class _Watched:
 
     async def next(self, history: list[dict[str, str]]) -> UserMessage:
         """Return a message without a fault; raise if the model does not manage one."""
+        from proctor.conversations.fidelity import UserFault, user_faults
+
         about, remark = self._about, ""
         faults: list[UserFault] = []
         for _ in range(ATTEMPTS):
