@@ -168,6 +168,11 @@ def test_unknown_prices_do_not_win(root: Path) -> None:
     assert board["pairs"] == []
     assert any("it is not ranked by cost" in note for note in board["notes"])
     assert "≥ " in proctor("leaderboard", "latest", "--results", root).stdout
+    # Each table names its column: passed of judged trials, or their rate.
+    by_cost = proctor("leaderboard", "latest", "--metric", "cost_usd", "--results", root).stdout
+    head = by_cost.splitlines()[1]
+    assert "pass rate" in head
+    assert "passed" not in head
 
 
 def test_imported_rows_without_cost_are_a_lower_bound(tmp_path: Path) -> None:

@@ -170,10 +170,11 @@ def render_leaderboard(board: Leaderboard) -> str:
 
 def _leaderboard(board: Leaderboard) -> Iterator[str]:
     metric = figures.METRIC_WORDS[board.metric]
+    passed = "passed" if board.metric == "pass_rate" else "pass rate"
     yield click.style(f"Agents by {metric}", bold=True)
     yield from table(
         (
-            *("rank", "agent", metric, level_of(board.level), "passed", "score ± SD", "cost"),
+            *("rank", "agent", metric, level_of(board.level), passed, "score ± SD", "cost"),
             *("per pass", "p50", "p90", "p99"),
         ),
         [
