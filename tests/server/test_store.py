@@ -14,7 +14,14 @@ from proctor.server.decoder_process import PROTOBUF, received
 from proctor.server.pages._span_view import outline
 from proctor.server.store import open_store
 from proctor.server.store.rows import batch_of
-from proctor.server.store.store import SORTS, PageRequest, StoredEvaluation, StoreError, TraceFilter
+from proctor.server.store.store import (
+    FACETS,
+    SORTS,
+    PageRequest,
+    StoredEvaluation,
+    StoreError,
+    TraceFilter,
+)
 
 SECOND = 1_000_000_000
 OTHER = "1" * 32
@@ -176,6 +183,24 @@ def test_counts_and_figures_of_a_filter_are_those_of_its_traces(store, chosen) -
         call.tool_name for row in rows for call in store.skeleton(row.trace_id).of_kind("tool")
     )
     assert {share.name: share.calls for share in store.tools(chosen)} == dict(called)
+
+
+def test_words_are_searched_once_for_all_figures(store, monkeypatch) -> None:
+    """R-T6: the traces found for the words of a filter give the same figures as the words.
+
+    Their ids replace the words, so that nothing after it reads texts again.
+    """
+    some_traces(store)
+    chosen = TraceFilter(text="3", tool=("search", "fetch"), status="error")
+    narrow = store.narrow(chosen)
+    assert narrow.text == ""
+    for figures in (store.count, store.traces, store.figures, store.over_time, store.uses):
+        assert figures(narrow) == figures(chosen), figures
+    assert 0 < store.count(narrow) < store.count(TraceFilter(text="3")) == 16
+    for name in FACETS:
+        assert store.facet(name, narrow) == store.facet(name, chosen), name
+    monkeypatch.setattr("proctor.server.store.store.MANY_FOUND", 3)
+    assert store.narrow(chosen) is chosen
 
 
 @pytest.mark.parametrize("sort", SORTS)

@@ -109,6 +109,7 @@ class FigureCache:
 
     def compute(self, chosen: TraceFilter) -> TraceStatistics:
         """Return the current statistics of a filter."""
+        chosen = self._store.narrow(chosen)
         # Several queries at once: a large set takes a while, and the work is in the database.
         with ThreadPoolExecutor(2, "proctor-figures") as pool:
             periods = pool.submit(self._store.over_time, chosen, None, BARS)
@@ -193,7 +194,8 @@ class Traces:
         except ProctorError as error:
             problem = f"{error.message}. {error.hint or ''}"
             chosen, part = TraceFilter(), page_of({})
-        count, rows = self._store.found(chosen, part)
+        chosen = self._store.narrow(chosen)
+        count, rows = self._store.count(chosen), self._store.traces(chosen, part)
         inline = self._statistics.compute(chosen) if count <= INLINE_TRACES else None
         query_string = "?" + urlencode([] if problem else query.multi_items())
         view = "sessions" if query.get("view") == "sessions" else "traces"

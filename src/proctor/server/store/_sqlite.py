@@ -21,7 +21,7 @@ BUSY_MS = 3_000
 
 # Bytes of the file that readers look at in place: figures over many traces touch many pages, and
 # copying each costs as much as reading it. They belong to the system, and to all readers at once.
-MAPPED = 256 * 1024 * 1024
+MAPPED = 1024 * 1024 * 1024
 
 # Errors of rows that no column takes: numbers beyond 64 bits, text that is not valid Unicode.
 _ODD = (OverflowError, ValueError, sqlite3.DataError, sqlite3.IntegrityError)
@@ -39,6 +39,7 @@ class SqliteStore(SqlStore):
 
     mark = "?"
     like = "{column} LIKE {mark} ESCAPE '!'"
+    in_json = "IN (SELECT value FROM json_each({mark}))"
     join_in_order = "CROSS JOIN"
     types: ClassVar[dict[str, str]] = {
         "big": "INTEGER",
