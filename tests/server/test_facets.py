@@ -45,6 +45,9 @@ def some_traces(store) -> None:
             | {"attributes": tool, "status": 2 if number < 3 else 0},
             service="shop" if number < 9 else "bank",
         )
+        if number == 7:  # two cards of one name on its page
+            again = {"id": 4, "parent": 1, "start": start, "end": start + SECOND, "trace": trace}
+            write(store, again | {"attributes": tool}, service="shop")
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +182,7 @@ def test_a_trace_opens_with_its_conversation(browsing, site) -> None:
         assert page.get_by_role("tab", name="Conversation").get_attribute("aria-selected") == "true"
         assert "question 7 <script>" in page.locator(".turn.user").inner_text()
         assert page.locator(".turn.assistant strong", has_text="answer").count() == 1
-        assert page.locator(".card").count() == 1
+        assert page.locator(".card").count() == 2
         assert not page.locator("#tree").is_visible()
         page.keyboard.press("j")
         assert page.evaluate("location.hash") == "#turn-1"

@@ -15,6 +15,7 @@ import proctor
 from proctor.background import run_sync
 from proctor.server.app import Service
 from proctor.server.pages._span_view import aligned
+from proctor.server.pages.templating import short
 from proctor.server.store import open_store
 from proctor.server.store.store import StoredEvaluation
 from proctor.server.watch import Watcher, WatchOptions
@@ -438,6 +439,15 @@ def test_a_run_in_progress_is_followed(browsing, tmp_path: Path) -> None:
             rest = prepare(suite, RunOptions(trials=3), agents={"plain": plain_agent})
             done(rest, folder)
             page.locator("#live", has_text="3 of 3 trials").wait_for()
+
+
+def test_long_names_keep_their_ends() -> None:
+    """R-N12: names that differ at their end only are not cut to equal labels."""
+    names = [f"support.orders.{'long-' * 20}request-{number}" for number in (1, 2)]
+    labels = [short(name, 60) for name in names]
+    assert labels[0] != labels[1]
+    assert [len(label) for label in labels] == [60, 60]
+    assert short("a\n\x1b[31mb", 60) == "a b"
 
 
 def test_steps_are_aligned() -> None:

@@ -27,6 +27,9 @@ MAX_FAILURES = 20
 MAX_CHANGED_CASES = 12
 """Cases listed as changed since the reference run, the largest changes first."""
 
+MAX_NOTED_CASES = 5
+"""Cases that a note names."""
+
 MAX_HEATMAP_ROWS = 400
 """Rows of the heatmap's table, the worst cases first: more would make the page slow to open."""
 
@@ -129,19 +132,18 @@ def interval_marks(
 
 def agent_notes(gate: Gate) -> str:
     """Return what the table of an agent's changed cases leaves out."""
-    notes: list[str] = []
+    # The advice first: pages cut what follows it.
+    notes = [] if gate.advice is None else [gate.advice.text]
     if (more := len(moved_cases(gate)) - MAX_CHANGED_CASES) > 0:
         notes.append(f"{plural(more, 'case')} moved less.")
     if gate.flaky:
-        shown = and_more(gate.flaky, MAX_CHANGED_CASES, str)
+        shown = and_more(gate.flaky, MAX_NOTED_CASES, str)
         notes.append(f"Flaky already in the reference run: {shown}.")
     if gate.left_out:
         # A list of all could be as long as the suite.
-        first = list(gate.left_out.items())[:MAX_CHANGED_CASES]
+        first = list(gate.left_out.items())[:MAX_NOTED_CASES]
         reasons = "; ".join(f"{case}: {reason}" for case, reason in first)
         notes.append(f"Not compared: {plural(len(gate.left_out), 'case')} ({reasons}).")
-    if gate.advice is not None:
-        notes.append(gate.advice.text)
     return " ".join(notes)
 
 

@@ -11,6 +11,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from urllib.parse import urlencode
@@ -38,13 +39,14 @@ from proctor.runs.provenance import who
 from proctor.server.auth import CHANGE, READS_ONLY, name_of, posted_form
 from proctor.server.pages._conversation import turns_of
 from proctor.server.pages._span_view import aligned
-from proctor.server.pages.runs import TURNS_SHOWN, Runs, address_name, trial_at
+from proctor.server.pages.runs import CACHED_RUNS, TURNS_SHOWN, Runs, address_name, trial_at
 from proctor.server.pages.templating import Missing, page, sent_on, suite_path
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from proctor.results.compare import ArmComparison, CaseDifference
+    from proctor.results.compare import ArmComparison, CaseDifference, Comparison
+    from proctor.results.gate import GateResult
     from proctor.runs.run import Run
     from proctor.runs.trial import Trial
     from proctor.trace import Trace
@@ -88,6 +90,8 @@ class ReviewPages(Runs):
     def __init__(self, root: Path, suites: Path | None = None) -> None:
         super().__init__(root)
         self._suites = suites
+        # Tests of scores by permutation take longer than the rest of a page.
+        self._comparison = lru_cache(maxsize=CACHED_RUNS)(compared_runs)
 
     def routes(self) -> list[Route]:
         """Return the routes; those of runs come last, because theirs match every path."""
@@ -269,13 +273,9 @@ class ReviewPages(Runs):
         comparison = gate = None
         pairs: list[tuple[ArmComparison, list[ComparedCase], Counter[str]]] = []
         if len(names) > 1 and all(names):
-            from proctor.results.compare import compare_runs
-            from proctor.results.gate import judge_runs
-
             try:
                 runs = [self._run_named(name) for name in names]
-                comparison = compare_runs(*runs)
-                gate = judge_runs(runs[1], runs[0]) if len(runs) == 2 else None
+                comparison, gate = self._comparison(*runs)
                 for pair in comparison.pairs:
                     links = self._pair_links(pair, *runs) if len(runs) == 2 else {}
                     rows = compared_cases(pair, links)
@@ -447,6 +447,14 @@ def review_figures(
 
 
 # -- comparison ------------------------------------------------------------------------------------
+
+
+def compared_runs(*runs: Run) -> tuple[Comparison, GateResult | None]:
+    """Return the comparison of runs, and of two the gate's verdict on the second."""
+    from proctor.results.compare import compare_runs
+    from proctor.results.gate import judge_runs
+
+    return compare_runs(*runs), judge_runs(runs[1], runs[0]) if len(runs) == 2 else None
 
 
 def compared_cases(pair: ArmComparison, links: Mapping[str, str]) -> list[ComparedCase]:

@@ -87,6 +87,8 @@ class Runs(ResultsPages):
         self._read_turns = read_turns
         self._read_facts = lru_cache(maxsize=CACHED_RUNS)(ReportFacts)
         self._causes = lru_cache(maxsize=1)(shared_causes)
+        # The diagnosis of thousands of spans takes longer than the rest of a page.
+        self._outline = lru_cache(maxsize=CACHED_TRACES)(self._outline_of)
 
     def routes(self) -> list[Route]:
         """Return the routes; Starlette runs synchronous handlers in threads."""
@@ -265,6 +267,9 @@ class Runs(ResultsPages):
         for other in trials:
             if other.case == trial.case:
                 same.setdefault(other.cell.arm, []).append((address_name(other), other))
+        # Compared first: the agent's next trial of this case that ended otherwise.
+        others = [*same[trial.cell.arm], *(each for arm in same.values() for each in arm)]
+        contrast = (key for key, other in others if other.passed != trial.passed)
         base = self.link(run.path)
         workspace: Any = {} if trace is None else trace.metadata.get(WORKSPACE)
         return page(
@@ -278,6 +283,7 @@ class Runs(ResultsPages):
             cell_link=f"{base}/cell?{cell_query(trial.cell)}",
             same=same,
             this=address_name(trial),
+            contrast=next(contrast, None),
             earlier=None if place == 0 else address_name(trials[place - 1]),
             later=None if place + 1 == len(trials) else address_name(trials[place + 1]),
             place=place + 1,
@@ -322,7 +328,10 @@ class Runs(ResultsPages):
 
     def outlined(self, request: Request) -> Response:
         """Return the spans of a trial with the findings of its diagnosis."""
-        run, trial = self._trial(request)
+        return JSONResponse(self._outline(self._run(request), request.path_params["trial"]))
+
+    def _outline_of(self, run: Run, address: str) -> dict[str, Any]:
+        trial = trial_at(run, address)
         trace = self._trace(run, trial, [])
         if trace is None:
             raise Missing("trace", trial.name)
@@ -347,7 +356,7 @@ class Runs(ResultsPages):
         assert trial.trace is not None
         links = turn_links(self._read_turns(run, trial.trace, trial.answer), trace)
         decisive = None if cause is None or trial.passed else shown_texts(cause.to_dict())
-        return JSONResponse({**outline(trace, found, failed), "decisive": decisive, "turns": links})
+        return {**outline(trace, found, failed), "decisive": decisive, "turns": links}
 
     def span(self, request: Request) -> Response:
         """Return the details of one span of a trial."""

@@ -54,7 +54,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    ours = {"time": in_time, "ms": in_ms, "money": money, "brief": brief}
+    ours = {"time": in_time, "ms": in_ms, "money": money, "brief": brief, "short": short}
     made.filters.update({**ours, "share": percent, "figure": in_figure})
     made.globals.update(FUNCTIONS, mark=mark)
     return made
@@ -176,6 +176,18 @@ async def static_file(request: Request) -> Response:
 def brief(text: object, limit: int = 120) -> str:
     """Return a text on one line, cut to `limit` characters."""
     return "" if text is None else line(text, limit)
+
+
+def short(name: str | None, limit: int) -> str:
+    """Return a name on one line of at most `limit` characters, cut in the middle.
+
+    Names of cases and trials often differ only at their end.
+    """
+    whole = brief(name, 4 * limit)
+    if len(whole) <= limit:
+        return whole
+    tail = limit * 2 // 3
+    return f"{whole[: limit - tail - 1]}…{whole[-tail:]}"
 
 
 def in_time(nanoseconds: int | None) -> str:
