@@ -219,6 +219,48 @@ def test_an_agent_that_speaks_acp(tmp_path: Path) -> None:
     assert "no idea" in str(trials["b"].error)
 
 
+# Calls a model through the gateway, reports the tool call that it requested, and calls it again.
+ACP_CALLS = ACP.replace(
+    """call = {"toolCallId": "t1", "title": "write", "rawInput": {"path": "a"}}""",
+    """import urllib.request
+            def ask(*said):
+                body = {"model": "m", "messages": [{"role": "user", "content": "q"}, *said]}
+                url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+                head = {"content-type": "application/json"}
+                request = urllib.request.Request(url, json.dumps(body).encode(), head)
+                return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+            asked = ask()
+            requested = asked["tool_calls"][0]
+            ask(asked, {"role": "tool", "content": "hi", "tool_call_id": requested["id"]})
+            call = {"toolCallId": text.format(requested["id"]), "title": "Terminal: echo",
+                    "rawInput": {"own": 1}}""",
+).replace('toolCallId="t1"', 'toolCallId=call["toolCallId"]')
+
+
+def test_tools_of_acp_have_the_names_that_the_model_requested(tmp_path: Path) -> None:
+    """R-N3, R-T3: titles are for people; a call known from the gateway is one span."""
+    pytest.importorskip("acp")
+    program = tmp_path / "agent.py"
+    program.write_text(textwrap.dedent(ACP_CALLS))
+    requested = {"tool_calls": [{"name": "run_shell", "arguments": {"command": "echo"}}]}
+    # Ids as Claude Code and Codex report them, as Gemini CLI does, and unknown ones.
+    cases = [{"id": f"c{n}", "input": text, "path": {"expected_tools": ["run_shell"]}}
+             for n, text in enumerate(("{0}", "run_shell__{0}", "run_shell-77"))]  # fmt: skip
+    with MockLLM(lambda request: {"text": "ok"} if len(request.messages) > 1 else requested) as llm:
+        through = {"upstream": {"openai": llm.base_url}}
+        agent = {"kind": "acp", "command": [sys.executable, str(program)], "gateway": through}
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(json.dumps({"agent": agent, "cases": cases}))
+        run = proctor.run(suite, results=tmp_path / "results", trials=1)
+    for trial in run.trials:
+        tools = [span for span in trace_of(run, trial).spans if span.kind == "tool"]
+        assert [(tool.tool_name, tool.tool_output) for tool in tools] == [
+            ("run_shell", {"chosen": "yes"})
+        ], (trial.case, trial.error)
+        own = {"own": 1} if trial.case == "c2" else {"command": "echo"}
+        assert tools[0].tool_input == own
+
+
 def test_a_program_that_trusts_pwd_works_in_its_workspace(tmp_path: Path) -> None:
     """R-N3: OpenCode works where PWD points to; that must not be the folder of the user."""
     code = "import os; print(os.environ['PWD'] == os.getcwd())"

@@ -30,7 +30,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -49,7 +49,7 @@ from proctor.sandbox.place import installation
 from proctor.sandbox.workspace import NotReadable, read_inside
 from proctor.trace.capture import current_trace, new_span_id
 from proctor.trace.formats.coding_sessions import COUNTED, session_trace
-from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import Span, SpanKind, SpanStatus, ToolCall, Trace
 
 COUNTED_LINES = 1_000_000
 """Nanoseconds that lines without a time may be apart, one for each."""
@@ -436,6 +436,26 @@ def adopt_session(session: Trace) -> None:
     here.forget()
 
 
+def _name_as_requested(tools: Iterable[Span], here: Trace) -> None:
+    """Give tool calls the name, the id and the arguments with which the model requested them.
+
+    The protocol has titles for people, and ids and inputs of the program's own.
+    """
+    calls = [call for span in here.spans for m in span.output_messages for call in m.tool_calls]
+    by_id = {call.id: call for call in calls if call.id}
+    for span in tools:
+        key = str(span.tool_call_id)
+        found = by_id.get(key)
+        if found is None:  # Gemini CLI writes the name in front
+            alike = [call for call in calls if key.startswith((f"{call.name}_", f"{call.name}-"))]
+            found = next((call for call in alike if call.id and key.endswith(call.id)), None)
+            if found is None and alike:
+                found = ToolCall(max((call.name for call in alike), key=len), span.tool_input)
+        if found is not None:
+            span.name = span.tool_name = found.name
+            span.tool_input, span.tool_call_id = found.arguments, found.id
+
+
 class AcpAgentConfig(CommandAgentConfig):
     """A program that speaks the Agent Client Protocol."""
 
@@ -480,8 +500,10 @@ class AcpAgentConfig(CommandAgentConfig):
         finally:
             await end_processes(child, mark)
             errors.cancel()
-            adopt_session(turn.trace())
             if (here := current_trace()) is not None:
+                _name_as_requested(turn.tools.values(), here)
+            adopt_session(turn.trace())
+            if here is not None:
                 # The package traces its own messages, which say nothing about the agent.
                 here.spans[:] = [s for s in here.spans if not s.name.startswith("acp.")]
         if stopped in ("refusal", "cancelled"):
