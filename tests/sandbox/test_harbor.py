@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 import yaml
 from commands import proctor
+from containers import ENGINE
 
 import proctor as package
 from proctor.checks import CommandPasses
 from proctor.results.exchange.importing import import_results
 from proctor.runs.run import Run
 from proctor.sandbox._bwrap import _capabilities
+from proctor.sandbox.workspace import fingerprint
 
 needs_bwrap = pytest.mark.skipif(not _capabilities().works, reason=_capabilities().reason)
 
@@ -74,11 +77,12 @@ def tasks(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def harbor_suite(folder: Path, how: str, sandbox: Any) -> Any:
+def harbor_suite(folder: Path, how: str, sandbox: Any, *, built: bool = True) -> Any:
     """The imported suite, with an agent of ours."""
     done = proctor("import-suite", "tasks", "-o", f"{how}.yaml", "--agent", "x:y", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "no equivalent: Dockerfile: RUN (use an image that has it) (1)" in done.stderr
+    if built:
+        assert "Dockerfile: RUN (only in a sandbox with `image: workspace`) (1)" in done.stderr
     assert "no equivalent: task: several steps (1)" in done.stderr
     assert "agent.timeout_sec (run with --timeout)" in done.stderr
     path = folder / f"{how}.yaml"
@@ -113,6 +117,33 @@ def test_a_task_runs_as_a_case_with_the_same_reward(tasks: Path, sandbox: str | 
         assert trace is not None
         changed = trace.metadata["workspace"]["paths"]
         assert changed == ({} if how == "idle" else {"hello.txt": "added"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [False, True])
+def test_a_task_runs_in_its_image(tasks: Path, image: str, named: bool) -> None:
+    """R-N4, R-N6: what RUN lines make is there, from the Dockerfile or from `docker_image`."""
+    environment = tasks / "tasks" / "hello" / "environment"
+    lines = [f"FROM {image}", "WORKDIR /app", "COPY names /app/data/", "RUN echo tool > /tool"]
+    (environment / "Dockerfile").write_text("\n".join(lines))
+    grade = tasks / "tasks" / "hello" / "tests" / "check.sh"
+    grade.write_text('[ "$(cat /app/hello.txt) $(cat /tool)" = "Hello, World tool" ]')
+    podman = ["podman", *ENGINE]
+    name = f"localhost/proctor-build:{fingerprint(environment)}"
+    if named:
+        name = f"{image}-task"
+        build = [*podman, "build", "--tag", name, str(environment)]
+        subprocess.run(build, check=True, capture_output=True)
+        (environment / "Dockerfile").unlink()
+        settings = tasks / "tasks" / "hello" / "task.toml"
+        settings.write_text(f'{TASK}\n[environment]\ndocker_image = "{name}"\n')
+    sandbox = {"kind": "podman", "image": "workspace", "engine": ENGINE}
+    try:
+        suite = harbor_suite(tasks, "good", sandbox, built=not named)
+        (trial,) = package.run(suite, trials=1, results=tasks / "results").trials
+        assert (trial.score, trial.status.value) == (1.0, "passed"), trial
+    finally:
+        subprocess.run([*podman, "rmi", "--force", name], check=False, capture_output=True)
 
 
 def test_a_reward_that_is_missing_or_wrong_is_no_verdict(tmp_path: Path) -> None:

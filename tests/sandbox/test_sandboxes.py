@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from commands import proctor
+from containers import ENGINE
 
 import proctor as package
 from proctor import Case, Suite
@@ -29,6 +30,7 @@ from proctor.sandbox._bwrap import Bwrap, _capabilities, cgroup_problem
 from proctor.sandbox.base import Capabilities, SandboxError, SandboxSetting
 from proctor.sandbox.options import SandboxOptions
 from proctor.sandbox.place import FORWARDER, RunningSandbox, TrialWorkspace, installation
+from proctor.sandbox.workspace import fingerprint
 
 needs_bwrap = pytest.mark.skipif(not _capabilities().works, reason=_capabilities().reason)
 needs_cgroups = pytest.mark.skipif(cgroup_problem() is not None, reason=str(cgroup_problem()))
@@ -313,43 +315,6 @@ def test_another_package_brings_a_sandbox(tmp_path: Path, monkeypatch: pytest.Mo
     assert changes_of(run, trial)["paths"] == {"b.txt": "added"}
 
 
-ENGINE = ["--runtime=runc", "--cgroup-manager=cgroupfs"]
-
-
-@pytest.fixture(scope="module")
-def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root file system from programs of this machine: no image can be downloaded in tests."""
-    if shutil.which("podman") is None or os.geteuid() != 0:
-        pytest.skip("podman is not installed, or not run by root")
-    root = tmp_path_factory.mktemp("rootfs")
-    programs = ["sh", "cat", "sleep", "true", "echo", "id", "ls", "tar", "env", "/usr/bin/python3"]
-    programs += ["cp", "mkdir", "rm"]
-    paths = [Path(str(shutil.which(each))).resolve() for each in programs]
-    library = Path(f"/usr/lib/python3.{sys.version_info.minor}")
-    wanted = {str(path) for path in paths}
-    for path in paths:
-        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
-        wanted |= {word for word in listed.split() if word.startswith("/")}
-    for each in wanted:
-        target = root / each.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(each, target)
-    for name, path in zip(programs, paths, strict=True):
-        link = root / "bin" / Path(name).name
-        link.parent.mkdir(exist_ok=True)
-        if not link.exists():
-            shutil.copy2(path, link)
-    if library.is_dir():
-        ignore = shutil.ignore_patterns(
-            "test", "__pycache__", "dist-packages", "idlelib", "tkinter"
-        )
-        shutil.copytree(library, root / str(library).lstrip("/"), ignore=ignore, symlinks=True)
-    for name in ("tmp", "etc", "proc", "sys", "dev", "run"):
-        (root / name).mkdir(exist_ok=True)
-    (root / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
-    return root
-
-
 async def in_container(home: Path, port: int, **options: Any) -> None:
     async with running(home, **options) as place:
         (home / "inside").write_text("shared")
@@ -415,27 +380,21 @@ def until_exists(path: Path) -> bool:
     return path.exists()
 
 
-@pytest.fixture
-def engine(tmp_path: Path, rootfs: Path) -> Iterator[tuple[str, str]]:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, image: str) -> Iterator[tuple[str, str]]:
     """A server that speaks Docker's API (podman's own), and the name of an image it has."""
-    socket = tmp_path / "api.sock"
-    name = f"localhost/proctor-test-{os.getpid()}:1"
-    archive = tmp_path / "root.tar"
-    subprocess.run(["tar", "-C", rootfs, "-cf", archive, "."], check=True)
-    engine = ["podman", *ENGINE]
-    subprocess.run([*engine, "import", archive, name], check=True, capture_output=True)
+    socket = tmp_path_factory.mktemp("engine") / "api.sock"
     server = subprocess.Popen(
-        [*engine, "system", "service", "--time=0", f"unix://{socket}"],
+        ["podman", *ENGINE, "system", "service", "--time=0", f"unix://{socket}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
         assert until_exists(socket)
-        yield f"unix://{socket}", name
+        yield f"unix://{socket}", image
     finally:
         server.terminate()
         server.wait()
-        subprocess.run([*engine, "rmi", "--force", name], check=False, capture_output=True)
 
 
 @pytest.mark.slow
@@ -454,6 +413,85 @@ async def test_docker_is_used_through_its_api(
     trial = (await package.arun(suite, agent=config, results=tmp_path / "r")).trials[0]
     assert trial.status is TrialStatus.FAILED
     assert "code 3: oops" in str(trial.error)
+
+
+def built_suite(folder: Path, sandbox: Any) -> tuple[Suite, CommandAgentConfig]:
+    work = "cat made /tool id; set -- $(ls -l made); echo $1; echo new > /app/new"
+    config = CommandAgentConfig.model_validate(
+        {"command": ["sh", "-c", work], "protocol": "text", "sandbox": sandbox}
+    )
+    case = Case(
+        id="built",
+        input="x",
+        workspace={"build": str(folder), "at": "/app"},  # pyright: ignore[reportArgumentType]
+        correctness={"command": "test $(cat /app/new) = new"},  # pyright: ignore[reportArgumentType]
+    )
+    return Suite(cases=[case]), config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["podman", "docker"])
+def test_the_image_of_a_workspace_is_built_once(
+    tmp_path: Path, kind: str, engine: tuple[str, str]
+) -> None:
+    """R-N6: trials start with the image's programs and files; the same content is not rebuilt."""
+    folder = tmp_path / "environment"
+    folder.mkdir()
+    (folder / "name").write_text("World")
+    lines = [
+        f"FROM {engine[1]}",
+        "WORKDIR /app",
+        "COPY name data/",
+        "RUN cat data/name > made && chmod 751 made && echo tool > /tool",
+        "RUN cat /proc/sys/kernel/random/uuid > id",
+    ]
+    flags = ENGINE if kind == "podman" else engine[0]
+    sandbox = {"kind": kind, "image": "workspace", "engine": flags, "network": "none"}
+    suite, config = built_suite(folder, sandbox)
+    answers: list[set[str]] = []
+    names: set[str] = set()
+    try:
+        for extra in ([], [], ["RUN cat /proc/sys/kernel/random/uuid > id"]):
+            (folder / "Dockerfile").write_text("\n".join([*lines, *extra, "USER 1234"]))
+            names.add(f"localhost/proctor-build:{fingerprint(folder)}")
+            results = tmp_path / f"r{len(answers)}"
+            trials = 1 if answers else 2
+            run = package.run(suite, agent=config, results=results, trials=trials, concurrency=2)
+            assert all(trial.passed for trial in run.trials), [t.error for t in run.trials]
+            changed = [changes_of(run, trial)["paths"] for trial in run.trials]
+            assert changed == [{"new": "added"}] * trials
+            answers.append({str(trial.answer) for trial in run.trials})
+        assert answers[0] == answers[1] != answers[2]
+        (answer,) = answers[0]
+        assert answer.startswith("Worldtool")
+        assert "-rwxr-x--x" in answer
+    finally:
+        subprocess.run(
+            ["podman", *ENGINE, "rmi", "--force", *names], check=False, capture_output=True
+        )
+    line, reason = {"podman": ("RUN exit 7", "exit status 7"), "docker": ("FRUM x", "FRUM")}[kind]
+    (folder / "Dockerfile").write_text("\n".join([lines[0], line]))
+    (trial,) = package.run(suite, agent=config, results=tmp_path / "failed", trials=1).trials
+    assert trial.status is TrialStatus.INFRA_ERROR
+    assert f"{kind} cannot build {folder}" in str(trial.error)
+    assert reason in str(trial.error), trial.error
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "reason"),
+    [
+        (None, "the workspace is an image, which the sandbox 'none' does not use"),
+        ({"kind": "podman", "image": "workspace"}, "there is no Dockerfile"),
+    ],
+)
+def test_an_image_that_cannot_be_built_is_no_verdict(
+    tmp_path: Path, sandbox: Any, reason: str
+) -> None:
+    """R-N6: a workspace that is an image needs a sandbox that builds it, and its folder."""
+    suite, config = built_suite(tmp_path / "none", sandbox)
+    (trial,) = package.run(suite, agent=config, results=tmp_path / "r", trials=1).trials
+    assert trial.status is TrialStatus.INFRA_ERROR
+    assert reason in str(trial.error)
 
 
 ESCAPES = r"""

@@ -107,7 +107,9 @@ def test_trials_have_their_own_files_and_their_changes_are_checked_and_kept(
             "files.app.py", "files.content", "files.result.json", "files.test_*.py", "files.junk",
             "diff", "command.tests", "command.2",
         ]  # fmt: skip
-        kept = run.trace(trial).metadata["workspace"]
+        trace = run.trace(trial)
+        assert trace is not None
+        kept = trace.metadata["workspace"]
         assert kept["files"] == {"data.bin": {"base64": "/wA="}, "run.log": "ran"}
         assert kept["paths"]["app.py"] == "changed"
         assert kept["paths"]["result.json"] == "added"
@@ -195,7 +197,7 @@ def test_workspace_checks_are_assertions_too(tmp_path: Path) -> None:
         input="task",
         trials=1,
         workspace=Workspace(files={"a": "b"}),
-        assertions=assertions,
+        assertions=assertions,  # pyright: ignore[reportArgumentType]
     )
     run = package.run(Suite(cases=[case]), agent=answer_in, results=tmp_path / "results")
     (trial,) = run.trials
@@ -239,7 +241,7 @@ def test_what_cannot_be_prepared_is_infrastructure(
         ("assertions: [{type: diff, only: a}]", "`diff` needs a workspace"),
         ("workspace: .\n    assertions: [{type: diff}]", "write at least one of"),
         ("workspace: {files: {../x: y}}", "must be a path inside the workspace"),
-        ("workspace: {}", "needs a `folder`, a `git` reference or `files`"),
+        ("workspace: {}", "needs a `folder`, a `git` reference, `files` or an image"),
         ("workspace: .\n    correctness: {diff: {}}", "write at least one of"),
         ("workspace: .\n    correctness: {command: ''}", "must not be empty"),
     ],

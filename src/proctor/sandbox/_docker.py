@@ -11,10 +11,14 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 import httpx
 
+from proctor.background import threads
+from proctor.formatting import last_line
 from proctor.sandbox._podman import IDLE, inherited_limits
 from proctor.sandbox.base import (
     STREAM_LIMIT,
@@ -23,6 +27,7 @@ from proctor.sandbox.base import (
     SandboxError,
     SandboxProcess,
 )
+from proctor.sandbox.workspace import packed
 
 API = "/v1.41"
 """The oldest API with everything we use: Docker 20.10."""
@@ -59,6 +64,22 @@ class Docker(SandboxBase):
         version = f"engine {found.get('Version', 'unknown')}"
         return Capabilities(True, version, limits=limits, mounts=True)
 
+    async def build(self, folder: Path, name: str) -> None:
+        """Build the image of a folder with a Dockerfile, unless there is one of this name."""
+        with contextlib.suppress(SandboxError):
+            await self._call("GET", f"/images/{quote(name)}/json")
+            return
+        context = await threads.run(packed, folder)
+        # Without a limit of its own: the caller has one.
+        reply = await self._send("POST", f"/build?rm=true&t={quote(name)}", None, context=context)
+        steps = [_parsed(line) for line in reply.text.splitlines()]
+        problems = [str(each["error"]) for each in steps if each.get("error")]
+        if reply.status_code >= 400:
+            problems = [str(steps[0].get("message")) if steps else f"status {reply.status_code}"]
+        if problems:
+            lines = [last_line("".join(str(each.get("stream", "")) for each in steps)), problems[0]]
+            raise SandboxError(f"docker cannot build {folder}: {'; '.join(filter(None, lines))}")
+
     async def start(self) -> None:
         """Create and start the container."""
         limits = self.options.limits
@@ -89,9 +110,8 @@ class Docker(SandboxBase):
             "Cmd": ["-c", IDLE],
             "Hostname": "sandbox",
             "HostConfig": host,
+            "User": "0:0",
         }
-        if os.geteuid() != 0:  # files that an agent writes must stay the user's
-            body["User"] = f"{os.getuid()}:{os.getgid()}"
         self._container = str((await self._call("POST", "/containers/create", body))["Id"])
         await self._call("POST", f"/containers/{self._container}/start")
 
@@ -106,6 +126,8 @@ class Docker(SandboxBase):
             "Cmd": list(command),
             "Env": [f"{name}={value}" for name, value in env.items()],
             "WorkingDir": cwd,
+            # Whatever the image says: files that an agent writes must stay the user's.
+            "User": f"{os.getuid()}:{os.getgid()}",
         }
         found = await self._call("POST", f"/containers/{self._container}/exec", body)
         process = DockerProcess(self, str(found["Id"]))
@@ -125,25 +147,47 @@ class Docker(SandboxBase):
                 await self._call("DELETE", f"/containers/{container}?force=true&v=true")
 
     async def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        transport = httpx.AsyncHTTPTransport(uds=self.socket)
+        reply = await self._send(method, path, CALL_SECONDS, body)
+        content = _parsed(reply.text)
+        if reply.status_code >= 400:
+            reason = content.get("message") or f"status {reply.status_code}"
+            raise SandboxError(f"docker: {reason}")
+        return content
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        seconds: float | None,
+        body: Any = None,
+        context: bytes | None = None,
+    ) -> httpx.Response:
+        # No certificates are loaded: HTTP on a Unix socket has none.
+        transport = httpx.AsyncHTTPTransport(uds=self.socket, verify=False)
         try:
             if not os.path.exists(self.socket):  # noqa: ASYNC240, PTH110
                 raise httpx.ConnectError("there is no such socket")
-            async with httpx.AsyncClient(transport=transport, timeout=CALL_SECONDS) as client:
-                reply = await client.request(method, f"http://docker{API}{path}", json=body)
+            url, headers = f"http://docker{API}{path}", {}
+            if context is not None:
+                headers = {"Content-Type": "application/x-tar"}
+            async with httpx.AsyncClient(transport=transport, timeout=seconds) as client:
+                return await client.request(
+                    method, url, json=body, content=context, headers=headers
+                )
         except httpx.HTTPError as error:
             raise SandboxError(
                 f"no engine answers at {self.socket}: {error}",
                 hint="start Docker, or name its socket: `engine: unix:///run/docker.sock`",
             ) from None
-        try:
-            content: Any = reply.json() if reply.content else {}
-        except ValueError:
-            content = {"message": reply.text}
-        if reply.status_code >= 400:
-            reason = content.get("message") or f"status {reply.status_code}"
-            raise SandboxError(f"docker: {reason}")
-        return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return an answer of the engine; a text that is no JSON is its message."""
+    try:
+        content = json.loads(text or "{}")
+    except ValueError:
+        return {"message": text}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
 class DockerProcess:

@@ -1,17 +1,22 @@
 """Sandboxes by podman: one container per trial, commands in it by `podman exec`.
 
 Options of the engine (`--runtime=runc`, `--cgroup-manager=cgroupfs`) are given with every call, so
-that nothing of this machine's configuration needs to change. Images are never pulled: one that is
-missing is an error, because a trial must not depend on a registry.
+that nothing of this machine's configuration needs to change. Images of trials are never pulled: one
+that is missing is an error, because a trial must not depend on a registry. Only a build pulls the
+base image that its Dockerfile names, if it is missing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from proctor.formatting import last_line
 from proctor.sandbox.base import (
     Capabilities,
     SandboxBase,
@@ -20,8 +25,9 @@ from proctor.sandbox.base import (
     start_process,
 )
 
-IDLE = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
-"""What a container does between commands."""
+IDLE = "chmod 1777 / 2>&-; trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+"""What a container does between commands. First, the root folder becomes writable, for paths such
+as /tests: engines make it read-only or root's, which matters to commands without capabilities."""
 
 MAX_PROCESSES = 32768
 """Processes of a user in a container, unless `pids` allows fewer; the default of engines."""
@@ -44,12 +50,34 @@ class Podman(SandboxBase):
         limits = frozenset({"cpus", "memory_mb", "pids"})
         return Capabilities(True, f"podman {out.strip()}", limits=limits, mounts=True)
 
+    async def build(self, folder: Path, name: str) -> None:
+        """Build the image of a folder with a Dockerfile, unless there is one of this name."""
+        if (await self._call("image", "exists", name))[0] == 0:
+            return
+        arguments = ["build", "--pull=missing", "--tag", name, str(folder)]
+        child = await start_process(["podman", *self.options.engine, *arguments], os.environ)
+        try:
+            said, error = await child.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # of a build that took too long
+                if child.returncode is None:
+                    os.killpg(child.pid, signal.SIGTERM)
+        if child.returncode != 0:
+            # What the last step wrote, and what podman says about it.
+            lines = [
+                last_line(said.decode(errors="replace")),
+                _reason(error.decode(errors="replace")),
+            ]
+            raise SandboxError(f"podman cannot build {folder}: {'; '.join(filter(None, lines))}")
+
     async def start(self) -> None:
         """Start the container."""
         options, limits = self.options, self.options.limits
         name = f"proctor-{uuid.uuid4().hex[:12]}"
         arguments = [
             "run", "--detach", "--rm", "--name", name, "--network", "none", "--hostname", "sandbox",
+            # Root of the container, whatever the image says: its files must stay the user's.
+            "--user", "0:0",
             "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pull", "never",
             "--volume", f"{self.home}:{self.home}:rw",
         ]  # fmt: skip

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from proctor.errors import did_you_mean
 from proctor.sandbox.options import BUILT_IN, SandboxOptions
@@ -126,6 +126,15 @@ class Sandbox(Protocol):
 
     def exceeded(self) -> str:
         """Return the name of the limit that ended a process; empty if none is known to have."""
+        ...
+
+
+@runtime_checkable
+class ImageBuilder(Protocol):
+    """A sandbox that can also build the image of a Dockerfile."""
+
+    async def build(self, folder: Path, name: str) -> None:
+        """Build the image of a folder with a Dockerfile, unless there is one of this name."""
         ...
 
 

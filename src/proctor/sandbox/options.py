@@ -85,6 +85,12 @@ class Workspace(Strict):
     """Text files by path, added to the folder; one that starts with `#!` is executable."""
     exclude: Texts = ()
     """Patterns of paths in `folder` that are not copied, such as `node_modules`."""
+    build: Annotated[str, Field(min_length=1)] | None = None
+    """Folder with a Dockerfile, relative to the suite. A sandbox with `image: workspace` builds its
+    image once and starts with the files that the image has at `at`; `folder`, `git`, `files` and
+    `setup_case` are used by other sandboxes only."""
+    image: Annotated[str, Field(min_length=1)] | None = None
+    """Name of an image, instead of `build`."""
     at: SandboxPath | None = None
     """Path at which a sandbox shows the files as well, such as `/app`; without a sandbox, the
     folder's own path replaces it in the input and in files that a check adds."""
@@ -103,11 +109,25 @@ class Workspace(Strict):
 
     @model_validator(mode="after")
     def _has_files(self) -> Workspace:
-        if self.folder is None and self.git is None and not self.files and not self.setup_case:
-            raise ValueError("a workspace needs a `folder`, a `git` reference or `files`")
+        if self.build and self.image:
+            raise ValueError("write `build` or `image`, not both")
+        if self.has_image and self.at is None:
+            raise ValueError("`build` and `image` need `at`, the path of the files, such as /app")
+        if not self.has_files and not self.has_image:
+            raise ValueError("a workspace needs a `folder`, a `git` reference, `files` or an image")
         if self.exclude and self.git is not None:
             raise ValueError("`exclude` applies to a folder; a `git` checkout is always whole")
         return self
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether it has files without an image."""
+        return bool(self.folder or self.git or self.files or self.setup_case)
+
+    @property
+    def has_image(self) -> bool:
+        """Return whether it has an image."""
+        return bool(self.build or self.image)
 
 
 WorkspaceOption = Annotated[Workspace, short_for("folder", str | Workspace)]
@@ -135,6 +155,10 @@ class SandboxLimits(Strict):
         return {name: value for name, value in named.items() if value is not None}
 
 
+OF_WORKSPACE = "workspace"
+"""The `image` of a sandbox that is named or built by the workspace of each case."""
+
+
 class SandboxOptions(Strict):
     """Where the processes of an agent run, and what they may see and use.
 
@@ -156,7 +180,7 @@ class SandboxOptions(Strict):
     """Environment variables that are passed on besides PATH, LANG, LC_*, TERM and TZ; `*` matches
     any characters."""
     image: Annotated[str, Field(min_length=1)] | None = None
-    """Container image (podman, docker)."""
+    """Container image (podman, docker); `workspace` stands for the one of the case's workspace."""
     rootfs: Annotated[str, Field(min_length=1)] | None = None
     """Folder with a root file system, instead of the system's own (bwrap) or an image (podman)."""
     setup: Commands = ()

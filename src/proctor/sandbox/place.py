@@ -36,6 +36,7 @@ from proctor.formatting import last_line
 from proctor.sandbox._relay import Relay
 from proctor.sandbox.base import (
     Capabilities,
+    ImageBuilder,
     Sandbox,
     SandboxError,
     SandboxProcess,
@@ -43,6 +44,7 @@ from proctor.sandbox.base import (
     sandbox_class,
 )
 from proctor.sandbox.options import (
+    OF_WORKSPACE,
     SandboxOptions,
     ShellCommand,
     Workspace,
@@ -55,7 +57,9 @@ from proctor.sandbox.workspace import (
     WorkspaceError,
     build,
     copy_tree,
+    fingerprint,
     kept_files,
+    packed,
 )
 
 MAX_OUTPUT = 1 << 20
@@ -471,14 +475,7 @@ class RunningSandbox:
         """Copy a folder into a sandbox that does not share files."""
         if self._able.shares_files:
             return
-
-        def pack() -> bytes:
-            stream = io.BytesIO()
-            with tarfile.open(fileobj=stream, mode="w") as archive:
-                archive.add(folder, arcname=".")
-            return stream.getvalue()
-
-        await self._sandbox.write(f"{folder}.tar", await threads.run(pack))
+        await self._sandbox.write(f"{folder}.tar", await threads.run(packed, folder))
         place = TrialWorkspace(Path("/"), sandbox=self)
         unpack = f"mkdir -p {shlex.quote(str(folder))} && tar xf {shlex.quote(f'{folder}.tar')}"
         await place.must([f"{unpack} -C {shlex.quote(str(folder))}"], "copying the workspace")
@@ -507,6 +504,33 @@ class RunningSandbox:
         await self._sandbox.stop()
 
 
+_IMAGE_HINT = "write `sandbox: {kind: podman, image: workspace}`, or docker"
+
+
+async def build_image(options: Workspace, base: Path, sandbox: SandboxOptions) -> str:
+    """Return the name of a workspace's image, built unless one of the same content exists."""
+    if options.image is not None:
+        return options.image
+    folder = base / os.path.expanduser(str(options.build))  # noqa: ASYNC240, PTH111
+    if not (folder / "Dockerfile").is_file():
+        raise WorkspaceError(f"there is no Dockerfile in {folder}", hint="`build` of a workspace")
+    builder = sandbox_class(sandbox.kind)(SandboxSetting(sandbox, folder))
+    if not isinstance(builder, ImageBuilder):
+        raise SandboxError(f"{sandbox.kind} cannot build images", hint=_IMAGE_HINT)
+    able = await builder.capabilities()
+    if not able.works:
+        raise SandboxError(f"{sandbox.kind} does not work: {able.reason}", hint=able.hint)
+    name = f"localhost/proctor-build:{await threads.run(fingerprint, folder)}"
+    try:
+        async with asyncio.timeout(options.timeout):
+            await builder.build(folder, name)
+    except TimeoutError:
+        seconds = f"{options.timeout:g} s"
+        hint = "`timeout` of the workspace"
+        raise WorkspaceError(f"building {folder} took longer than {seconds}", hint=hint) from None
+    return name
+
+
 class Workspaces:
     """The files of each case of a run, which its trials copy; made where it is first needed.
 
@@ -533,7 +557,17 @@ class Workspaces:
     ) -> TrialWorkspace:
         """Start a trial's sandbox, copy the files of its case there and run their setup."""
         running = None
-        path = home / WORKSPACE
+        path, place = home / WORKSPACE, self._place(case)
+        if sandbox and sandbox.image == OF_WORKSPACE:
+            # Each engine has images of its own.
+            place = self._place(f"{case}\0{sandbox.kind}\0{sandbox.engine}")
+            sandbox = await self._with_image(place, options, base, sandbox)
+        elif options is not None and not options.has_files:
+            kind = sandbox.kind if sandbox else "none"
+            raise SandboxError(
+                f"the workspace is an image, which the sandbox {kind!r} does not use",
+                hint=_IMAGE_HINT,
+            )
         if sandbox:
             mounts: dict[str, Path] = {}
             if options is not None and options.at is not None:
@@ -543,7 +577,6 @@ class Workspaces:
         if options is None:
             return TrialWorkspace(home, sandbox=running)
         try:
-            place = self._place(case)
             original = place / "files"
             if not original.is_dir():
                 await self._build(place, options, base)
@@ -577,6 +610,35 @@ class Workspaces:
             await threads.run(build, options, base, draft)
             await TrialWorkspace(draft, options).must(tuple(options.setup_case), "setup_case")
             draft.rename(place / "files")
+
+    async def _with_image(
+        self, place: Path, options: Workspace | None, base: Path, sandbox: SandboxOptions
+    ) -> SandboxOptions:
+        """Return a sandbox with the image of a case; its first trial builds it, with its files."""
+        if options is None or not options.has_image:
+            hint = "add `build` or `image` to it, or name an image in the sandbox"
+            raise SandboxError("the case has no workspace with an image", hint=hint)
+        place.mkdir(exist_ok=True)  # noqa: ASYNC240 (one call, of a microsecond)
+        name, files = place / "image", place / "files"
+        if not files.is_dir():
+            with (place / "lock").open("a+b") as lock:
+                await threads.run(lock_file, lock)
+                if not files.is_dir():
+                    image = await build_image(options, base, sandbox)
+                    name.write_text(image, encoding="utf-8")
+                    # Nothing of the trials: only what the image has is wanted.
+                    plain = {"kind": sandbox.kind, "engine": sandbox.engine, "network": "none"}
+                    boxed = SandboxOptions.model_validate({**plain, "image": image})
+                    running = await RunningSandbox.started(boxed, place, base, ())
+                    at = shlex.quote(str(options.at))
+                    # No mask: files keep the permissions that they have in the image.
+                    copy = f"rm -rf draft && mkdir -p {at} draft && umask 0 && cp -R {at}/. draft"
+                    try:
+                        await TrialWorkspace(place, options, sandbox=running).must([copy], "copy")
+                    finally:
+                        await running.stop()
+                    (place / "draft").rename(files)
+        return sandbox.model_copy(update={"image": name.read_text(encoding="utf-8")})
 
     async def __aexit__(self, *_error: object) -> None:
         """Run the teardown of each case that was set up, and delete all files."""

@@ -15,12 +15,15 @@ import base64
 import contextlib
 import difflib
 import errno
+import hashlib
+import io
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -103,6 +106,31 @@ def copy_tree(
         first: Any = error.args[0][0] if isinstance(error, shutil.Error) and error.args else error
         reason: Any = first if isinstance(first, OSError) else first[2]
         raise WorkspaceError(f"cannot copy {source}: {reason}") from None
+
+
+def packed(folder: Path) -> bytes:
+    """Return the files of a folder as a tar archive."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.add(folder, arcname=".")
+    return stream.getvalue()
+
+
+def fingerprint(folder: Path) -> str:
+    """Return a hash of the paths, permissions and contents of a folder's files."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        content = b""
+        if stat.S_ISLNK(status.st_mode):
+            content = os.fsencode(path.readlink())
+        elif stat.S_ISREG(status.st_mode):
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").digest()
+        name = os.fsencode(path.relative_to(folder))
+        for part in (name, oct(status.st_mode).encode(), content):
+            whole.update(b"%d:%b" % (len(part), part))
+    return whole.hexdigest()[:32]
 
 
 def overlay(source: Path, root: Path) -> None:

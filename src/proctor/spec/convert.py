@@ -705,6 +705,11 @@ def _decoded(value: Any) -> Any:
 
 TASK = "task.toml"
 
+_ONLY_IMAGES = "only in a sandbox with `image: workspace`"
+
+_OF_IMAGES = ("RUN", "COPY", "ADD", "ENV", "USER", "SHELL", "VOLUME")
+"""Instructions whose effect only an image has; other lines are comments, or parts of a text."""
+
 _BUILD_FILES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", ".dockerignore")
 
 
@@ -739,9 +744,13 @@ def _add_task(done: Converter, task: Path) -> None:
         (agent, {"timeout_sec": "agent.timeout_sec (run with --timeout)", "user": "agent.user"}),
         (verifier, {"env": "verifier.env", "environment": "verifier.environment"}),
         (environment, {"env": "environment.env", "mcp_servers": "environment.mcp_servers"}),
-        (environment, {"healthcheck": "environment.healthcheck", "docker_image": "docker_image"}),
+        (environment, {"healthcheck": "environment.healthcheck"}),
     ):
         done.left_out.update(text for key, text in keys.items() if section.get(key))
+    compose = [name for name in _BUILD_FILES if "compose" in name]
+    done.left_out.update(n for n in compose if (task / "environment" / n).is_file())
+    limits = [name for name in ("cpus", "memory_mb") if environment.get(name)]
+    done.left_out.update(f"environment.{each} (`limits` of a sandbox)" for each in limits)
     metadata = _map(config.get("metadata"))
     tags = _list(about.get("keywords")) or _list(metadata.get("tags"))
     workspace = _task_workspace(done, task, environment)
@@ -768,7 +777,7 @@ def _add_task(done: Converter, task: Path) -> None:
 
 
 def _task_workspace(done: Converter, task: Path, environment: dict[str, Any]) -> dict[str, Any]:
-    """Return the workspace that an image would have: what its Dockerfile copies."""
+    """Return the workspace of a task: its image, and for others the files that one would have."""
     folder = (task / "environment").resolve()
     file = folder / "Dockerfile"
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -783,7 +792,7 @@ def _task_workspace(done: Converter, task: Path, environment: dict[str, Any]) ->
             *sources, target = [each for each in shlex.split(rest) if not each.startswith("--")]
             to = PurePosixPath(at, target)
             if not to.is_relative_to(at) or rest.lstrip().startswith("["):
-                done.left_out[f"Dockerfile: {word} outside of {at}"] += 1
+                done.left_out[f"Dockerfile: {word} outside of {at} ({_ONLY_IMAGES})"] += 1
             elif sources in (["."], ["./"]) and str(to) == at:
                 whole = True
             else:
@@ -795,13 +804,18 @@ def _task_workspace(done: Converter, task: Path, environment: dict[str, Any]) ->
                     # The content of a folder is copied, not the folder, as Docker does.
                     end = "/." if found.is_dir() else ""
                     setup.append(f"cp -R {shlex.quote(str(found) + end)} {inner}")
-        elif word.upper() not in ("", "FROM", "ARG", "LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "#"):
-            done.left_out[f"Dockerfile: {word.upper()} (use an image that has it)"] += 1
-    at = str(environment.get("workdir") or at)
-    exclude = list(_BUILD_FILES) if whole else ["**"]
-    return {
-        "folder": str(folder),
-        "exclude": exclude,
-        "at": at,
-        **({"setup_case": setup} if setup else {}),
-    }
+        elif word.upper() in _OF_IMAGES:
+            done.left_out[f"Dockerfile: {word.upper()} ({_ONLY_IMAGES})"] += 1
+    workspace: dict[str, Any] = {"at": str(environment.get("workdir") or at)}
+    if image := environment.get("docker_image"):
+        workspace["image"] = str(image)
+    elif text:
+        workspace["build"] = str(folder)
+    if seconds := environment.get("build_timeout_sec"):
+        workspace["timeout"] = float(seconds)
+    if text or not image:
+        exclude = list(_BUILD_FILES) if whole else ["**"]
+        workspace |= {"folder": str(folder), "exclude": exclude}
+    if setup:
+        workspace["setup_case"] = setup
+    return workspace
