@@ -4,13 +4,14 @@
     python3 dev.py ecosystem coding-agents             all of them, in the pinned versions
     python tools/coding_agents.py claude_code codex --trials 20 --path DIR:DIR
 
-For each agent: every trial passes, the tokens of its traces are those the server reported, a run
-that was killed (SIGKILL) is resumed, and a recording is replayed in an empty network namespace with
-the same model calls. With `--clients N`, the agents run once, all at the same time and beside N
-scripted clients, and no span may be in another trial's trace. Agents that are not installed are
-listed, and the exit code is 1 if anything else went wrong. `--path` is put before PATH (where npm
-or pip installed the programs); `--install DIR` installs those of `VERSIONS` there first. With
-`--sandbox bwrap`, agents work in sandboxes and reach the gateway through the forwarder.
+For each agent: every trial passes, judged by pytest in its workspace, the tokens of its traces are
+those the server reported, a run that was killed (SIGKILL) is resumed, and a recording is replayed
+in an empty network namespace with the same model calls. With `--clients N`, the agents run once,
+all at the same time and beside N scripted clients, and no span may be in another trial's trace.
+Agents that are not installed are listed, and the exit code is 1 if anything else went wrong.
+`--path` is put before PATH (where npm or pip installed the programs); `--install DIR` installs
+those of `VERSIONS` there first. With `--sandbox bwrap`, agents work in sandboxes and reach the
+gateway through the forwarder.
 """
 
 from __future__ import annotations
@@ -74,6 +75,15 @@ TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "opencode": ("bash", {"command": COMMAND, "description": "write a file"}),
     "mini_swe": ("bash", {"command": COMMAND}),
 }
+TEST = """
+from pathlib import Path
+
+def test_hello():
+    assert Path("hello.txt").read_text().strip() == "hi"
+"""
+EDIT = "hello.txt\n```\n<<<<<<< SEARCH\n=======\nhi\n>>>>>>> REPLACE\n```\n\nAll done."
+"""How aider's models edit: in their answers."""
+
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo All done."
 
 
@@ -129,7 +139,8 @@ class Model:
         self.reported["output"] += used["output"]
         spoken = [m for m in request.messages if m.role not in ("system", "developer")]
         result = bool(spoken) and spoken[-1].role == "tool"
-        reply: dict[str, Any] = {"text": "All done.", "usage": used}
+        text = EDIT if self.kind == "aider" else "All done."
+        reply: dict[str, Any] = {"text": text, "usage": used}
         if self.kind in TOOLS and request.tools and not result:
             name, arguments = TOOLS[self.kind]
             reply = {"tool_calls": [{"name": name, "arguments": arguments}], "usage": used}
@@ -157,7 +168,12 @@ def suite_of(kind: str, folder: Path, server: MockLLM | None) -> Path:
     case = {
         "id": "hello",
         "input": "Create hello.txt with the text hi",
-        "correctness": {"expected_in_answer": ["All done."]},
+        "workspace": {"files": {"test_hello.py": TEST}},
+        "correctness": {
+            "expected_in_answer": ["All done."],
+            "command": f"{sys.executable} -m pytest -q -p no:cacheprovider",
+            "files": [{"path": "test_hello.py", "unchanged": True}],
+        },
     }
     path = folder / f"{kind}.yaml"
     path.write_text(json.dumps({"agents": {kind: options}, "cases": [case]}))
