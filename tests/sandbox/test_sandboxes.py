@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -495,7 +496,7 @@ def test_an_image_that_cannot_be_built_is_no_verdict(
 
 
 ESCAPES = r"""
-import ctypes, json, os, pathlib, shutil, socket, stat, sys
+import ctypes, json, os, pathlib, platform, resource, shutil, socket, stat, subprocess, sys
 mode, victim = sys.argv[1], sys.argv[2]
 here = pathlib.Path.cwd()
 found = {}
@@ -532,12 +533,50 @@ elif mode == "kernel":
     attempt("dev", lambda: pathlib.Path("/dev/owned").write_text("x"))
     abstract = socket.socket(socket.AF_UNIX)
     attempt("abstract", lambda: abstract.connect("\0" + sys.argv[4]) or "reached")
+    # Processes of this machine, and files beside those that are shown.
+    attempt("root", lambda: os.listdir(pathlib.Path("/proc", sys.argv[3], "root")))
+    attempt("init", lambda: pathlib.Path("/proc/1", f"root{victim}/secret.txt").read_text())
+    attempt("kill", lambda: os.kill(int(sys.argv[3]), 0) or "alive")
+    attempt("limits", lambda: resource.prlimit(int(sys.argv[3]), resource.RLIMIT_NOFILE))
+    attempt("hardlink", lambda: os.link("/usr/bin/env", "env") or "linked")
+    attempt("rename", lambda: os.rename("/usr/bin/env", "/usr/bin/env2") or "renamed")
+    attempt("through", lambda: os.symlink(victim, "out") or os.listdir("out"))
+    # Networks, of which only IPv4 and IPv6 have a namespace.
+    def datagram(family, host):
+        return socket.socket(family, socket.SOCK_DGRAM).sendto(b"x", (host, 9)) and "sent"
+    attempt("udp", lambda: datagram(socket.AF_INET, "192.0.2.1"))
+    attempt("ipv6", lambda: datagram(socket.AF_INET6, "2001:db8::1"))
+    attempt("dns", lambda: socket.getaddrinfo("example.com", 80) and "resolved")
+    attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1) and "raw")
+    attempt("vsock", lambda: socket.socket(socket.AF_VSOCK).connect((2, 1024)) or "reached")
+    # What needs a privilege, or is in no namespace: mounts, keys, sockets by io_uring.
+    found["calls"] = [
+        libc.mount(b"none", b"/mnt", b"tmpfs", 0, None),
+        libc.umount2(b"/proc/sys", 2),
+        libc.sethostname(b"owned", 5),
+        libc.syscall({"x86_64": 250, "aarch64": 219}[platform.machine()], 0, -3, 1, 0, 0),
+        libc.syscall(425, 8, ctypes.create_string_buffer(256)),
+    ]
+    inner = "mount --bind / /mnt && cat /mnt$0/secret.txt; mount -o remount,rw,bind /usr"
+    unshare = ["unshare", "-Urm", "sh", "-c", inner, victim]
+    found["inner"] = subprocess.run(unshare, capture_output=True).returncode
+    survivor = ["setsid", "sh", "-c", "trap '' TERM HUP; while :; do date > alive; sleep 0.1; done"]
+    subprocess.Popen(survivor, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     def fill():
         with open("/dev/shm/full", "wb") as file:
             for _ in range(1 << 20): file.write(bytes(1 << 20))
     attempt("memory", fill)
 print(json.dumps(found))
 """
+
+
+def command_lines() -> list[bytes]:
+    """Return the command lines of all processes of this machine."""
+    found: list[bytes] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes())
+    return found
 
 
 @needs_bwrap
@@ -592,7 +631,11 @@ def test_what_an_agent_leaves_leads_nobody_out_of_its_sandbox(tmp_path: Path) ->
     assert {"-rf", "hard", "pipe", "socket", "sparse"} < changes["names"]["paths"].keys()
     found = json.loads(str(trials["kernel"].answer))
     assert found.pop("ptrace") == -1
+    assert found.pop("calls") == [-1] * 5
+    assert found.pop("inner") != 0
     refused = {"PermissionError", "FileNotFoundError", "OSError", "ConnectionRefusedError"}
+    refused |= {"ProcessLookupError", "gaierror"}
+    assert not any(b"> alive" in command for command in command_lines())
     assert set(found.values()) <= refused, found
     left = [p for trial in run.trials if (p := trial.workdir) is not None]
     assert not left

@@ -2,7 +2,8 @@
 
 Nothing runs between two commands: each one gets new namespaces with the same files. It sees the
 programs of this machine (or of `rootfs`) read-only, an empty /tmp, the trial's directory and the
-paths of `read`; no other process and no network. Privileges cannot be gained, and everything ends
+paths of `read`; no other process and no network. Privileges cannot be gained, what no namespace
+separates (kernel keys, sockets of the virtual machine) is refused by a filter, and everything ends
 with the command. Limits need control groups that we may write to; memory is otherwise limited for
 each process.
 """
@@ -10,12 +11,16 @@ each process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import platform
 import shutil
+import struct
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from errno import EAFNOSUPPORT, ENOSYS
 from functools import lru_cache
 from pathlib import Path
 
@@ -66,13 +71,13 @@ class Bwrap(SandboxBase):
         if self.options.limits.enforced and cgroup_problem() is None:
             self._group = await threads.run(ControlGroup, self.options.limits)
 
-    def _arguments(self, cwd: str, program_inside: str) -> list[str]:
+    def _arguments(self, cwd: str, program_inside: str, filtered: Sequence[str]) -> list[str]:
         program = shutil.which("bwrap")
         if program is None:
             raise SandboxError("bubblewrap is not installed", hint=_INSTALL)
         arguments = [
             program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-            "--hostname", "sandbox",
+            "--hostname", "sandbox", *filtered,
         ]  # fmt: skip
         root = Path("/" if self.options.rootfs is None else self.options.rootfs)
         own = {"proc", "dev", "tmp", "sys", "run"}
@@ -105,13 +110,24 @@ class Bwrap(SandboxBase):
         self, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
     ) -> SandboxProcess:
         """Start a command in new namespaces."""
-        inside = self._arguments(cwd, command[0])
+        with _system_call_filter() as (filtered, files):
+            return await self._start(command, cwd, env, filtered, files)
+
+    async def _start(
+        self,
+        command: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        filtered: Sequence[str],
+        files: Sequence[int],
+    ) -> SandboxProcess:
+        inside = self._arguments(cwd, command[0], filtered)
         memory = self.options.limits.memory_mb
         if self._group is not None:
             inside = [*self._group.joining(), *inside]
         elif memory is not None:
             inside += ["sh", "-c", f'ulimit -v {memory * 1024}; exec "$@"', "sh"]
-        return await start_process([*inside, *command], env)
+        return await start_process([*inside, *command], env, files)
 
     def exceeded(self) -> str:
         """Return whether the kernel ended a process because memory ran out."""
@@ -122,6 +138,60 @@ class Bwrap(SandboxBase):
         group, self._group = self._group, None
         if group is not None:
             await group.remove()
+
+
+# -- system calls --------------------------------------------------------------------------------
+
+FAMILIES = (1, 2, 10, 16)
+"""Families of sockets that namespaces separate: Unix, IPv4, IPv6, netlink. Others, such as
+AF_VSOCK, lead to the machine around a virtual one, whatever the network namespace."""
+
+SYSTEM_CALLS = {
+    "x86_64": (0xC000003E, 41, (248, 249, 250, 425)),
+    "aarch64": (0xC00000B7, 198, (217, 218, 219, 425)),
+}
+"""For each processor: how the kernel names it, the number of `socket`, and those of `add_key`,
+`request_key`, `keyctl` (keys of the user's session are in no namespace) and `io_uring_setup` (which
+makes sockets without `socket`)."""
+
+
+def _filter_program() -> bytes:
+    """Return the filter of system calls for the kernel; empty for unknown processors.
+
+    Programs for another kind of processor (32 bits) are refused: their numbers differ.
+    """
+    if (known := SYSTEM_CALLS.get(platform.machine())) is None:
+        return b""
+    processor, make_socket, refused = known
+    load, equal, at_least, end = 0x20, 0x15, 0x35, 0x06
+    allow, no_call, no_family = 0x7FFF0000, 0x00050000 | ENOSYS, 0x00050000 | EAFNOSUPPORT
+    # Each line: operation, lines to skip if true and if false, value.
+    lines = [(load, 0, 0, 4), (equal, 1, 0, processor), (end, 0, 0, no_call), (load, 0, 0, 0)]
+    # The other numbers of x86_64, for programs with short pointers.
+    lines += [(at_least, 0, 1, 0x40000000), (end, 0, 0, no_call)]
+    for number in refused:
+        lines += [(equal, 0, 1, number), (end, 0, 0, no_call)]
+    lines += [(equal, 1, 0, make_socket), (end, 0, 0, allow), (load, 0, 0, 16)]
+    for family in FAMILIES:
+        lines += [(equal, 0, 1, family), (end, 0, 0, allow)]
+    lines += [(end, 0, 0, no_family)]
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+
+
+@contextlib.contextmanager
+def _system_call_filter() -> Generator[tuple[list[str], list[int]]]:
+    """Yield the option of bubblewrap for the filter, and the file that it reads it from."""
+    program = _filter_program()
+    if not program:
+        yield [], []
+        return
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, program)
+        os.close(writing)
+        yield ["--seccomp", str(reading)], [reading]
+    finally:
+        os.close(reading)
 
 
 def _python() -> str:
@@ -148,9 +218,13 @@ def _capabilities() -> Capabilities:
     if program is None:
         return Capabilities(False, "bubblewrap is not installed", _INSTALL)
     # As an agent would be started: distributions may forbid namespaces to users.
-    probe = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    probe = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc"]
     try:
-        done = subprocess.run(probe, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        with _system_call_filter() as (filtered, files):
+            done = subprocess.run(  # noqa: S603
+                [*probe, *filtered, "true"],
+                capture_output=True, text=True, timeout=30, check=False, pass_fds=files,
+            )  # fmt: skip
         version = subprocess.run(  # noqa: S603
             [program, "--version"], capture_output=True, text=True, check=False
         )

@@ -176,7 +176,7 @@ class SandboxBase:
 
 
 async def start_process(
-    command: Sequence[str], env: Mapping[str, str]
+    command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = ()
 ) -> asyncio.subprocess.Process:
     """Start a program of this machine that runs a command in a sandbox."""
     try:
@@ -187,6 +187,7 @@ async def start_process(
             stderr=subprocess.PIPE,
             env=dict(env),
             start_new_session=True,
+            pass_fds=pass_fds,
             limit=STREAM_LIMIT,
         )
     except OSError as error:
