@@ -169,6 +169,17 @@ FAILURES = {
         ),
         6,
     ),
+    "unit beside the number": (
+        log(
+            S,
+            "How heavy is pallet 12?",
+            call(
+                "weigh", {"pallet": "12"}, {"pallet": "12", "load": [{"value": 1860, "unit": "lb"}]}
+            ),
+            answer="Pallet 12 weighs 1860 kg.",
+        ),
+        2,
+    ),
 }
 CLEAN = {
     "ok track": log(
@@ -220,6 +231,12 @@ CLEAN = {
     "ok round": log(
         S, "Average weight?", call("avg", {}, {"avg": 3.14159}), answer="About 3.14 kg on average."
     ),
+    "ok unit": log(
+        S,
+        "How heavy is pallet 12, in kg?",
+        call("weigh", {"pallet": "12"}, {"pallet": "12", "value": 1860, "unit": "lb"}),
+        answer="Pallet 12 weighs about 843.7 kg.",
+    ),
     "ok list": log(
         S,
         "Give me three tips for packing.",
@@ -240,6 +257,20 @@ def test_an_obvious_cause_is_found(tmp_path: Path, name: str) -> None:
     found = diagnosed(tmp_path / "t.json", messages)
     assert found["decisive"]["step"] == step, found["decisive"]["what"]
     assert found["scores"] == []
+
+
+def test_a_cause_without_calls_is_quoted(tmp_path: Path) -> None:
+    """R-G8: a plan that was not executed is named by its words, not by results it never had."""
+    plan = "Plan:\n1. Find it with find_parcel.\n2. Check the duty with get_duty.\n3. Answer."
+    messages = log(
+        f"{S} Write a plan first and follow it.",
+        "What duty is due on parcel PK9?",
+        [{"role": "assistant", "content": plan}],
+        call("find_parcel", {"id": "PK9"}, {"id": "PK9", "at": "Kiel"}),
+        answer="Parcel PK9 is in Kiel, and no duty is due.",
+    )
+    (led,) = diagnosed(tmp_path / "t.json", messages)["decisive"]["because"]
+    assert led.startswith("step 1: Plan: 1. Find it with find_parcel.")
 
 
 @pytest.mark.parametrize("name", CLEAN)

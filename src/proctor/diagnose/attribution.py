@@ -206,6 +206,8 @@ def _call_key(act: Act) -> tuple[str, ...]:
 def _describe(group: Sequence[Act]) -> str:
     first, last = group[0].number, group[-1].number
     place = f"step {first}" if len(group) == 1 else f"steps {first}–{last}"
+    if not (group[0].calls or group[0].tools):
+        return f"{place}: {line(group[0].text or group[0].span.name, 100)}"
     results = {_shown_result(tool) for act in group for tool in act.tools}
     name = group[0].calls[0].name if group[0].calls else group[0].span.name
     outcome = next(iter(results)) if len(results) == 1 else "different results"

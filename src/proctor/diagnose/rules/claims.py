@@ -68,6 +68,9 @@ _PLAN_ITEM = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _TOOL_NAME = r"[a-z]+(?:_[a-z]+)+"
+_UNIT_KEYS = ("unit", "units", "uom")
+# Levels of a result in which numbers are read with the unit beside them.
+DEEPEST_UNIT = 4
 _WORD = re.compile(r"[^\W_]+(?:[.@-][^\W_]+)*")
 
 
@@ -151,7 +154,23 @@ def result_of(span: Span) -> str:
     """Return what a call returned, as text."""
     documents = [document.text or "" for document in span.documents]
     value = span.tool_output if span.tool_output is not None else span.output
-    return "\n".join([as_text(value), *documents]).strip()
+    return "\n".join([as_text(_with_units(value)), *documents]).strip()
+
+
+def _with_units(value: Any, depth: int = 0) -> Any:
+    """Return data in which the only number beside a `unit` carries it: 1860 lb is not 1860 kg."""
+    if depth > DEEPEST_UNIT:
+        return value
+    if isinstance(value, list):
+        return [_with_units(entry, depth + 1) for entry in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    entries = cast("dict[Any, Any]", value)
+    unit = next((u for key in _UNIT_KEYS if isinstance(u := entries.get(key), str)), "")
+    numbers = [key for key, entry in entries.items() if type(entry) in (int, float)]
+    if unit and len(numbers) == 1:
+        return {**entries, numbers[0]: f"{entries[numbers[0]]} {unit}"}
+    return {key: _with_units(entry, depth + 1) for key, entry in entries.items()}
 
 
 def as_text(value: Any) -> str:
