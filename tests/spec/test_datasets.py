@@ -1,8 +1,11 @@
 """Cases from data: formats, columns, templates, splits, samples, matrices, versions."""
 
+import contextlib
 import csv
 import hashlib
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import proctor
 from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 from proctor.spec import SpecError, load_suite
+from proctor.spec.datasets import DataSource, select_rows
 
 ROWS = [
     {"key": f"q{n}", "question": f"What is {n} + {n}?", "answer": str(2 * n), "topic": topic,
@@ -269,3 +273,18 @@ def test_a_bad_row_of_a_large_data_set_is_named(tmp_path: Path) -> None:
     command("run", "suite.yaml", "--agent", "always:answer", "--quiet", cwd=tmp_path)
     (error,) = Run(next((tmp_path / "results" / "suite").iterdir())).errors
     assert (error.count, "large.csv:1401" in error.error.message) == (1, True), error
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reopens a file without a name")
+def test_what_an_agent_writes_to_its_descriptors_changes_no_row(tmp_path: Path) -> None:
+    """R-R1: processes of agents inherit the file of the rows, and can only read it."""
+    rows = select_rows(DataSource(data=write(tmp_path / "data.jsonl").name), tmp_path)
+    before, seen = list(rows.lines()), 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            about = os.fstat(int(entry.name))
+            seen += (mine := about.st_size == sum(map(len, before)) and not about.st_nlink)
+            if mine:
+                os.pwrite(int(entry.name), b"x" * 10, 0)
+    assert seen, "the file is among the descriptors"
+    assert list(rows.lines()) == before

@@ -60,6 +60,22 @@ def forge_trial(key): forge(messages.Parcel(done=(messages.Done(key, b'no'),)))
 def forge_request(*args): forge(messages.Parcel(asks=(messages.Ask(1, 'save', args),)))
 def lose(loop): loop._ready.clear(), loop._scheduled.clear()
 
+def close_trials():
+    for each in gc.get_objects():
+        if type(each).__name__ == 'coroutine' and each.cr_code.co_name == 'run_trial':
+            try: each.close()
+            except BaseException: pass
+
+def stop_lanes():
+    from proctor.trials.worker import TrialLoop
+    for each in gc.get_objects():
+        if isinstance(each, TrialLoop): each._stopping = True
+
+def write_garbage():
+    for fd in range(3, 64):
+        try: os.write(fd, b'\\0' * 64)
+        except OSError: pass
+
 """
 
 # How the agent attacks, and the category of its failure. The code stands in an async function, and
@@ -132,6 +148,15 @@ NUISANCES = {
     "child without environment": "subprocess.Popen(['/bin/sleep', '613'], env={})",
     "much output": "sys.stdout.write('x' * 5_000_000)",
     "cleared import hooks": "sys.meta_path.clear()",
+    "instrumented library": (
+        "import functools\n"
+        "    threading.Thread.start = functools.wraps(threading.Thread.start)("
+        "lambda self, start=threading.Thread.start: start(self))\n"
+        "    json.dumps = functools.wraps(json.dumps)(lambda *a, f=json.dumps, **k: f(*a, **k))"
+    ),
+    "answer of its own class": (
+        "return type('Text', (str,), {'__len__': lambda _: -1, '__str__': None})('yes')"
+    ),
 }
 
 
@@ -194,6 +219,18 @@ TOGETHER: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "class of the loop": ("asyncio.base_events.BaseEventLoop.call_later = None", ERROR),
         "patched Proctor": ("import proctor.trials.run_trial as r; r.evaluate = None", ERROR),
+        "method of Proctor": ("import proctor.trace.capture as c; c.Recorder.__exit__ = 0", ERROR),
+        "code of a function": (
+            "import proctor.checks.evaluate as e; e.evaluate.__code__ = lose.__code__",
+            ERROR,
+        ),
+        "method of a library": ("threading.Thread.start = print", ERROR),
+        "closed coroutines": ("close_trials(); await asyncio.sleep(60)", ERROR),
+        "lanes stopped": ("stop_lanes(); await asyncio.sleep(60)", TIMEOUT),
+        "no more threads": (
+            "import concurrent.futures.thread as t; t._shutdown = True; await asyncio.sleep(60)",
+            ERROR,
+        ),
         "GeneratorExit": ("raise GeneratorExit", ERROR),
         "error that cannot be printed": ("raise Mute", ERROR),
     },
@@ -219,6 +256,9 @@ TOGETHER: dict[str, dict[str, tuple[str, str]]] = {
             "forge_request(1, 2, 3, 4); await asyncio.sleep(60)",
             TIMEOUT,
         ),
+        # The keeper that replaces the one killed is forked while the journal is open.
+        "killed keeper": ("os.kill(os.getppid(), signal.SIGKILL); await asyncio.sleep(60)", ERROR),
+        "bytes to every descriptor": ("write_garbage(); await asyncio.sleep(60)", ERROR),
         "sockets closed": (
             "[each.close() for each in gc.get_objects() if isinstance(each, socket.socket)]",
             ERROR,

@@ -179,7 +179,8 @@ class PythonAgent(msgspec.Struct, eq=False):
         else:
             value = await threads.run(function, *first, **arguments)
         if isinstance(value, str):  # the common case, before the slower checks
-            return AgentReply(answer=value)
+            # Of a subclass, whose methods may do anything, only the text.
+            return AgentReply(answer=str.__str__(value))
         if inspect.isawaitable(value):
             value = await value
         if inspect.isgenerator(value) or inspect.isasyncgen(value):

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 import threading
 import unicodedata
@@ -90,6 +91,12 @@ class RowFile(Sequence[Row]):
         self._size += len(line)
         self._ends.append(self._size)
         self._lines.append(number)
+
+    def close_for_writing(self) -> None:
+        """Reopen the file for reading alone: agents in forked processes have its descriptor."""
+        self._file.flush()
+        if sys.platform == "linux":  # elsewhere a path of a descriptor opens no file anew
+            self._file = Path(f"/proc/self/fd/{self._file.fileno()}").open("rb")  # noqa: SIM115
 
     def only(self, indices: Iterable[int]) -> RowFile:
         """Return some of the rows, in this order."""

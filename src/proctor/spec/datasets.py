@@ -292,6 +292,7 @@ def select_rows(source: DataSource, folder: Path) -> RowFile:
         )
     if not rows:
         raise ProctorError("the data has no rows", where=str(path))
+    rows.close_for_writing()
     if source.sample is not None and source.sample < len(rows):
         # In the order of the data, so that a larger sample does not reorder the cases.
         chosen = Random(source.seed).sample(range(len(rows)), source.sample)  # noqa: S311 (repeatable)

@@ -26,12 +26,11 @@ import socket
 import subprocess
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -472,8 +471,6 @@ def _cancelled(planned: PlannedTrial) -> Trial:
 class Keeper:
     """The driver's handle of a keeper process."""
 
-    _open: ClassVar[weakref.WeakSet[Keeper]] = weakref.WeakSet()
-
     def __init__(
         self, control: socket.socket, output: int | None, pid: int, wait: Callable[[], object]
     ) -> None:
@@ -485,7 +482,6 @@ class Keeper:
             os.set_blocking(output, False)
         self._wait = wait
         self._lines = bytearray()
-        self._open.add(self)
 
     @classmethod
     def fork(cls, context: RunContext) -> Keeper:
@@ -499,13 +495,10 @@ class Keeper:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()  # or the child would print it again
-        unwanted = [ours, *(each.control for each in cls._open)]
         pid = os.fork()
         if pid == 0:
-            if reading is not None:
-                os.close(reading)
             tidy = not context.options.keep_workdirs
-            keep(theirs, lambda: context, writing, unwanted, tidy=tidy)
+            keep(theirs, lambda: context, writing, tidy=tidy)
         theirs.close()
         if writing is not None:
             os.close(writing)
@@ -566,7 +559,6 @@ class Keeper:
 
     def close(self) -> None:
         """End the keeper and whatever it keeps."""
-        self._open.discard(self)
         self.control.close()
         if self.output is not None:
             os.close(self.output)

@@ -178,7 +178,10 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError(type(error).__name__, error.message)
     except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
-        trial.error = TrialError(type(error).__name__, valid_unicode(describe_error(error)))
+        described = describe_error(error)
+        if len(described) > MAX_KEPT_ANSWER:
+            described = _cut(described, MAX_KEPT_ANSWER)
+        trial.error = TrialError(type(error).__name__, valid_unicode(described))
     if workspaces:
         if reply is None and traces:
             with contextlib.suppress(Exception):

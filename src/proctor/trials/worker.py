@@ -17,26 +17,29 @@ from __future__ import annotations
 import asyncio
 import atexit
 import builtins
+import concurrent.futures.thread
 import contextlib
 import gc
 import io
 import json
+import operator
 import os
 import secrets
 import select
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from pathlib import Path
 from time import sleep
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import CoroutineType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -95,6 +98,9 @@ CUT_OFF = 113
 
 CHUNK = 1 << 18
 
+MOST_WRAPPERS = 10
+"""Wrappers around a function of a library, one in another, that count as instrumentation."""
+
 # -- a worker ------------------------------------------------------------------------------------
 
 
@@ -102,34 +108,64 @@ class Surroundings:
     """What all trials of a process share, as it was before the first of them."""
 
     # What Proctor's own code calls between two awaits of agents, besides itself and asyncio.
-    MODULES = (builtins, json, msgspec, msgspec.json, msgspec.msgpack, os, socket, threading, time)
+    MODULES = (
+        builtins, concurrent.futures.thread, json, json.decoder, json.encoder, msgspec,
+        msgspec.json, msgspec.msgpack, os, socket, threading, time,
+    )  # fmt: skip
+
+    # What a worker has from the driver and no trial calls: leaving it out saves time.
+    UNUSED = tuple(
+        f"proctor.{name}" for name in ("api", "cli", "report", "results", "spec", "stats")
+    )
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._descriptor = connection.fileno()
         self._connection = os.fstat(self._descriptor)
         ours = [
-            sys.modules[name] for name in sys.modules if name.startswith(("asyncio", "proctor"))
+            module
+            for name, module in sys.modules.items()
+            if name.startswith(("asyncio", "proctor")) and not name.startswith(self.UNUSED)
         ]
         self._modules = {module.__name__: module for module in (*self.MODULES, *ours)}
         kinds = {f"the loop's {kind.__name__}": kind for kind in type(loop).__mro__[:-1]}
-        # Methods that decide on a trial. Others are too many to compare before each message.
-        judging = {
-            f"{value.__module__}.{value.__name__}": value
+        classes = {
+            f"{name}.{value.__qualname__}": value
             for name, module in self._modules.items()
-            if name.startswith(("proctor.checks", "proctor.runs.trial"))
             for value in vars(module).values()
             if isinstance(value, type) and value.__module__ == name
         }
-        self._functions = [
-            (vars(holder), holder_name, name, value)
-            for holder_name, holder in {**self._modules, **kinds, **judging}.items()
-            for name, value in vars(holder).items()
-            if (isinstance(value, FunctionType) if holder_name in judging else callable(value))
+        holders = [
+            *(_Holder.of(name, vars(each), callable) for name, each in self._modules.items()),
+            *(_Holder.of(name, vars(each), callable) for name, each in kinds.items()),
+            *(_Holder.of(name, vars(each), _is_method) for name, each in classes.items()),
         ]
+        self._holders = [each for each in holders if each.names]
+        self._getters: list[Callable[[Any], tuple[Any, ...]]] = [
+            operator.itemgetter(*each.names) for each in self._holders
+        ]
+        self._namespaces = [each.namespace for each in self._holders]
+        self._values = [each.values for each in self._holders]
+        # A function can be replaced from within, too.
+        found = {
+            id(value): value
+            for holder in self._holders
+            for value in holder.values
+            if isinstance(value, FunctionType)
+        }
+        self._functions = tuple(found.values())
+        self._codes = tuple(function.__code__ for function in self._functions)
         self._loop: dict[str, Any] = getattr(loop, "__dict__", {})  # loops in C have none
         self._methods = {name for kind in kinds.values() for name in vars(kind)}
         self._folder = _working_folder()
         self._limits = _limits()
+
+    def _all_same(self) -> bool:
+        """Compare all values of all holders."""
+        try:
+            found: Iterator[object] = _map(_call, self._getters, self._namespaces)
+            return _all(_map(_eq, found, self._values))
+        except KeyError:
+            return False
 
     def damage(self) -> str | None:
         """Return what the code of an agent has changed, or None."""
@@ -138,13 +174,23 @@ class Surroundings:
             raise OSError("the descriptor of the connection was replaced")
         # nest_asyncio is made for this, and keeps what it replaces working.
         nested = hasattr(asyncio, "_nest_patched")
-        for names, holder, name, value in self._functions:
-            if names.get(name) is not value and not (
-                nested and holder.startswith(("asyncio", "the loop's"))
-            ):
-                return f"replaced {holder}.{name}"
+        if not self._all_same():
+            for holder in self._holders:
+                if nested and holder.name.startswith(("asyncio", "the loop's")):
+                    continue
+                if name := holder.replaced():
+                    return f"replaced {holder.name}.{name}"
+        if _tuple(_map(_code, self._functions)) != self._codes:
+            return "replaced the code of a function"
         if (hidden := self._methods & self._loop.keys()) and not nested:
             return f"replaced {min(hidden)} of the event loop"
+        executor, factory = map(self._loop.get, ("_default_executor", "_task_factory"))
+        closed = getattr(concurrent.futures.thread, "_shutdown", False)  # those of all loops
+        if closed or (executor is not None and getattr(executor, "_shutdown", True)):
+            return "shut down the threads of the event loop"
+        # Another factory of the library does the same work.
+        if factory is not None and not str(getattr(factory, "__module__", "")).startswith("async"):
+            return "replaced the task factory of the event loop"
         for name, module in self._modules.items():
             if sys.modules.get(name) is not module:
                 return f"removed {name} from sys.modules"
@@ -158,6 +204,51 @@ class Surroundings:
             except OSError:
                 return f"closed standard {name}"
         return None
+
+
+# Some 10,000 values are compared before each message: in C, and by identity first, as tuples are.
+# An agent may replace these functions, too, so they have other names here.
+_all, _tuple = all, tuple
+_map: Callable[..., Iterator[Any]] = map
+_eq: Callable[[object, object], bool] = operator.eq
+_call: Callable[..., Any] = operator.call
+_code = operator.attrgetter("__code__")
+
+
+class _Holder(NamedTuple):
+    """A module or class, with the values of some of its names."""
+
+    name: str
+    namespace: Mapping[str, Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, name: str, namespace: Mapping[str, Any], counts: Callable[[Any], bool]) -> _Holder:
+        names = [key for key, value in namespace.items() if counts(value)]
+        names += names[:1]  # of a single name, `itemgetter` returns no tuple
+        return cls(name, namespace, tuple(names), tuple(map(namespace.__getitem__, names)))
+
+    def replaced(self) -> str | None:
+        """Return a name that has another value now, or None."""
+        for name, value in zip(self.names, self.values, strict=True):
+            found = self.namespace.get(name)
+            if found is not value and (self.name.startswith("proctor") or not _wraps(found, value)):
+                return name
+        return None
+
+
+def _wraps(found: Any, original: object) -> bool:
+    """Return whether `found` calls the original, as what instruments libraries does."""
+    for _ in range(MOST_WRAPPERS):
+        found = getattr(found, "__wrapped__", None)
+        if found is original:
+            return True
+    return False
+
+
+def _is_method(value: object) -> bool:
+    return isinstance(value, (FunctionType, classmethod, staticmethod, property))
 
 
 def _working_folder() -> str | None:
@@ -295,10 +386,15 @@ class TrialLoop:
         return used
 
     async def _pong(self) -> None:
-        """Answer by way of tasks and timers: a loop that has lost them looks alive without."""
+        """Answer by way of tasks and timers: a loop that has lost them looks alive without.
+
+        So does one whose trials never start or go on, because an agent has stopped the lanes or
+        closed their coroutines.
+        """
         began = time.monotonic()
         await asyncio.sleep(2 * TICK)
-        if self._ticked < began:
+        stopped = bool(self._waiting) and not self._lanes
+        if self._ticked < began or stopped or any(map(_is_closed, self._lanes)):
             os._exit(CUT_OFF)
         self._outbox.add()
 
@@ -362,6 +458,10 @@ class TrialLoop:
                     trial, trace = await run_trial(planned, context)
                     content = json_bytes(trial)
                 except BaseException as error:  # noqa: BLE001 (the driver waits for every trial)
+                    if isinstance(error, GeneratorExit) or _is_of_await(error):
+                        os._exit(
+                            CUT_OFF
+                        )  # an agent closed coroutines: perhaps those of others, too
                     trial, trace = planned.trial(TrialStatus.INFRA_ERROR), None
                     reason = "it cannot be described"
                     with contextlib.suppress(BaseException):  # methods of the agent's exception
@@ -391,6 +491,21 @@ class TrialLoop:
                 count += 1
                 if count % TURN == 0:
                     await asyncio.sleep(0)
+
+
+def _is_closed(task: asyncio.Task[None]) -> bool:
+    """Return whether a coroutine that the task waits for can never go on."""
+    waiting: object = task.get_coro()
+    while isinstance(waiting, CoroutineType):
+        if waiting.cr_frame is None:
+            return True
+        waiting = waiting.cr_await
+    return False
+
+
+def _is_of_await(error: BaseException) -> bool:
+    """Return whether an `await` raised this in place of the coroutine, which had been closed."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 class WorkerCassette:
@@ -512,20 +627,17 @@ def keep(
     control: socket.socket,
     source: Callable[[], RunContext],
     output: int | None = None,
-    unwanted: Sequence[socket.socket] = (),
     *,
     tidy: bool = False,
 ) -> NoReturn:
     """Be a keeper: start a worker for each request, report how it ended, clean up after it.
 
-    `source` gives a worker its context. `output` replaces standard output and error;
-    `unwanted` are the driver's own ends. `tidy` removes private directories of trials that were
-    running in a worker that died; without it, only empty ones. It ends once the driver has closed
-    its end of `control`.
+    `source` gives a worker its context. `output` replaces standard output and error. `tidy` removes
+    private directories of trials that were running in a worker that died; without it, only empty
+    ones. It ends once the driver has closed its end of `control`.
     """
     try:
-        for each in unwanted:
-            each.close()
+        _give_up_descriptors({0, 1, 2, control.fileno(), output})
         if output is not None:
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -583,6 +695,26 @@ def keep(
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def _give_up_descriptors(kept: Container[int | None]) -> None:
+    """Replace every other descriptor of the driver by one of nothing, except of files it reads.
+
+    A keeper that an agent has killed is replaced during the run, when the driver has its journal
+    open: what agents write to inherited descriptors must not arrive there. The numbers stay in
+    use, because objects of the driver that are collected here close them.
+    """
+    import fcntl  # Windows has none, and no keepers
+
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 (only numbers)
+        with contextlib.suppress(OSError):  # the one that listed them
+            about = os.fstat(number)
+            writable = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_WRONLY | os.O_RDWR)
+            # The rows of a data set have no name, and not every system can reopen such a file.
+            rows = stat.S_ISREG(about.st_mode) and not (writable and about.st_nlink)
+            if number not in kept and not rows:
+                os.dup2(nothing, number, inheritable=False)
 
 
 def _reap(worker: int) -> int | None:
