@@ -268,6 +268,16 @@ SECRETS = [
     ("plaid_token", "", "access-production-" + UUID, ""),
     ("airtable_token", "", f"pat{letters(14)}.{hexes(64)}", ""),
     ("zapier_webhook", "https://hooks.zapier.com/hooks/catch/123/", "abc12de", "/ ok"),
+    ("slack_token", "d=", f"xoxd-{letters(40)}%2B{letters(20)}%3D", "; x=1"),
+    ("api_key", "DD-APPLICATION-KEY: ", hexes(40), "\n"),
+    ("dbt_token", "", "dbtc_" + letters(40), ""),
+    ("elastic_key", "", "essu_" + letters(60), ""),
+    ("vercel_token", "", f"vercel_blob_rw_{letters(16)}_{letters(30)}", ""),
+    ("paypal_token", "", f"access_token$production${letters(16).lower()}${hexes(32)}", ""),
+    ("infura_key", "https://mainnet.infura.io/v3/", hexes(32), "/x"),
+    ("alchemy_key", "https://eth-mainnet.g.alchemy.com/v2/", letters(32), ""),
+    ("pagerduty_key", "https://events.pagerduty.com/integration/", hexes(32), "/enqueue"),
+    ("feishu_webhook", "https://open.feishu.cn/open-apis/bot/v2/hook/", UUID, ""),
     ("password_hash", "scrypt:32768:8:1$", f"{letters(16)}${hexes(128)}", ""),
 ]
 

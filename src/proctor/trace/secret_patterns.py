@@ -37,7 +37,7 @@ _PAIRS = {
             "api access account auth encryption master openai anthropic azure service signing "
             "storage subscription shared function priv hmac jwt license webhook groq cohere "
             "mistral gemini google pinecone tavily together fireworks deepseek openrouter sendgrid "
-            "mailgun stripe twilio datadog ingest app admin server".split(),
+            "mailgun stripe twilio datadog ingest app application admin server".split(),
             "api_key",
         ),
         "secret": "secret",
@@ -210,12 +210,15 @@ _KEYS: dict[str, str] = {
     "plaid_token": "access-production- access-development- access-sandbox-",
     "gemini_key": "AQ.Ab",
     "yandex_key": "AQVN",
+    "dbt_token": "dbtc_ dbtu_",
+    "elastic_key": "essu_ essa_",
 }
 """Kind → prefixes. What follows one is letters, digits, `-` and `_`, and must look random."""
 
 _BODY = rb"[A-Za-z0-9_-]{16,}+"
 _BODIES = {
-    **dict.fromkeys("slack_token google_secret".split(), rb"[A-Za-z0-9_-]{10,}+"),
+    "slack_token": rb"[A-Za-z0-9_%-]{10,}+",  # cookies are encoded for URLs
+    "google_secret": rb"[A-Za-z0-9_-]{10,}+",
     "gitlab_token": rb"[A-Za-z0-9_-]{10,}+(?:\.[A-Za-z0-9]{2}\.[A-Za-z0-9]{7,9})?+",
     "chutes_key": rb"[0-9a-f]{32}\.[0-9a-f]{32}\.[A-Za-z0-9]{16,}+",
     # Shorter ones are words: `sk-learn`.
@@ -268,7 +271,21 @@ _SHAPES: tuple[tuple[str, str, bytes], ...] = (
     ("crates_token", "cio", rb"(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])"),
     ("brave_key", "BSA", rb"(?=[A-Za-z_-]*+[0-9])[A-Za-z0-9_-]{28}(?![A-Za-z0-9_-])"),
     ("vercel_token", "vcp_ vci_ vca_ vcr_ vck_", _ONE_RUN),
+    ("vercel_token", "vercel_blob_rw_", rb"[A-Za-z0-9_]{20,}+"),
     ("render_key", "rnd_", _ONE_RUN),
+    (
+        "paypal_token",
+        "access_token$production$ access_token$sandbox$",
+        rb"[a-z0-9]{16}[$][0-9a-f]{32}",
+    ),
+    ("infura_key", "infura.io/v3/", rb"([0-9a-f]{32})(?![A-Za-z0-9])"),
+    ("alchemy_key", "alchemy.com/v2/", rb"([A-Za-z0-9_-]{32})(?![A-Za-z0-9_-])"),
+    ("pagerduty_key", "events.pagerduty.com/integration/", rb"([0-9a-f]{32})(?![0-9a-f])"),
+    (
+        "feishu_webhook",
+        "open.feishu.cn/open-apis/ open.larksuite.com/open-apis/",
+        rb"bot/v2/hook/([0-9a-f-]{36})",
+    ),
     ("adafruit_key", "aio_", _ONE_RUN),
     ("friendli_token", "flp_", _ONE_RUN),
     ("typeform_token", "tfp_", rb"(?=[A-Za-z_-]*+[0-9])[A-Za-z0-9_-]{40,}+"),
