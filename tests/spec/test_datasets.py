@@ -72,8 +72,10 @@ def test_each_row_is_a_case(tmp_path: Path, suffix: str) -> None:
     assert str(first.place).startswith(f"{path}:")
     assert suite.data is not None
     assert suite.data.rows == 6
-    assert suite.data.sha256 == load(tmp_path, {"data": write(tmp_path / "x.jsonl").name}
-                                     | {"columns": COLUMNS}).data.sha256  # fmt: skip
+    source = {"data": write(tmp_path / "x.jsonl").name, "columns": COLUMNS}
+    same = load(tmp_path, source).data
+    assert same is not None
+    assert suite.data.sha256 == same.sha256
     run = proctor.evaluate(suite, agent=adding)
     assert run.verdict == "PASS", run.failures
 
