@@ -363,6 +363,22 @@ def test_cases_with_unlike_numbers_of_seeds_have_one_rate(tmp_path, capsys, esti
     assert found["baseline"] - found["candidate"] == pytest.approx(found["drop"])
 
 
+def test_a_single_instance_says_nothing_of_others(tmp_path, capsys):
+    """R-Q1: 4 of 5 trials of one case have an interval for exactly this case, and none for cases
+    like it: `results`, `leaderboard` and Python agree."""
+    run = made(tmp_path, "one", {"x": {("c", None): [1.0] * 4 + [0.0]}})
+    for estimand in ("suite", "population"):
+        option = ("--estimand", estimand)
+        (group,) = facts(capsys, tmp_path, "results", run, *option)["groups"]
+        (row,) = facts(capsys, tmp_path, "leaderboard", run, *option)["rows"]
+        rate = asdict(query(run, results=tmp_path).pass_rate(estimand=estimand))
+        for found in (group["pass_rate"], row["pass_rate"], rate):
+            assert (found["value"], found["estimand"]) == (0.8, estimand)
+            assert (found["low"] is None) == (estimand == "population")
+    text = told(capsys, tmp_path, "results", run, "--estimand", "population")
+    assert "gives no information about the variation between" in text
+
+
 def test_a_run_is_ranked_once(tmp_path, capsys):
     """R-Q3: the same run twice is no second entrant."""
     run = made(tmp_path, "one", {"x": grid(1, 5, lambda *_: 1)})

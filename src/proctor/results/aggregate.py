@@ -379,6 +379,8 @@ def rate_over(
 ) -> Interval:
     """Return the pass rate over instances; a single one has its own rate and Wilson interval.
 
+    As a draw of a population it has none: it shows no variation between draws.
+
     After an early stop (`stopped`) several have no interval: the stopping has used up the guarantee
     of one at a fixed number of trials. A single instance that could have stopped (`watched`) has a
     confidence sequence even if it did not: with Wilson for those that did not, both would miss.
@@ -387,7 +389,7 @@ def rate_over(
     judged = [row for row in counts if row.trials]
     seen = {case for case, row in zip(clustering.cases, counts, strict=True) if row.trials}
     of = {"cases": len(seen), "left_out": len(set(clustering.cases)) - len(seen)}
-    if len(judged) == 1 or len(counts) == 1:
+    if estimand == "suite" and (len(judged) == 1 or len(counts) == 1):
         of_cell = stopped_rate if stopped or watched else case_rate
         return replace(of_cell(*(judged or counts)[0][:2], level=level), **of)
     if estimand == "suite":
