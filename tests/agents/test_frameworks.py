@@ -277,10 +277,14 @@ async def test_a_graph_that_was_not_compiled():
         ({"question": "How is it?"}, "How is it?"),
         ({"city": "Oslo", "day": 2}, '{"city":"Oslo","day":2}'),
         ({"messages": [{"role": "user", "content": "As it is"}]}, "As it is"),
+        ({"messages": [], "question": "How is it?"}, "How is it?"),
+        ([{"role": "user", "content": "First"}, {"role": "user", "content": "Then"}], "Then"),
     ],
 )
-async def test_a_mapping_reaches_the_model_of_a_graph(value, text):
-    """R-A2: keys that a graph does not have are a message to its model, not dropped."""
+async def test_an_input_reaches_the_model_of_a_graph(value, text):
+    """R-A2: keys that a graph does not have are a message to its model, not dropped; a list of
+    messages is the conversation.
+    """
     from langgraph.graph import START, MessagesState, StateGraph
 
     from proctor.agents.frameworks._langgraph import LangGraphAgentConfig

@@ -75,6 +75,8 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
         so what the graph does not know goes to the model as a message.
         """
         if not isinstance(value, Mapping):
+            if self.input_key == "messages" and _is_conversation(value):
+                return {"messages": value}
             if self.input_key == "messages":
                 return {"messages": [{"role": "user", "content": value}]}
             return {self.input_key: value}
@@ -83,7 +85,7 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
         schemas: Any = getattr(builder, "schemas", {})
         known = as_mapping(schemas.get(getattr(builder, "input_schema", None)))
         rest = {key: given[key] for key in given if key not in known}
-        if not known or not rest or "messages" in given:
+        if not known or not rest or given.get("messages"):
             return given
         if "messages" not in known:
             if len(rest) < len(given):
@@ -112,6 +114,11 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
             return AgentReply(answer=_text(cast("Sequence[Any]", messages)[-1]))
         content = getattr(state, "content", None)
         return AgentReply(answer=content) if isinstance(content, str) else reply_of(state)
+
+
+def _is_conversation(value: Any) -> bool:
+    turns = cast("list[Any]", value) if isinstance(value, list) else []
+    return bool(turns) and all("role" in as_mapping(turn) for turn in turns)
 
 
 def _text(message: Any) -> str:
