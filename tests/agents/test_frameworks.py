@@ -309,11 +309,11 @@ async def test_a_graph_without_messages_refuses_other_keys():
     class State(TypedDict):
         city: str
 
-    graph = StateGraph(State).add_node("n", lambda s: s).add_edge(START, "n").compile()
+    graph = StateGraph(State).add_node("n", lambda state: state).add_edge(START, "n").compile()
     agent = LangGraphAgentConfig.of(graph)
     with capture(None), pytest.raises(AgentError, match="no 'town' in its input") as caught:
         await agent.run(AgentRequest({"town": "Oslo"}, case="c"))
-    assert "city" in caught.value.hint
+    assert "city" in (caught.value.hint or "")
 
 
 async def test_objects_are_agents_as_they_are(monkeypatch):
@@ -323,7 +323,8 @@ async def test_objects_are_agents_as_they_are(monkeypatch):
     with MockLLM(["Sunny.", "Sunny."]) as server:
         monkeypatch.setenv("MOCK_URL", server.base_url)
         kinds: list[Any] = []
-        for made in (pydantic_agent(), sdk_agent(), weather_graph()):
+        objects: list[Any] = [pydantic_agent(), sdk_agent(), weather_graph()]
+        for made in objects:
             config = agent_config(made)
             with capture("How is Paris?"):
                 reply = await config.create().run(AgentRequest("How is Paris?", case="c"))
