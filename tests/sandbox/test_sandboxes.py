@@ -722,4 +722,5 @@ def test_an_installation_is_what_a_program_needs(tmp_path: Path) -> None:
     (base / "bin" / "python3").write_text("")
     (tmp_path / "bin" / "python").symlink_to(base / "bin" / "python3")
     assert installation(alone) == [tmp_path, base]
+    assert installation(tmp_path / "bin" / "python") == [tmp_path, base]
     assert installation(Path("/usr/bin/env")) == []

@@ -306,13 +306,14 @@ def installation(program: Path) -> list[Path]:
     Nothing else of the folder that it is in, which may be the user's own.
     """
     real = program.resolve()
-    if real.is_relative_to("/usr"):
+    # The interpreter of an environment is a link to another installation.
+    in_environment = (program.parent.parent / "pyvenv.cfg").is_file()
+    if real.is_relative_to("/usr") and not in_environment:
         return []
     packages = [folder for folder in real.parents if folder.name == "node_modules"]
-    environment = real.parent.parent
+    environment = (program if in_environment else real).parent.parent
     shown = [packages[-1] if packages else real]
     if (environment / "pyvenv.cfg").is_file():
-        # The interpreter of an environment is a link to another installation.
         base = (environment / "bin" / "python").resolve().parent.parent
         return [environment, *([] if base.is_relative_to("/usr") else [base])]
     with real.open("rb") as file:
