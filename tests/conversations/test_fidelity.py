@@ -267,6 +267,42 @@ def test_other_phrasings_are_found_and_left_alone() -> None:
     assert len(alarms) <= 0.02 * counts["honest"], alarms
 
 
+def test_users_of_other_domains_and_languages() -> None:
+    """R-N8: the same bounds hold for nine other domains, half of them not in English."""
+    path = Path(__file__).with_name("unseen_conversations.yaml")
+    missed, alarms = [], []
+    counts = {"faulty": 0, "honest": 0}
+    for each in yaml.safe_load(path.read_text(encoding="utf-8")):
+        user = SimulatedUser.model_validate({**each["user"], "model": "openai:x"})
+        for kind, *messages in [*each["faulty"], *(["", *one] for one in each["honest"])]:
+            # Who gives up ends the conversation with the next message.
+            ends = messages[-1] == "<stop>"
+            said = (
+                messages[:-1]
+                if ends
+                else [*messages, "OK."]
+                if kind == "stopped_early"
+                else messages
+            )
+            found = user_faults(
+                user,
+                [
+                    {"role": "user" if number % 2 else "assistant", "content": text}
+                    for number, text in enumerate(said)
+                ],
+                stopped=ends or kind in ("", "stopped_early"),
+            )
+            counts["faulty" if kind else "honest"] += 1
+            if kind and not found:
+                missed.append((kind, messages[-1]))
+            if found and not kind:
+                alarms.append((found, messages))
+    print(f"{len(missed)} missed, {len(alarms)} alarms of {counts}")
+    assert counts == {"faulty": 88, "honest": 80}
+    assert len(missed) <= 0.05 * counts["faulty"], missed
+    assert len(alarms) <= 0.02 * counts["honest"], alarms
+
+
 @pytest.mark.parametrize(
     ("message", "kind"),
     [

@@ -54,6 +54,11 @@ _STREET = re.compile(
 )
 # A word with a capital inside a sentence names something.
 _PROPER = re.compile(r"(?<=[a-z0-9,;'’] )[A-Z][a-z][\w'’-]*|(?<=[A-Z][a-z]{2} )[A-Z][a-z][\w'’-]*")
+# German writes every noun with a capital: only two in a row name something there.
+_GERMAN = frozenset("der die das und ist ich nicht ein eine bitte wie kann möchte mit".split())
+_TWO_PROPER = re.compile(
+    r"(?<=[a-zäöüß,;] )(?!Sie |Ihr|Frau |Herr )[A-ZÄÖÜ][a-zäöüß]+ [A-ZÄÖÜ][a-zäöüß]+"
+)
 # Names that everybody knows, and words that some people write with a capital.
 _COMMON_NAMES = frozenset(
     "internet visa mastercard paypal amex google apple amazon ebay whatsapp facebook instagram "
@@ -93,9 +98,25 @@ _CLAIMS = re.compile(
     r"|(?:a|an|two|three|four|five|six|seven|eight|nine|ten|few|couple of|\d+) "
     r"(?:days?|weeks?|months?|years?) ago"
     r"|on (?:a )?(?:mon|tues|wednes|thurs|fri|satur|sun)day)\b"
+    r"|\b(?:since|back in|last)(?: last)? (?P<day>(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+    r"|january|february|april|june|july|august|september|october|november|december"
+    r"|week|month|year|winter|spring|summer|autumn)\b(?=[^?]*$)"
     r"|\b(?:my|an?) (?P<kind>gold|silver|platinum|diamond|premium|vip|prime|elite|student|business)"
     r" (?:member(?:ship)?|customer|status|account|plan|subscriber)\b",
     re.IGNORECASE,
+)
+# What a person calls "my card", only the agent calls "your card".
+_YOURS = re.compile(
+    r"\b(?:your|sus?|tus?|ihre?[nrms]?|deine?[nrms]?|votre|vos|vostr[oaei]|seu|sua|uw|jouw)\s+"
+    r"((?:\w+\s+){0,2}?\w+)(?=\s*[.,;:!?]|\s+\w{1,5}\b|\s*$)",
+    re.IGNORECASE,
+)
+_NO_THING = re.compile(
+    r"\w+\s+(?:desk|form|line|page|rules?|site|staff|team|terms)\b", re.IGNORECASE
+)
+# What the agent has as well.
+_SHARED = frozenset(
+    "name email e-mail mail address phone number message date time code policy".split()
 )
 _NOT_NAMES = frozenset(
     "a an the my your our i it its about for not just really still what why how ridiculous urgent "
@@ -172,6 +193,11 @@ _AGENT_VOICE = re.compile(
     r"|\bdear (?:valued )?(?:customer|guest|client)\b"
     r"|\bthank(?:s| you) for (?:contacting|calling|reaching out|choosing|getting in touch|your "
     r"(?:patience|call|message|inquiry|order|purchase|interest|business)|providing|shopping)"
+    r"|\b(?:helfe ich ihnen|ihnen (?:sonst )?(?:noch )?(?:weiter)?helfen|(?:le|te) ayudo|ayudarles?"
+    r" en|(?:vous|t') ?aider|aiutarla|für sie (?:erledigt|ge\w+t|ver\w+t|storniert))\b"
+    r"|\b(?:gracias por (?:contactar|llamar|elegir)|vielen dank für ihre?n? (?:anfrage|anruf"
+    r"|bestellung|einkauf)|merci (?:d'avoir (?:appelé|choisi|contacté)|de votre (?:appel|commande))"
+    r"|grazie per aver(?:ci)? (?:chiamato|contattato|scelto))\b"
     r"|^\s*(?:assistant|agent|support|representative|bot)\s*:"
     r"|\"(?:tool_calls?|function_call|arguments)\"\s*:|<tool_call>"
     r"|\b[a-z]+(?:_[a-z]+)+\((?:\w+\s*[=:]|[\"'{\[])",
@@ -228,6 +254,9 @@ _REFUSAL = re.compile(
     r"|don't have (?:the )?(?:ability|access)"
     r"|against (?:our|the) policy|policy (?:does not|doesn't)|transfer(?:ring|red)? you"
     r"|human agent|denied|refuse|no longer (?:possible|available)|must decline|out of stock"
+    r"|(?:no (?:es|será)|nicht|n'est pas|non è) (?:posible|möglich|possible|possibile)"
+    r"|no (?:puedo|podemos|quedan)"
+    r"|(?:kann|können) (?:ich|wir)\b[^.?!]*\bnicht|ne (?:peux|pouvons)|non (?:posso|possiamo)"
     r"|not available|could not find|couldn't find|no (?:such )?(?:order|account|record))\b",
     re.IGNORECASE,
 )
@@ -261,13 +290,15 @@ def user_faults(
     known = _text([user.persona, user.goal, user.opening or "", user.knows])
     hidden = user.does_not_know if isinstance(user.does_not_know, Mapping) else {}
     said: list[tuple[set[str], set[str]]] = []
-    answer, turn, reached = "", 0, False
+    own = _own_things(user)
+    answer, turn, reached, refused = "", 0, False, False
     for message in history:
         text = message["content"]
         if message["role"] != "user":
             known += "\n" + text.casefold()
             answer = text
             reached = reached or user.reached(text)
+            refused = refused or _REFUSAL.search(text) is not None
             continue
         turn += 1
         words, before = _words(text), _words(answer)
@@ -276,7 +307,7 @@ def user_faults(
                 UserFault("invented_fact", turn, f"states {invented!r}, which it cannot know")
             )
         echo = len(words) > SHORT and _common(words, before) >= ECHO
-        if (voice := _AGENT_VOICE.search(text)) or echo:
+        if (voice := _AGENT_VOICE.search(text) or _yours(text, own)) or echo:
             what = f"says {voice[0]!r}" if voice else "repeats the agent's answer"
             faults.append(UserFault("spoke_as_agent", turn, f"{what}, as the agent would"))
         again = (
@@ -300,9 +331,9 @@ def user_faults(
             faults.append(UserFault("repeated_itself", turn, "repeats an earlier message"))
         said.append((words, before))
         gives_up = _GIVING_UP.search(text) or (user.stop and _LEAVING.search(text))
-        if gives_up and turn > 1 and not reached and not _REFUSAL.search(answer):
+        if gives_up and turn > 1 and not (reached or refused):
             faults.append(UserFault("stopped_early", turn, f"gives up ({gives_up[0]!r})"))
-    if stopped and user.stop and not reached and not _REFUSAL.search(answer):
+    if stopped and user.stop and not (reached or refused):
         early = any(fault.kind == "stopped_early" for fault in faults)
         if not early:
             faults.append(UserFault("stopped_early", turn + 1, "ends before its goal is reached"))
@@ -349,18 +380,46 @@ def _invented(text: str, known: str, hidden: Mapping[str, Any]) -> str | None:
         ):
             return found[0].strip(" ,-")
     for found in _CLAIMS.finditer(text):
-        if (found["when"] or found["kind"]).casefold() not in known:
+        if (found["when"] or found["day"] or found["kind"]).casefold() not in known:
             return found[0]
     for found in _NAMES.finditer(text):
         named = found[1] or found[2]
         parts = [part for part in named.split() if part.casefold() not in _NOT_NAMES]
         if parts and not any(part.casefold().strip("'’.,") in known for part in parts):
             return " ".join(parts)
-    for found in _PROPER.finditer(text):
+    german = len(_GERMAN & set(_WORD.findall(known))) > 2
+    for found in (_TWO_PROPER if german else _PROPER).finditer(text):
         name = re.sub(r"['’]s$", "", found[0].casefold())
         if name not in known and name not in _COMMON_NAMES:
             return found[0]
     return None
+
+
+def _own_things(user: SimulatedUser) -> set[str]:
+    """Return what the user calls "my": what its facts and its goal name."""
+    of_facts = {word for name in (*user.knows, *user.does_not_know) for word in _words(str(name))}
+    # A capital makes a name, which may be that of a shop.
+    of_facts |= {
+        word for value in user.knows.values() for word in re.findall(r"\b[a-z]{5,}", str(value))
+    }
+    of_facts = {word for word in of_facts if len(word) > 2}
+    mine = re.findall(
+        r"\b(?:the|my|an?|one's|die|das|den|el|la|las?|los|le|les|il) (\w{4,})",
+        user.goal.casefold(),
+    )
+    return (of_facts | set(mine)) - _SHARED - _FUNCTION_WORDS
+
+
+def _yours(text: str, own: set[str]) -> re.Match[str] | None:
+    """Return where a message calls something of the user's own "your": "your card is blocked"."""
+    return next(
+        (
+            found
+            for found in _YOURS.finditer(text)
+            if own & _words(found[1]) and not _NO_THING.match(text, found.start(1))
+        ),
+        None,
+    )
 
 
 def _same_date(bare: str, known: str) -> bool:
