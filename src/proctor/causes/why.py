@@ -69,7 +69,8 @@ class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    """Corrected for the interventions of its suspect."""
+    """Corrected for the interventions of its suspect; of a `WhyResult` for its other suspects and
+    looks as well, so that significant ones are at most its error rate."""
     significant: bool = False
     decisive: bool = False
 
@@ -401,7 +402,8 @@ def run_why(  # noqa: PLR0913 (the options of the command)
             continue
         try:
             cause, done, why = _tested(
-                run, trial, suspect, arms, run_trials, shares=shares, per_look=per_look,
+                run, trial, suspect, arms, run_trials,
+                alpha=alpha, shares=shares, per_look=per_look,
                 results=results, concurrency=concurrency, max_cost_usd=money,
             )  # fmt: skip
         except ProctorError as error:
@@ -454,6 +456,7 @@ def _tested(
     arms: Mapping[str, ForkArm],
     run_trials: RunTrials,
     *,
+    alpha: float,
     shares: Sequence[float],
     per_look: int,
     **options: Any,
@@ -492,7 +495,12 @@ def _tested(
         judged=sum(one.status.judged for one in base),
         diverged=len(lost),
         level=1 - share,
-        counterfactuals=tuple(figures),
+        counterfactuals=tuple(
+            one
+            if one.p is None
+            else msgspec.structs.replace(one, p=min(1.0, one.p * alpha / share))
+            for one in figures
+        ),
         run=str(folder.path),
     )
     return cause, done, seen[-1].stopped or ""

@@ -191,7 +191,7 @@ def show(source: str, as_json: bool) -> None:
 @data.command()
 @click.argument("old", metavar="SUITE|RUN", shell_complete=complete_runs_or_files)
 @click.argument("new", metavar="SUITE|RUN", shell_complete=complete_runs_or_files)
-@click.option("--most", type=click.IntRange(0), default=20, help="Changes to list.  [default: 20]")
+@click.option("--most", type=click.IntRange(0), default=20, help="Changes to list.")
 @json_option
 def diff(old: str, new: str, most: int, as_json: bool) -> None:
     """Show which cases were added, removed and changed between two versions.
