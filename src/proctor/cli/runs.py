@@ -447,7 +447,7 @@ def validity(ctx: click.Context, run: str, root: Path, as_json: bool) -> None:
         counts = ", ".join(f"{kind} {count}" for kind, count in shares_of(report).items())
         click.echo(
             f"{counts or 'no findings'}; searched {report.traces} of {report.trials} trials,"
-            f" {report.cases} cases, {report.agents} agents"
+            f" {plural(report.cases, 'case')}, {plural(report.agents, 'agent')}"
         )
     if report.findings:
         ctx.exit(1)
