@@ -89,9 +89,16 @@ def replacing(path: Path, *, mode: int | None = None, sync: bool = True) -> Gene
 
 def write_atomic(path: Path, content: bytes, *, mode: int | None = None) -> None:
     """Replace a file with `content`, completely or not at all; `mode` as in `replacing`."""
+    with writing(path, mode=mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing(path: Path, *, mode: int | None = None) -> Generator[IO[bytes]]:
+    """Yield a file to write to, as `write_atomic` for content that is made bit by bit."""
     try:
-        with replacing(path, mode=mode) as aside:
-            aside.write_bytes(content)
+        with replacing(path, mode=mode) as aside, aside.open("wb") as file:
+            yield file
     except OSError as error:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
 

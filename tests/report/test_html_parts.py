@@ -19,7 +19,7 @@ from proctor.report.html import page as page_module
 from proctor.report.html._context import bar_width
 from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page
 from proctor.report.html.trial_data import cut, harm_first
-from proctor.runs.parquet import row_order
+from proctor.runs.plan_order import row_order
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible

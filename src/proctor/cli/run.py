@@ -415,7 +415,7 @@ def _echo_runs(ended: list[EndedRun], options: SimpleNamespace) -> int:
     exit_code = interrupted or (1 if 1 in codes else max(codes))
     if options.formats or options.outputs:
         runs = [each.run for each in ended]
-        facts = ReportFacts(*runs, labels=[str(run.spec["name"]) for run in runs])
+        facts = ReportFacts(*runs, labels=[str(run.header["name"]) for run in runs])
         facts.exit_code, facts.signal = exit_code, ended[-1].signal
         write_outputs(facts, plan_outputs(options.formats, options.outputs, os.environ), os.environ)
         return exit_code
@@ -459,7 +459,7 @@ def _baseline_of(run: Run) -> Run | None:
 
 def _echo_workdirs(run: Run) -> None:
     """Print the working directories that `--keep-workdirs` kept."""
-    if not run.spec["options"].get("keep_workdirs"):
+    if not run.header["options"].get("keep_workdirs"):
         return  # reading all trials of a large run takes time
 
     kept = [trial.workdir for trial in run.trials if trial.workdir is not None]

@@ -38,7 +38,7 @@ from proctor.results.metadata import as_text
 from proctor.results.outcomes import CaseOutcome, case_properties
 from proctor.runs.annotations import FILE as NOTES_FILE
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
-from proctor.runs.parquet import row_order
+from proctor.runs.plan_order import row_order
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.trial import Trial, TrialStatus
@@ -189,13 +189,13 @@ class ReportFacts:
         """Notes on the results as a whole."""
         # The folder of an experiment has its name; a run made by hand may lack one in its spec.
         parent = first.path.parent.name if first.saved else ""
-        self.name = str(first.spec.get("name") or parent)
+        self.name = str(first.header.get("name") or parent)
         self.run_id = first.run_id
         self.path = str(first.path) if first.saved else ""
-        self.created: str | None = first.spec.get("created")
-        self.provenance = cast("dict[str, Any]", first.spec.get("provenance") or {})
+        self.created: str | None = first.header.get("created")
+        self.provenance = cast("dict[str, Any]", first.header.get("provenance") or {})
         self.stopped = next((run.stopped for run in runs if run.stopped), None)
-        self.imported = any("imported" in run.spec for run in runs)
+        self.imported = any("imported" in run.header for run in runs)
         """Whether other programs made a run: it cannot be resumed."""
         git = cast("dict[str, Any]", self.provenance.get("git") or {})
         self.commit = None if git.get("commit") is None else str(git["commit"])
@@ -206,7 +206,9 @@ class ReportFacts:
         several = plural(len(runs), "run" if self.saved else "suite")
         self.title = several if len(runs) > 1 else self._labels[0]
         """The suite file, the run's name, or the number of runs."""
-        self.cells = [cell for run in runs for cell in run.cells]
+        self.cells: Sequence[CellSummary] = first.cells
+        if len(runs) > 1:
+            self.cells = [cell for run in runs for cell in run.cells]
         """A summary of each planned cell."""
         self.agents = tuple(dict.fromkeys(cell.agent for cell in self.cells))
         """Every agent, in the order of the cells."""

@@ -657,7 +657,7 @@ def _write_counted(
             if seen.stopped is not None or not seen.counted:
                 marks = msgspec.json.encode({"counted": seen.counted, "early": seen.stopped})
                 more = marks.decode()[1:-1] + ","
-            text = index.copy_line(seen.trial, file, more)
+            text = seen.trial.copied(file, more)
             out.write(text)
             longest = max(longest, len(text))
     return longest

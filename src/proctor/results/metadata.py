@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import glob
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.files import read_bounded, write_atomic
+from proctor.files import read_bounded, writing
 
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
@@ -228,6 +229,25 @@ def _stopped_rows(run: Run, stopped: Mapping[CellKey, tuple[int, str]]) -> tuple
     return tuple(sorted(ranges))
 
 
+AT_ONCE = 1_000
+"""Cases of a large data set whose facts are in memory."""
+
+
+def _large_facts(run: Run, facts: RunFacts) -> Iterator[bytes]:
+    """Yield the JSON of the facts of a large data set, some cases at a time."""
+    mark = b'"cases"'
+    text = msgspec.json.encode(msgspec.structs.replace(facts, cases=msgspec.Raw(mark)))
+    before, after = text.rsplit(mark, 1)  # the cases are the last field
+    yield before + b"["
+    cases, separator = run.data_cases(), b""
+    while some := list(islice(cases, AT_ONCE)):
+        cells = [{**run.header["cells"], "case": case["id"]} for case in some]
+        part = facts_of_spec({**run.header, "suite": {"cases": some}, "cells": cells})
+        yield separator + bytes(part.cases)[1:-1]
+        separator = b","
+    yield b"]" + after
+
+
 def finalise(
     folder: RunFolder,
     spec: dict[str, Any] | None = None,
@@ -249,22 +269,28 @@ def finalise(
     # First: those of an earlier end do not fit the files that are written now.
     (folder.path / CHECKSUMS).unlink(missing_ok=True)
     run = Run(folder.path, spec=spec, finished=finished)
-    about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
+    large = isinstance(run.header.get("cells"), dict)
+    about = {key: run.header.get(key) for key in ("run_id", "name", "created", "stopped")}
     # The Parquet file takes longest, and DuckDB needs no Python, so the summaries are written at
     # the same time; not before it starts, or the two block each other for milliseconds at a time.
     under_way = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="parquet") as pool:
         job = pool.submit(write_parquet, folder, in_order=in_order, under_way=under_way)
         under_way.wait()
+        if large:
+            job.result()  # one after the other, so that their memory does not add up
         write_summaries(folder, run.cells, about)
         job.result()
     stopped = {c.cell: (c.trials, c.early_stop) for c in run.cells if c.early_stop is not None}
     facts = msgspec.structs.replace(
-        facts_of_spec(run.spec),
+        facts_of_spec({**run.header, "suite": {}, "cells": ()} if large else run.spec),
         columns=tuple(COLUMNS),
         stopped_early=_stopped_rows(run, stopped) if stopped else (),
         damaged=run.damaged_lines,
     )
-    write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
+    parts = _large_facts(run, facts) if large else [msgspec.json.encode(facts)]
+    with writing(folder.path / NAME) as file:
+        file.writelines(parts)
+        file.write(b"\n")
     write_checksums(folder)
     return run

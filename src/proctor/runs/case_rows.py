@@ -325,26 +325,28 @@ def recorded_template(spec: Mapping[str, Any]) -> CaseTemplate:
     )
 
 
-def expanded(
-    spec: dict[str, Any], folder: Path, only: Container[str] | None = None
-) -> dict[str, Any]:
-    """Return a compact spec with its cases and cells; `only` some of them, by id."""
+def data_cases(
+    spec: Mapping[str, Any], folder: Path, only: Container[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the cases of a compact spec; `only` some of them, by id."""
     try:
-        rows = RowFile.open(folder / NAME)
-        template, each = recorded_template(spec), spec["cells"]
-        cases = [
-            template.record(values)
-            for values in map(escaped_values, rows.lines())
-            if only is None or template.id_of(values) in only
-        ]
-        about = {"trials": each["trials"], "threshold": each["threshold"]}
-        cells = [
-            {"case": case["id"], "agent": agent, **about}
-            for case in cases
-            for agent in each["agents"]
-        ]
+        rows, template = RowFile.open(folder / NAME), recorded_template(spec)
+        for values in map(escaped_values, rows.lines()):
+            if only is None or template.id_of(values) in only:
+                yield template.record(values)
     except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
         raise ProctorError(
             f"the cases of the run cannot be read: {error}", where=str(folder / NAME)
         ) from None
+
+
+def expanded(
+    spec: dict[str, Any], folder: Path, only: Container[str] | None = None
+) -> dict[str, Any]:
+    """Return a compact spec with its cases and cells; `only` some of them, by id."""
+    cases, each = list(data_cases(spec, folder, only)), spec["cells"]
+    about = {"trials": each["trials"], "threshold": each["threshold"]}
+    cells = [
+        {"case": case["id"], "agent": agent, **about} for case in cases for agent in each["agents"]
+    ]
     return {**spec, "suite": {**spec["suite"], "cases": cases}, "cells": cells}

@@ -359,7 +359,9 @@ def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Tria
 class CountedLine(msgspec.Struct, gc=False):
     """One trial of a journal: the line that counts, and what all its attempts used.
 
-    `last_status` is the status after retries.
+    Of several attempts at a trial the first that was judged counts, otherwise the last: an attempt
+    that was repeated because it had failed would turn chance into quality, while one that was never
+    judged says nothing. Money is spent on every attempt. `last_status` is the status after retries.
     """
 
     cell: CellKey
@@ -375,13 +377,60 @@ class CountedLine(msgspec.Struct, gc=False):
     spent_unpriced: int
     attempts: int = 1
 
+    @classmethod
+    def of(
+        cls, trial: Trial, cell: CellKey, offset: int, length: int, earlier: CountedLine | None
+    ) -> CountedLine:
+        """Return the line that counts, of a trial's line and what is known of those before it."""
+        counted = cls(
+            cell,
+            trial.axis_seed,
+            trial.index,
+            trial.status,
+            trial.score,
+            offset,
+            length,
+            trial.status,
+            trial.cost_usd,
+            trial.tokens,
+            trial.unpriced_calls,
+        )
+        if earlier is None:
+            return counted
+        spent = (
+            _sum(earlier.spent_usd, trial.cost_usd),
+            _sum(earlier.spent_tokens, trial.tokens),
+            earlier.spent_unpriced + trial.unpriced_calls,
+        )
+        if earlier.status in JUDGED:
+            counted = earlier
+        counted.attempts = earlier.attempts + 1
+        counted.last_status = trial.status
+        counted.spent_usd, counted.spent_tokens, counted.spent_unpriced = spent
+        return counted
+
+    def copied(self, file: BinaryIO, more: str = "") -> bytes:
+        """Return the JSON of the line, with what the other attempts used and `more` fields.
+
+        Copied as bytes from the open journal: encoding it again would cost more than a query.
+        """
+        file.seek(self.offset)
+        text = file.read(self.length)
+        if self.attempts > 1:
+            added = {
+                "last_status": self.last_status,
+                "spent_usd": self.spent_usd,
+                "spent_tokens": self.spent_tokens,
+                "spent_unpriced_calls": self.spent_unpriced,
+            }
+            more += msgspec.json.encode(added).decode()[1:-1] + ","
+        return b"{" + more.encode() + text.lstrip()[1:] if more else text
+
 
 class JournalIndex:
     """What a first reading of a journal shows; every reader of trials takes it from here.
 
-    Of several attempts at a trial the first that was judged counts, otherwise the last: an attempt
-    that was repeated because it had failed would turn chance into quality, while one that was never
-    judged says nothing. Money is spent on every attempt. Memory holds positions, never all lines.
+    Memory holds positions, never all lines; `plan_order` holds less, for very many trials.
     """
 
     def __init__(self, path: Path) -> None:
@@ -407,48 +456,12 @@ class JournalIndex:
             if spent is None:
                 spent = self.spent[cell] = Spending()
             spent.add(trial)
-            counted = CountedLine(
-                cell,
-                trial.axis_seed,
-                trial.index,
-                trial.status,
-                trial.score,
-                offset,
-                len(line),
-                trial.status,
-                trial.cost_usd,
-                trial.tokens,
-                trial.unpriced_calls,
-            )
             earlier = self.lines.get(key)
-            if earlier is not None:
-                other = earlier
-                if earlier.status in JUDGED:
-                    counted, other = earlier, counted
-                self._uncounted.add(other.offset)
-                counted.attempts = earlier.attempts + 1
-                counted.last_status = trial.status
-                counted.spent_usd = _sum(earlier.spent_usd, trial.cost_usd)
-                counted.spent_tokens = _sum(earlier.spent_tokens, trial.tokens)
-                counted.spent_unpriced = earlier.spent_unpriced + trial.unpriced_calls
+            before = None if earlier is None else earlier.offset
+            counted = CountedLine.of(trial, cell, offset, len(line), earlier)
+            if before is not None:
+                self._uncounted.add(before if counted.offset == offset else offset)
             self.lines[key] = counted
-
-    def copy_line(self, line: CountedLine, file: BinaryIO, more: str = "") -> bytes:
-        """Return the JSON of a counted line, with what its other attempts used and `more` fields.
-
-        Copied as bytes from the open journal: encoding it again would cost more than a query.
-        """
-        file.seek(line.offset)
-        text = file.read(line.length)
-        if line.attempts > 1:
-            added = {
-                "last_status": line.last_status,
-                "spent_usd": line.spent_usd,
-                "spent_tokens": line.spent_tokens,
-                "spent_unpriced_calls": line.spent_unpriced,
-            }
-            more += msgspec.json.encode(added).decode()[1:-1] + ","
-        return b"{" + more.encode() + text.lstrip()[1:] if more else text
 
     def trials(self) -> Iterator[Trial]:
         """Read the trials, each once with the attempt that counts, in the order of the journal."""

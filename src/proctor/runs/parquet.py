@@ -14,18 +14,17 @@ import io
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proctor.files import replacing, write_atomic
+from proctor.files import replacing, writing
 from proctor.runs.folder import RunFolder, RunFolderError
-from proctor.runs.journal import CountedLine, JournalIndex
+from proctor.runs.plan_order import OrderedJournal
 from proctor.runs.summary import CellSummary
-from proctor.runs.trial import CellKey, Trial
 from proctor.sanitize import escape_formula
 
 if TYPE_CHECKING:
@@ -105,15 +104,6 @@ LONG_RUN = 16 << 20
 
 MIN_OBJECT = 1 << 20
 """Minimum line length DuckDB must accept; its own minimum is smaller."""
-
-
-RowOrder = tuple[CellKey, int, int]
-
-
-def row_order(trial: Trial | CountedLine) -> RowOrder:
-    """Return the sort key of a trial: case, agent, parameters, seed, repeat."""
-    # Trials without a seed come first.
-    return (trial.cell, -1 if trial.axis_seed is None else trial.axis_seed, trial.index)
 
 
 def _database(_process: int) -> duckdb.DuckDBPyConnection:
@@ -208,26 +198,29 @@ def _write_ordered(journal: Path, target: Path) -> int:
     with target.open("wb") as out:
         if not journal.exists():
             return longest
-        index = JournalIndex(journal)
-        with journal.open("rb") as lines:
-            for line in sorted(index.lines.values(), key=row_order):
-                text = index.copy_line(line, lines)
-                out.write(text)
-                longest = max(longest, len(text))
+        for text in OrderedJournal(journal).texts():
+            out.write(text)
+            longest = max(longest, len(text))
     return longest
 
 
-def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:
+def write_summaries(folder: RunFolder, cells: Iterable[CellSummary], about: dict[str, Any]) -> None:
     """Write `results.json` and `summary.csv`: every cell with its verdict."""
-    document = {**about, "cells": cells}
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2)
-    write_atomic(folder.results_path, text + b"\n")
-    out = io.StringIO()
     names = [name for name in CellSummary.__struct_fields__ if name != "failures"]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*names, "top_failure"])
-    for cell in cells:
-        top = cell.failures[0].check_id if cell.failures else None
-        values = [*(getattr(cell, name) for name in names), top]
-        writer.writerow([escape_formula(v) if isinstance(v, str) else v for v in values])
-    write_atomic(folder.summary_path, out.getvalue().encode())
+    head = msgspec.json.format(msgspec.json.encode({**about, "cells": []}), indent=2)
+    with writing(folder.results_path) as out, writing(folder.summary_path) as summary:
+        rows = io.TextIOWrapper(summary, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(rows, lineterminator="\n")
+        writer.writerow([*names, "top_failure"])
+        # Cell by cell, since there may be very many.
+        out.write(head.removesuffix(b"]\n}"))
+        separator = b"\n    "
+        for cell in cells:
+            text = msgspec.json.format(msgspec.json.encode(cell), indent=2)
+            out.write(separator + text.replace(b"\n", b"\n    "))
+            separator = b",\n    "
+            top = cell.failures[0].check_id if cell.failures else None
+            values = [*(getattr(cell, name) for name in names), top]
+            writer.writerow([escape_formula(v) if isinstance(v, str) else v for v in values])
+        out.write(b"]\n}\n" if separator == b"\n    " else b"\n  ]\n}\n")
+        rows.detach()

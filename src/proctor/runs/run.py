@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,15 +15,17 @@ from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
 from proctor.files import read_bounded
 from proctor.formatting import money, percent, plural
 from proctor.runs.annotations import labels_of, notes_of
-from proctor.runs.case_rows import expanded
+from proctor.runs.case_rows import data_cases, expanded
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder, check_files, check_traces
 from proctor.runs.journal import UNREADABLE, Damage, JournalIndex, has_checksums
+from proctor.runs.plan_order import OrderedJournal
 from proctor.runs.summary import (
     MAX_NOT_JUDGED,
     CellSummary,
     RankedError,
     RankedFailure,
+    SummaryFile,
     Verdict,
     compact,
     in_plan_order,
@@ -177,13 +181,13 @@ class Run(Tabular):
         self._folder = None if path is None else RunFolder(Path(path))
         self.saved = self._folder is not None
         """Whether the run has a folder; `proctor test` keeps none."""
-        self.spec = self.folder.checked_spec(whole=False) if spec is None else spec
-        """What ran. Of a large data set it has the cases and cells of which a trial has ended."""
-        self.run_id = str(self.spec.get("run_id") or "")
+        self.header = self.folder.checked_spec(whole=False) if spec is None else spec
+        """The spec; that of a large data set is without its cases and cells."""
+        self.run_id = str(self.header.get("run_id") or "")
         """The time-ordered id of the run."""
-        self.stopped: str | None = self.spec.get("stopped")
+        self.stopped: str | None = self.header.get("stopped")
         """Why the run ended before its plan did, if it says so."""
-        options: dict[str, Any] = self.spec.get("options", {})
+        options: dict[str, Any] = self.header.get("options", {})
         # An older version recorded only whether all of them may.
         default = 1.0 if options.get("allow_infra") else MAX_NOT_JUDGED
         self.max_not_judged = float(options.get("max_not_judged", default))
@@ -196,13 +200,33 @@ class Run(Tabular):
         """File, line and column of each case, where this process has read them."""
         self.sources: Mapping[tuple[str, int], str | None] = {}
         """The file that a trial's recorded trace was read from, by case and index."""
-        self.unstarted = 0
+        self._alike: dict[str, Any] | None = None
+        """Of a large data set, what all its cells have in common."""
+        if isinstance(each := self.header.get("cells"), dict):
+            self._alike = cast("dict[str, Any]", each)
+        else:
+            self.spec, self.unstarted = self.header, 0
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """What ran. Of a large data set it has the cases and cells of which a trial has ended."""
+        return expanded(self.header, self.path, self._started)
+
+    @cached_property
+    def _started(self) -> Container[str] | None:
+        """The cases of a large data set of which a trial has ended; None if these are all."""
+        return {cell.case for cell in self.cells} if self.unstarted else None
+
+    @cached_property
+    def unstarted(self) -> int:
         """Planned trials of a large data set in cells that are not in `cells`: none has ended."""
-        if isinstance(each := self.spec.get("cells"), dict):
-            plan = cast("dict[str, Any]", each)
-            self.spec = expanded(self.spec, self.path, {key.case for key in self._by_cell})
-            left = int(plan["cases"]) * len(plan["agents"]) - len(self.spec["cells"])
-            self.unstarted = left * int(plan["trials"])
+        assert self._alike is not None
+        left = int(self._alike["cases"]) * len(self._alike["agents"]) - len(self.cells)
+        return left * int(self._alike["trials"])
+
+    def data_cases(self) -> Iterator[dict[str, Any]]:
+        """Yield the cases of a large data set of which a trial has ended."""
+        return data_cases(self.header, self.path, self._started)
 
     @property
     def folder(self) -> RunFolder:
@@ -247,8 +271,12 @@ class Run(Tabular):
             raise ProctorError(f"cannot read it: {error}", where=str(path)) from None
 
     @cached_property
-    def _index(self) -> JournalIndex | None:
+    def _index(self) -> JournalIndex | OrderedJournal | None:
         """The first reading of the journal; None where the caller passed all trials."""
+        if self._alike is not None:
+            index = OrderedJournal(self.folder.journal_path)
+            self.damaged_lines = index.reader.damaged
+            return index
         if self._finished is not None:
             return None
         index = JournalIndex(self.folder.journal_path)
@@ -292,23 +320,41 @@ class Run(Tabular):
             trials.append(trial)
         return {CellKey(*key): found[key] for key in sorted(found)}
 
+    def _groups(self) -> Iterator[tuple[CellKey, list[Trial]]]:
+        """Yield the trials of each cell of a large data set, in the order of the cells."""
+        assert isinstance(self._index, OrderedJournal)
+        for cell, trials in groupby(self._index.trials(), key=attrgetter("cell")):
+            yield cell, list(trials)
+
     @cached_property
-    def cells(self) -> list[CellSummary]:
-        """Return a summary of each planned cell, by case and agent."""
-        names = self.spec.get("options", {}).get("early_stop")
+    def cells(self) -> Sequence[CellSummary]:
+        """A summary of each planned cell, by case and agent."""
+        names = self.header.get("options", {}).get("early_stop")
         rules = rules_named(names) if names else ()
+        summarise = partial(summarise_cell, max_not_judged=self.max_not_judged, rules=rules)
+        if (alike := self._alike) is not None:
+            return SummaryFile(
+                summarise(
+                    key := CellKey(case, agent),
+                    found.get(key, ()),
+                    threshold=alike["threshold"],
+                    asked=alike["trials"],
+                    spent=self._spent_in(key, found.get(key, ())),
+                )
+                for case, groups in groupby(self._groups(), key=lambda group: group[0].case)
+                if (found := dict(groups))
+                for agent in sorted(alike["agents"])
+            )
         # From the plan, not from the trials: a cell without trials is NOT RUN, not absent.
         planned = {
-            CellKey(c["case"], c["agent"], c.get("params", "")): c for c in self.spec["cells"]
+            CellKey(c["case"], c["agent"], c.get("params", "")): c for c in self.header["cells"]
         }
         return [
-            summarise_cell(
+            summarise(
                 key,
                 self._by_cell.get(key, ()),
                 threshold=cell["threshold"],
                 asked=cell["trials"],
-                max_not_judged=self.max_not_judged,
-                rules=rules,
                 stopped=cell.get("early_stop"),
                 spent=self._spent.get(key),
             )
@@ -329,30 +375,46 @@ class Run(Tabular):
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Return failed checks over all cells, most harmful first."""
-        return rank_failures(trial for trial in self._counted() if trial.status in JUDGED)
+        counted = (trial for _, _, trials in self._counted() for trial in trials)
+        return rank_failures(trial for trial in counted if trial.status in JUDGED)
 
     @cached_property
     def errors(self) -> tuple[RankedError, ...]:
         """Return why trials could not be judged, most common first."""
-        return rank_errors(self._counted()) if self.totals.unjudged else ()
+        if not self.totals.unjudged:
+            return ()
+        return rank_errors(trial for _, _, trials in self._counted() for trial in trials)
 
-    def _counted(self) -> Iterator[Trial]:
-        """Yield the trials that figures count, without those that ended after an early stop."""
-        needed = {cell.cell: cell.trials for cell in self.cells}
+    def _counted(self) -> Iterator[tuple[CellKey, list[Trial], list[Trial]]]:
+        """Yield the trials of each cell, and of them those that figures count: not those that
+        ended after an early stop."""
+        large = self._alike is not None
+        # Of a large data set, only cells that stopped early leave trials out.
+        needed = {c.cell: c.trials for c in self.cells if not large or c.early_stop is not None}
         # Finishing order is random, and the samples of failures must not depend on it.
-        for cell, trials in self._by_cell.items():
-            yield from in_plan_order(trials)[: needed.get(cell)]
+        groups = self._groups() if large else self._by_cell.items()
+        for cell, trials in groups:
+            yield cell, trials, in_plan_order(trials)[: needed.get(cell)]
 
     @cached_property
-    def _spent(self) -> dict[CellKey, Spending]:
+    def _spent(self) -> Mapping[CellKey, Spending]:
         """What all attempts of each cell used."""
-        if self._index is not None:
+        if isinstance(self._index, JournalIndex):
             return self._index.spent
         found = {cell: Spending() for cell in self._by_cell}
         for cell, trials in self._by_cell.items():
             for trial in trials:
                 found[cell].add(trial)
         return found
+
+    def _spent_in(self, cell: CellKey, trials: Iterable[Trial]) -> Spending:
+        """Return what the trials of a cell of a large data set used, with all attempts."""
+        spent = Spending()
+        for trial in trials:
+            spent.add(trial)
+        if isinstance(self._index, OrderedJournal) and cell in self._index.more_spent:
+            spent.add(self._index.more_spent[cell])
+        return spent
 
     def spent_on(self, trial: Trial) -> tuple[float | None, int]:
         """Return the known cost and the unpriced calls of all attempts at a trial."""
@@ -365,11 +427,11 @@ class Run(Tabular):
     def totals(self) -> RunTotals:
         """Return the counts that every figure uses, and what all attempts used."""
         totals = RunTotals()
-        needed = {cell.cell: cell.trials for cell in self.cells}
         lines = {} if self._index is None else self._index.lines
         # Trials outside the plan, as in some imports, count as well.
-        for cell, trials in self._by_cell.items():
-            counted = in_plan_order(trials)[: needed.get(cell)]
+        for cell, trials, counted in self._counted():
+            if self._alike is not None:
+                totals.add(self._spent_in(cell, trials))
             totals.after_stop += len(trials) - len(counted)
             for trial in counted:
                 totals.count(trial.status)
@@ -380,7 +442,7 @@ class Run(Tabular):
                     line is not None and trial.status in JUDGED and trial.attempt < line.attempts
                 )
                 totals.passed_after_retries += last == TrialStatus.PASSED
-        for spent in self._spent.values():
+        for spent in self._spent.values() if self._alike is None else ():
             totals.add(spent)
         return totals
 

@@ -7,10 +7,15 @@ order statistics (Hyndman and Fan's type 7, numpy's default).
 
 from __future__ import annotations
 
+import tempfile
+import threading
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
+from typing import overload
 
 import msgspec
 from msgspec.structs import replace
@@ -282,10 +287,29 @@ def plan_order(trial: Trial) -> tuple[int, int]:
     return (trial.axis_seed or 0, trial.index)
 
 
+@dataclass
+class _Failure:
+    """What is known of a failed check so far: there may be too many trials to remember all."""
+
+    layer: str
+    count: int = 0
+    weight_lost: float = 0.0
+    blocking: bool = False
+    samples: list[FailureSample] = field(default_factory=list[FailureSample])
+
+    def add(self, trial: Trial, result: CheckResult) -> None:
+        self.count += 1
+        self.weight_lost += (1.0 - (result.score or 0.0)) * result.weight
+        self.blocking |= result.blocking
+        if len(self.samples) < SAMPLES:
+            of = FailureSample(trial.name, result.reason, result.span_ids, trial.trace_id)
+            self.samples.append(of)
+
+
 def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
     """Return failed checks by impact: count times average weight lost."""
     counted: dict[str, int] = defaultdict(int)
-    failures: dict[str, list[tuple[Trial, CheckResult]]] = defaultdict(list)
+    failures: dict[str, _Failure] = {}
     total = 0
     for trial in judged:
         total += 1
@@ -293,29 +317,24 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
             if result.score is not None:
                 counted[result.id] += 1
             if result.status in FAILED:
-                failures[result.id].append((trial, result))
+                failures.setdefault(result.id, _Failure(result.layer)).add(trial, result)
         if trial.category and trial.error is not None:  # no check has seen this trial
             reason = f"{trial.error.type}: {trial.error.message}"
             broken = CheckResult(id=trial.category, passed=False, reason=reason)
-            failures[trial.category].append((trial, broken))
+            failures.setdefault(trial.category, _Failure(broken.layer)).add(trial, broken)
     ranked: list[RankedFailure] = []
-    for check_id, seen in failures.items():
-        results = [result for _, result in seen]
+    for check_id, failure in failures.items():
         of = counted.get(check_id, total)
-        samples = [
-            FailureSample(trial.name, result.reason, result.span_ids, trial.trace_id)
-            for (trial, _), result in zip(seen[:SAMPLES], results, strict=False)
-        ]
         ranked.append(
             RankedFailure(
                 check_id=check_id,
-                layer=results[0].layer,
-                count=len(results),
+                layer=failure.layer,
+                count=failure.count,
                 of=of,
-                rate=len(results) / of if of else 0.0,
-                weight_lost=sum((1.0 - (r.score or 0.0)) * r.weight for r in results),
-                blocking=any(r.blocking for r in results),
-                samples=tuple(samples),
+                rate=failure.count / of if of else 0.0,
+                weight_lost=failure.weight_lost,
+                blocking=failure.blocking,
+                samples=tuple(failure.samples),
             )
         )
     # The id comes last, so that equal failures have one order in every report.
@@ -325,12 +344,40 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
 
 def rank_errors(trials: Iterable[Trial]) -> tuple[RankedError, ...]:
     """Return the reasons why trials could not be judged, the most common first."""
-    seen: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
+    seen: dict[TrialError, RankedError] = {}
     for trial in trials:
-        if trial.status in UNJUDGED and trial.error is not None:
-            seen[trial.error.place, trial.error.type, trial.error.message].append(trial)
-    ranked = [
-        RankedError(TrialError(kind, message, place), len(those), those[0].name)
-        for (place, kind, message), those in seen.items()
-    ]
-    return tuple(sorted(ranked, key=lambda each: -each.count))
+        if trial.status in UNJUDGED and (error := trial.error) is not None:
+            so_far = seen.get(error)
+            count, first = (so_far.count, so_far.trial) if so_far else (0, trial.name)
+            seen[error] = RankedError(error, count + 1, first)
+    return tuple(sorted(seen.values(), key=lambda each: -each.count))
+
+
+class SummaryFile(Sequence[CellSummary]):
+    """Summaries in a file without a name: of each cell, memory holds eight bytes."""
+
+    def __init__(self, cells: Iterable[CellSummary]) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the summaries)
+        self._ends = array("Q", [0])
+        self._reading = threading.Lock()
+        encode = msgspec.json.Encoder().encode
+        for cell in cells:
+            self._ends.append(self._ends[-1] + self._file.write(encode(cell)))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> CellSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[CellSummary]: ...
+    def __getitem__(self, index: int | slice) -> CellSummary | list[CellSummary]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        with self._reading:
+            self._file.seek(self._ends[at])
+            return _decode_summary(self._file.read(self._ends[at + 1] - self._ends[at]))
+
+
+_decode_summary = msgspec.json.Decoder(CellSummary).decode

@@ -34,7 +34,7 @@ from proctor.runs.early_stop import EarlyStop, rules_named
 from proctor.runs.folder import MADE_BY, OUTPUT, RunFolder
 from proctor.runs.heartbeat import Heart
 from proctor.runs.journal import TrialWriter, read_journal
-from proctor.runs.parquet import RowOrder, row_order
+from proctor.runs.plan_order import RowOrder, row_order
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.runs.summary import SharedResults, compact
@@ -222,6 +222,7 @@ async def run_session(
             folder.write_spec(now)
         run = finalise(folder, now, session.finished, in_order=session.last_row is not None)
         run.places = places
+    git = git_state(context.suite.folder) if resuming else run.header["provenance"]["git"]
     problem = audit.record(
         "resume" if resuming else "run",
         audit.root_of(run.path),
@@ -229,7 +230,7 @@ async def run_session(
         run_id=run.run_id,
         outcome=run.stopped,
         exit_code=run.exit_code,
-        git=(git_state(context.suite.folder) if resuming else run.spec["provenance"]["git"]) or {},
+        git=git or {},
     )
     if problem:
         warnings.warn(problem, stacklevel=2)
@@ -272,7 +273,8 @@ class Session:
         self._judged: dict[str, Trial] = {}
         """The first judged attempts of earlier invocations."""
         self._shared: SharedResults = {}
-        self.finished: list[Trial] | None = []
+        large = isinstance(context.cases, PreparedCases) and folder is not None
+        self.finished: list[Trial] | None = None if large else []
         """All trials of the run, compacted if they are in a journal as well; None if some are only
         there."""
         self.traces: dict[str, bytes] = {}

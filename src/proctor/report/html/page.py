@@ -37,7 +37,7 @@ from proctor.report.html.trial_data import (
     harm_first,
     pack_trials,
 )
-from proctor.runs.parquet import row_order
+from proctor.runs.plan_order import row_order
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible

@@ -25,7 +25,7 @@ from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs import segments
 from proctor.runs.heartbeat import Life, look_at
-from proctor.runs.parquet import row_order
+from proctor.runs.plan_order import row_order
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import CellKey, TraceRef, Trial, TrialStatus
