@@ -171,7 +171,7 @@ def suite_of(kind: str, folder: Path, server: MockLLM | None) -> Path:
         "workspace": {"files": {"test_hello.py": TEST}},
         "correctness": {
             "expected_in_answer": ["All done."],
-            "command": f"{sys.executable} -m pytest -q -p no:cacheprovider",
+            "command": f"{sys.executable} -m pytest -q -p no:cacheprovider -p no:proctor",
             "files": [{"path": "test_hello.py", "unchanged": True}],
         },
     }
