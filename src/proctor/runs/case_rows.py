@@ -345,8 +345,10 @@ def expanded(
 ) -> dict[str, Any]:
     """Return a compact spec with its cases and cells; `only` some of them, by id."""
     cases, each = list(data_cases(spec, folder, only)), spec["cells"]
-    about = {"trials": each["trials"], "threshold": each["threshold"]}
-    cells = [
-        {"case": case["id"], "agent": agent, **about} for case in cases for agent in each["agents"]
-    ]
+    try:
+        about = {"trials": each["trials"], "threshold": each["threshold"]}
+        agents = list(each["agents"])
+    except (KeyError, TypeError) as error:
+        raise ProctorError(f"its cells lack {error}", where=str(folder)) from None
+    cells = [{"case": case["id"], "agent": agent, **about} for case in cases for agent in agents]
     return {**spec, "suite": {**spec["suite"], "cases": cases}, "cells": cells}
