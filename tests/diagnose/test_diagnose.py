@@ -125,6 +125,13 @@ def test_nothing_in_an_empty_trace() -> None:
     assert any("learned detector" in note for note in diagnose(Trace(trace_id="t"), "off").notes)
 
 
+def test_something_else_than_a_trace() -> None:
+    """R-D1: a path in place of a trace is answered with the call that reads it."""
+    with pytest.raises(ProctorError, match="takes a trace, not str") as raised:
+        proctor.diagnose("traces.json")
+    assert "load_traces" in str(raised.value.hint)
+
+
 def test_unknown_method() -> None:
     """R-G3: a wrong method is named, with the nearest right one."""
     with pytest.raises(ProctorError, match="rulez") as caught:

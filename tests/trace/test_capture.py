@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from opentelemetry import trace as otel_trace
 
+from proctor.errors import ProctorError
 from proctor.trace import SpanKind, SpanStatus, Trace
 from proctor.trace.capture import capture, carry, documents, span, tool
 
@@ -27,6 +28,13 @@ async def echo(text: str) -> str:
 @tool
 def broken() -> None:
     raise ValueError("no such record")
+
+
+def test_a_document_with_an_unknown_key_is_refused() -> None:
+    """R-T6: the error names the key and those that exist."""
+    with pytest.raises(ProctorError, match="unknown key 'content'") as raised:
+        documents([{"content": "x"}])
+    assert "text" in str(raised.value.hint)
 
 
 def test_helpers_build_one_tree() -> None:

@@ -115,6 +115,13 @@ def diagnose(
         for finding in proctor.diagnose(trace).findings:
             print(finding.category, finding.location, finding.evidence)
     """
+    from proctor.trace import Trace  # where METHODS is read, nothing else is needed
+
+    if not isinstance(cast("object", trace), Trace):
+        raise ProctorError(
+            f"diagnose takes a trace, not {type(trace).__name__}",
+            hint="read a file with proctor.load_traces(path), which returns a list of traces",
+        )
     for name, value in {"model": model, **options}.items():
         if value is not None and (why := why_unused(method, name)):
             raise ProctorError(f"{name} has no effect: the method {method!r} {why}")

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overl
 
 import msgspec
 
+from proctor.errors import refuse_unknown
 from proctor.trace import otel
 from proctor.trace.conventions import finish, normalise
 from proctor.trace.model import Document, Message, Span, SpanKind, SpanStatus, Trace
@@ -363,7 +364,13 @@ def _documents(
 def documents(texts: Iterable[str | Mapping[str, Any] | Document]) -> tuple[Document, ...]:
     """Return documents from texts or mappings with id, text, score, metadata."""
     given = ({"text": item} if isinstance(item, str) else item for item in texts)
-    return tuple(item if isinstance(item, Document) else Document(**item) for item in given)
+    found: list[Document] = []
+    for item in given:
+        if not isinstance(item, Document):
+            refuse_unknown(item, Document.__struct_fields__, "documents")
+            item = Document(**item)  # noqa: PLW2901 (the same document)
+        found.append(item)
+    return tuple(found)
 
 
 @overload
