@@ -459,9 +459,8 @@ class TrialLoop:
                     content = json_bytes(trial)
                 except BaseException as error:  # noqa: BLE001 (the driver waits for every trial)
                     if isinstance(error, GeneratorExit) or _is_of_await(error):
-                        os._exit(
-                            CUT_OFF
-                        )  # an agent closed coroutines: perhaps those of others, too
+                        # An agent closed coroutines: perhaps those of others, too.
+                        os._exit(CUT_OFF)
                     trial, trace = planned.trial(TrialStatus.INFRA_ERROR), None
                     reason = "it cannot be described"
                     with contextlib.suppress(BaseException):  # methods of the agent's exception
