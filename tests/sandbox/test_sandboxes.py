@@ -50,7 +50,7 @@ attempt("read_home", lambda: [p.name for p in home.iterdir()])
 attempt("read_etc", lambda: pathlib.Path("/etc/shadow").read_text())
 attempt("write_outside", lambda: (project / "owned").write_text("x"))
 attempt("write_usr", lambda: pathlib.Path("/usr/owned").write_text("x"))
-attempt("write_tmp", lambda: pathlib.Path("/tmp/proctor-hostile").write_text("x"))
+attempt("write_tmp", lambda: pathlib.Path(sys.argv[5]).write_text("x"))
 port = int(sys.argv[3])
 attempt("network", lambda: socket.create_connection(("127.0.0.1", port), 2) and "reached")
 attempt("outside", lambda: socket.create_connection(("192.0.2.1", 80), 2) and "reached")
@@ -60,7 +60,7 @@ attempt("secret_env", lambda: os.environ.get("PROCTOR_TEST_SECRET"))
 attempt("root", lambda: os.setuid(12345) or os.setuid(0))
 mount = ["mount", "-t", "tmpfs", "x", "/usr"]
 attempt("mount", lambda: subprocess.run(mount, capture_output=True).returncode)
-subprocess.Popen(["sleep", "1000"], start_new_session=True)
+subprocess.Popen(["sleep", sys.argv[6]], start_new_session=True)
 pathlib.Path("result.txt").write_text("done")
 print(json.dumps({"answer": json.dumps(found)}))
 """
@@ -101,7 +101,10 @@ def test_a_hostile_agent_sees_reaches_and_changes_nothing(
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "a.txt").write_text("a")
     (tmp_path / "agent.py").write_text(HOSTILE)
-    arguments = f"agent.py {tmp_path} {Path.home()} {port} {os.getpid()}"
+    # Names that no other test on this machine uses.
+    outside = Path("/tmp") / f"proctor-hostile-{os.getpid()}"
+    lasting = f"1000.{os.getpid()}"
+    arguments = f"agent.py {tmp_path} {Path.home()} {port} {os.getpid()} {outside} {lasting}"
     (tmp_path / "suite.yaml").write_text(
         "sandbox: {kind: bwrap, network: none}\n"
         "workspace: project\n"
@@ -134,8 +137,8 @@ def test_a_hostile_agent_sees_reaches_and_changes_nothing(
         assert found["mount"] != 0
         assert changes_of(run, trial)["paths"] == {"result.txt": "added"}
     assert not (tmp_path / "owned").exists()
-    assert not Path("/tmp/proctor-hostile").exists()
-    left = subprocess.run(["pgrep", "-fx", "sleep 1000"], capture_output=True, check=False)
+    assert not outside.exists()
+    left = subprocess.run(["pgrep", "-fx", f"sleep {lasting}"], capture_output=True, check=False)
     assert left.stdout == b"", "a process outlived its trial"
 
 
