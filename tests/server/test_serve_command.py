@@ -68,7 +68,7 @@ def test_a_file_that_is_no_store(tmp_path: Path) -> None:
 )
 def test_options_that_would_do_nothing(given: tuple[str, str]) -> None:
     """R-D7: what only an evaluation uses is refused without one."""
-    assert refusal(*given).message == f"{given[0]} without --evaluate would have no effect"
+    assert refusal(*given).message == f"{given[0]} would have no effect without --evaluate"
 
 
 OWN_SECRET = "badge 4711-0815"

@@ -95,7 +95,7 @@ class RowFile(Sequence[Row]):
     def close_for_writing(self) -> None:
         """Reopen the file for reading alone: agents in forked processes have its descriptor."""
         self._file.flush()
-        if sys.platform == "linux":  # elsewhere a path of a descriptor opens no file anew
+        if sys.platform == "linux":  # elsewhere no path of a descriptor opens its file again
             self._file = Path(f"/proc/self/fd/{self._file.fileno()}").open("rb")  # noqa: SIM115
 
     def only(self, indices: Iterable[int]) -> RowFile:
