@@ -121,14 +121,15 @@ def test_a_signal_reaches_the_work_once(tmp_path, number, send):
 
 def test_killing_the_command_ends_the_work(tmp_path):
     """R-R6: nothing goes on writing once the command is gone."""
-    write(tmp_path, "open('began', 'w').write(str(os.getpid())); time.sleep(600)")
+    # Each trial adds a line: one that empties the file may be killed before it has written.
+    write(tmp_path, "print(os.getpid(), file=open('began', 'a')); time.sleep(600)")
     line = [sys.executable, "-m", "proctor", "run", "suite.yaml", "--quiet"]
     with subprocess.Popen(line, cwd=tmp_path) as process:
         while not (tmp_path / "began").exists() or not (tmp_path / "began").read_text():
             assert process.poll() is None
             time.sleep(0.02)
         process.kill()
-    worker = int((tmp_path / "began").read_text())
+    worker = int((tmp_path / "began").read_text().split()[0])
     assert worker != process.pid
     until = time.monotonic() + 30
     while running(worker) and time.monotonic() < until:
