@@ -8,7 +8,7 @@ from proctor.files import remove_tree
 
 
 def precious(place: Path) -> Path:
-    """A folder that belongs to somebody else."""
+    """A folder that no trial owns."""
     (place / "inner").mkdir(parents=True)
     (place / "inner" / "file").write_text("content")
     place.chmod(0o755)
