@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict
 
 if TYPE_CHECKING:
     from proctor.causes.ab import ABResult
-    from proctor.causes.profile import ReliabilityProfile
+    from proctor.causes.profile import ProfileCondition, ReliabilityProfile
     from proctor.checks import CheckResults
     from proctor.results.compare import Comparison
     from proctor.results.filters import Filters
@@ -65,9 +65,10 @@ P = ParamSpec("P")
 PathLike = str | os.PathLike[str]
 
 Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
+"""What agents can be ranked by."""
 
 Estimand = Literal["suite", "population"]
-"""What agents can be ranked by."""
+"""What a claim is about: exactly these cases and instances, or cases like these."""
 
 LATEST = "latest"
 """The name of the run that started last."""
@@ -608,52 +609,40 @@ def profile(
         found = proctor.api.profile("suite.yaml", trials=10)
         found.figure("same outcome").value, found.advice
     """
-    import msgspec
-
     from proctor.background import run_sync
-    from proctor.causes.profile import (
-        FILE,
-        conditions_of,
-        profile_of,
-        reworded_by,
-        surface_changed,
-    )
-    from proctor.files import write_atomic
+    from proctor.causes.profile import reworded_by, run_profile, surface_changed
     from proctor.llm.providers import get_model
     from proctor.trials.prepare import suite_name
     from proctor.trials.target import Target, folder_for, prepare_target
 
     loaded, name, chosen = _suite_and_agent(suite, agent, "--agent")
-    made: dict[tuple[str, int], str] = {}
+    reworded: dict[tuple[str, int], str] = {}
     if paraphrase_with is not None:
         texts = [case.input for case in loaded.cases if isinstance(case.input, str)]
-        made = run_sync(reworded_by(get_model(paraphrase_with), texts, paraphrases), nested=True)
-    conditions, not_tested = conditions_of(
+        model = get_model(paraphrase_with)
+        reworded = run_sync(reworded_by(model, texts, paraphrases), nested=True)
+
+    def reword(text: str, at: int) -> str:
+        return reworded.get((text, at)) or surface_changed(text, at)
+
+    def run_condition(condition: ProfileCondition) -> Run:
+        options = {"trials": trials, "concurrency": concurrency}
+        target = Target(suite=condition.suite)
+        (context,) = prepare_target(target, options, agents={name: condition.agent})
+        place = None if results is None else Path(results)
+        run_name = f"{suite_name(loaded)}-{condition.name}"
+        folder = folder_for(context, place, run_name, made_by="profile")
+        return (run_trials or _run_trials)(context, folder)
+
+    return run_profile(
         loaded,
         chosen,
+        run_condition,
         paraphrases=paraphrases,
-        reword=lambda text, at: made.get((text, at)) or surface_changed(text, at),
+        reword=reword,
         faults=faults,
         environment=environment,
     )
-    runs: dict[str, Run] = {}
-    for each in conditions:
-        (context,) = prepare_target(
-            Target(suite=each.suite),
-            {"trials": trials, "concurrency": concurrency},
-            agents={name: each.agent},
-        )
-        place = None if results is None else Path(results)
-        folder = folder_for(context, place, f"{suite_name(loaded)}-{each.name}", made_by="profile")
-        runs[each.name] = (run_trials or _run_trials)(context, folder)
-        if runs[each.name].stopped:
-            left = [other.name for other in conditions if other.name not in runs]
-            not_tested |= dict.fromkeys(left, "the profile was stopped")
-            break
-    found = profile_of(runs, not_tested=not_tested, suite=suite_name(loaded))
-    content = msgspec.json.encode(found) + b"\n"
-    write_atomic(runs["baseline"].path / FILE, content)
-    return found
 
 
 def _run_trials(context: Any, folder: Any) -> Run:

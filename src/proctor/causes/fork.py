@@ -67,11 +67,11 @@ def find_trial(source: str, root: Path) -> tuple[Run, Trial]:
     for trial in trials:
         if wanted in (trial.name, trial.short_name, trial.trace_id):
             return run, trial
-    names = [trial.name for trial in trials if not trial.passed][:3]
+    names = [f"{place or LATEST}:{trial.name}" for trial in trials if not trial.passed][:3]
     raise ProctorError(
         f"the run has no trial {wanted!r}",
         where=str(run.path),
-        hint=f"failing trials are {', '.join(names)}" if names else None,
+        hint=f"name one as RUN:TRIAL; failing trials are {', '.join(names)}" if names else None,
     )
 
 

@@ -23,6 +23,7 @@ import msgspec
 from proctor.causes.ab import changed_agent
 from proctor.checks.base import FAILED
 from proctor.checks.metrics import sequence_similarity
+from proctor.files import write_atomic
 from proctor.formatting import plural
 from proctor.llm.chat_model import ChatModel, ChatRequest
 from proctor.runs.run import Run
@@ -35,7 +36,7 @@ from proctor.stats.describe import intraclass, trials_for_reliability
 from proctor.stats.intervals import bounded_mean, case_rate, suite_rate
 from proctor.stats.types import LEVEL, CaseCounts, Interval
 from proctor.trace import Message
-from proctor.trials.prepare import ChosenAgent
+from proctor.trials.prepare import ChosenAgent, suite_name
 
 FILE = "profile.json"
 """The file of the baseline's run folder that holds the profile; its report has a section."""
@@ -251,6 +252,26 @@ async def reworded_by(
         if said and all(part in said for part in kept):
             found[text, at] = said
     return found
+
+
+def run_profile(
+    suite: Suite,
+    agent: ChosenAgent,
+    run_condition: Callable[[ProfileCondition], Run],
+    **applied: Any,
+) -> ReliabilityProfile:
+    """Run every condition of `conditions_of(…, **applied)` and store the profile of the runs."""
+    conditions, not_tested = conditions_of(suite, agent, **applied)
+    runs: dict[str, Run] = {}
+    for condition in conditions:
+        runs[condition.name] = run = run_condition(condition)
+        if run.stopped:
+            left = [each.name for each in conditions if each.name not in runs]
+            not_tested |= dict.fromkeys(left, "the profile was stopped")
+            break
+    profile = profile_of(runs, not_tested=not_tested, suite=suite_name(suite))
+    write_atomic(runs["baseline"].path / FILE, msgspec.json.encode(profile) + b"\n")
+    return profile
 
 
 # -- figures -------------------------------------------------------------------------------------
