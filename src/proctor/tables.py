@@ -86,7 +86,7 @@ class Tabular:
         head = list(rows[0]) if rows else []
         right = [all(isinstance(row[name], int | float | None) for row in rows) for name in head]
         lines = [
-            " & ".join(latex_text(_short(value)) for value in values) + r" \\"
+            " & ".join(latex_text(cell_text(value)) for value in values) + r" \\"
             for values in [head, *(row.values() for row in rows)]
         ]
         columns = "".join("r" if each else "l" for each in right)
@@ -117,7 +117,7 @@ class Tabular:
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
         rows = self._cells()
-        shown = [[_short(value) for value in row.values()] for row in rows]
+        shown = [[cell_text(value) for value in row.values()] for row in rows]
         return html_table(self._heading(), list(rows[0]) if rows else (), shown)
 
     def _heading(self) -> str:
@@ -130,7 +130,7 @@ def need(package: str, extra: str = "frames") -> None:
         raise ProctorError(f"{package} is not installed", hint=f"pip install 'proctor[{extra}]'")
 
 
-def _short(value: object) -> str:
+def cell_text(value: object) -> str:
     """Return a cell for people: floats with four digits, nothing for None."""
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 

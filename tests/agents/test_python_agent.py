@@ -38,6 +38,7 @@ async def tried(
         ("leaks_tasks", "leaked"),
         ("leaks_threads", "leaked"),
         ("Counter", "1"),
+        ("Runner", "x!"),
     ],
 )
 async def test_answers_whatever_their_type(name: str, answer: str) -> None:
@@ -53,6 +54,14 @@ async def test_a_factory_makes_a_fresh_agent_for_each_trial() -> None:
     """R-A3: state does not pass from one trial to the next."""
     config = zoo("make_counter", factory=True)
     assert [(await tried(config)).trial.answer for _ in range(3)] == ["1", "1", "1"]
+
+
+async def test_a_class_that_says_nowhere_what_to_call_is_named() -> None:
+    """R-A2: a trial of an object that cannot be called says what its class needs."""
+    trial = (await tried(zoo("Uncallable"))).trial
+    assert trial.error is not None
+    assert "a Uncallable cannot be called" in trial.error.message
+    assert "`run` or `__call__`" in trial.error.message
 
 
 async def test_an_agent_may_change_its_input_without_harm() -> None:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from proctor.agents.base import AgentReply, AgentRequest
 from proctor.trace.capture import tool
 
 
@@ -134,6 +135,17 @@ class Counter:
     def __call__(self, _: str) -> str:
         self.count += 1
         return str(self.count)
+
+
+class Runner:
+    """An agent that is called by its method, as agents of other platforms are."""
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        return AgentReply(answer=f"{request.input}!")
+
+
+class Uncallable:
+    """A class that says nowhere what to call."""
 
 
 def make_counter() -> Counter:

@@ -127,7 +127,7 @@ def test_a_gate_on_failures_is_as_red_as_the_run(tmp_path):
     done = proctor("gate", names[0], "--against", names[1], cwd=tmp_path)
     assert done.returncode == 1, done.stdout
     assert done.stdout.startswith("REGRESSION")
-    assert "8 of 40 trials of the candidate errored" in done.stdout
+    assert "8 of 40 trials of the candidate ended without a verdict" in done.stdout
 
 
 @pytest.mark.parametrize(("share", "code"), [("0", 2), ("1", 0)])

@@ -155,6 +155,9 @@ def test_groups_by_anything_a_case_or_trial_has(tmp_path: Path) -> None:
         ("medium", "b", 1, 2),
     ]
     by_language = found.group_by("properties.lang")
+    head, *lines = str(by_language).splitlines()
+    assert head.split()[0] == "properties.lang"
+    assert len(lines) == len(by_language)
     assert {row.key["properties.lang"]: row.trials for row in by_language} == {"de": 8, "en": 4}
     assert len(by_language["de"]) == 8
     assert by_language["de"].mean().value == pytest.approx(by_language.rows[0].score.value)

@@ -94,12 +94,12 @@ def test_too_many_errors_are_no_verdict():
     before, after = suite([(5, 5)] * 10), suite([(5, 5)] * 8 + [(0, 1, 4)] * 2)
     found = judge_gate(before, after)
     assert found.verdict == "INCONCLUSIVE"
-    assert "8 of 50 trials of the candidate errored" in found.reason
+    assert "8 of 50 trials of the candidate ended without a verdict" in found.reason
     assert (found.errors, found.errored_of) == ((0, 8), (50, 50))
     assert found.drop == pytest.approx(0.2)
     assert judge_gate(before, after, rule=GateRule(max_error_rate=0.2)).verdict == "REGRESSION"
     nothing = judge_gate({"a": (5, 5)}, {"a": (0, 0, 5)})
-    assert "5 of 5 trials of the candidate errored" in nothing.reason
+    assert "5 of 5 trials of the candidate ended without a verdict" in nothing.reason
 
 
 @pytest.mark.parametrize("arm", ["reference", "candidate"])
@@ -112,7 +112,7 @@ def test_a_regression_that_errors_cannot_explain_is_one(arm):
         good = suite([(5, 5)] * 9 + [(1, 1, 4)])
     found = judge_gate(good, bad)
     assert found.verdict == "REGRESSION"
-    assert f"4 of 50 trials of the {arm} errored" in found.reason
+    assert f"4 of 50 trials of the {arm} ended without a verdict" in found.reason
 
 
 def test_what_cannot_be_compared_is_named():

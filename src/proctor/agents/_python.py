@@ -2,7 +2,8 @@
 
 The callable takes only the input or, by name, any of input, seed, workdir, workspace, params,
 checkpoint, request, history, state, session; a first argument of any other name is the input. It
-may be plain (run in a thread) or async. In a conversation it is called for each turn: a function
+may be plain (run in a thread) or async. Of a class, each trial calls an instance of its own, or the
+instance's method `run`. In a conversation it is called for each turn: a function
 takes `history`, a class keeps its own state, since one instance has the whole conversation.
 `isolation: process` gives every trial its own process.
 """
@@ -121,8 +122,8 @@ class PythonAgentConfig(AgentConfig):
             make = self.loaded
 
             def create_instance() -> Agent:
-                instance = make()
-                return PythonAgent(instance, _shape(instance), is_async(instance))
+                function = _callable_of(make())
+                return PythonAgent(function, _shape(function), is_async(function))
 
             return create_instance
         # The signature is read once: with 10,000 trials, `inspect` per trial is noticeable.
@@ -141,6 +142,19 @@ class PythonAgentConfig(AgentConfig):
         except OSError:
             digest = None
         return {"target": self.target, "source": Path(source).name, "sha256": digest}
+
+
+def _callable_of(instance: Any) -> Callable[..., Any]:
+    """Return what to call of a new instance: itself, or its method `run`."""
+    if callable(instance):
+        return instance
+    run = getattr(instance, "run", None)
+    if not callable(run):
+        raise AgentError(
+            f"a {type(instance).__name__} cannot be called",
+            hint="give its class a method `run` or `__call__` that takes the input",
+        )
+    return run
 
 
 class _Shape(NamedTuple):

@@ -46,9 +46,10 @@ from proctor.results.database import (
 )
 from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
+from proctor.sanitize import visible
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Estimand, Interval
-from proctor.tables import Tabular, interval_chart, need
+from proctor.tables import Tabular, cell_text, interval_chart, need, table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -481,6 +482,13 @@ class Groups(Tabular):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<{self._heading()}: {plural(len(self), 'group')}>"
+
+    def __str__(self) -> str:
+        rows = [[visible(cell_text(value)) for value in row.values()] for row in self._cells()]
+        return "\n".join(table(list(self._cells()[0]) if rows else (), rows, indent=""))
 
 
 def among(column: str) -> str:

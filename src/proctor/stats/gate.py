@@ -442,8 +442,8 @@ def _too_many_errors(
     for arm, bad, total in zip(("reference", "candidate"), errors, errored_of, strict=True):
         if total and bad / total > rule.max_error_rate:
             return (
-                f"{bad} of {plural(total, 'trial')} of the {arm} errored, more than"
-                f" {level_of(rule.max_error_rate)}: remove the cause and run again"
+                f"{bad} of {plural(total, 'trial')} of the {arm} ended without a verdict, more"
+                f" than {level_of(rule.max_error_rate)}: remove the cause and run again"
             )
     return None
 
