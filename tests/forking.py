@@ -3,21 +3,24 @@
     python forking.py FD
 
 Each message on the socket FD is a command: its arguments, folder, environment and streams. The
-child is a process like any other; only the second it would spend on imports is saved. A keeper
-between here and there waits for it, so that any number may run at once.
+child is a process like any other; only the second it would spend on imports is saved. Any number
+may run at once.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
 import os
-import signal
+import selectors
 import socket
 import sys
 import threading
 import traceback
 from typing import Any
+
+from pydantic import BaseModel
 
 PRELOADED = (
     *("duckdb", "psutil", "rich.console", "rich.table", "scipy.stats", "yaml", "zstandard"),
@@ -41,48 +44,80 @@ MOST = 1 << 20
 
 
 def serve(control: socket.socket) -> dict[str, Any] | None:
-    """Fork for every message; gives back a command in its child, and None when nobody asks more."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    """Fork for every message; gives back a command in its child, and None when nobody asks more.
+
+    A command that has ended is waited for only when the client asks how: till then the number
+    stays its own.
+    """
+    watched = selectors.DefaultSelector()
+    watched.register(control, selectors.EVENT_READ)
     while True:
-        message, given, _, _ = socket.recv_fds(control, MOST, 4)
-        if not message:
-            return None
-        if os.fork() == 0:
-            control.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return keep(json.loads(message), given)
-        for each in given:
-            os.close(each)
+        for key, _ in watched.select():
+            if key.fileobj is control:
+                message, given, _, _ = socket.recv_fds(control, MOST, 4)
+                if not message:
+                    return None
+                *streams, answers = given
+                child = os.fork()
+                if not child:
+                    leave_to_parent(watched, answers)
+                    return use(streams, json.loads(message))
+                for each in streams:
+                    os.close(each)
+                client = socket.socket(fileno=answers)
+                client.send(str(child).encode())
+                watched.register(client, selectors.EVENT_READ, child)
+            elif isinstance(key.fileobj, socket.socket):  # asks, or has gone
+                watched.unregister(key.fileobj)
+                with contextlib.suppress(OSError):
+                    key.fileobj.recv(1)
+                ends = os.pidfd_open(key.data)
+                watched.register(ends, selectors.EVENT_READ, (key.data, ends, key.fileobj))
+            else:
+                child, ends, client = key.data
+                watched.unregister(ends)
+                os.close(ends)
+                with client, contextlib.suppress(OSError):
+                    client.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
 
 
-def keep(asked: dict[str, Any], given: list[int]) -> dict[str, Any]:
-    """Fork once more, tell the number of the child and, when asked, how it ended."""
-    *streams, answers = given
-    child = os.fork()
-    if child:
-        for each in (*streams, 0, 1, 2):
-            os.close(each)
-        with socket.socket(fileno=answers) as client:
-            client.send(str(child).encode())
-            client.recv(1)  # till then the number stays that of the child
-            client.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
-        os._exit(0)
+def leave_to_parent(watched: selectors.BaseSelector, answers: int) -> None:
+    """Close in a child what is the parent's."""
+    for key in watched.get_map().values():
+        if isinstance(key.fileobj, socket.socket):
+            key.fileobj.close()
+        else:
+            os.close(key.fd)
+            key.data[2].close()
+    watched.close()
     os.close(answers)
+
+
+def use(streams: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+    """Make them the standard streams."""
     for number, each in enumerate(streams):
         os.dup2(each, number)
         os.close(each)
     return asked
 
 
+def build_models(base: type[BaseModel]) -> None:
+    """Build the models of suites and settings, which otherwise wait for their first use."""
+    for model in base.__subclasses__():
+        model.model_rebuild()
+        build_models(model)
+
+
 def main() -> None:
     """Be asked; in a child, be `python -m proctor`."""
     for name in PRELOADED:
         importlib.import_module(name)
+    build_models(BaseModel)
     assert threading.active_count() == 1, "a fork would lose the other threads"
     gc.freeze()  # or the first look for garbage in a child copies every page of this process
-    with socket.socket(fileno=int(sys.argv[1])) as control:
-        control.send(b"ready")
-        asked = serve(control)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.send(b"ready")
+    asked = serve(control)
     if asked is None:
         return
     if asked["session"]:
