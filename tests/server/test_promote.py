@@ -44,7 +44,7 @@ def test_a_live_trace_becomes_a_case_in_one_click(store, tmp_path, browsing) -> 
     service = Service.receiving(store, suites=folder)
     with serving(service, "boss", "guest") as site:
         with page_at(browsing, site, f"/traces/{wrong.trace_id}?token=boss") as page:
-            page.get_by_role("link", name="Make a case of it").click()
+            page.get_by_role("link", name="Make a test case").click()
             # The other trace with the same input is the right one.
             page.get_by_text("passes on the right one").wait_for()
             assert "tool_not_called" in page.locator("pre.preview").inner_text()

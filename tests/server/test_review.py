@@ -206,7 +206,7 @@ def test_promote_previews_and_writes_a_case(browsing, shop) -> None:
     failing = next(t for t in run.trials() if t.agent == "fast" and t.case == "lamp")
     path = f"/runs/{shop.bad}/promote/{address_name(failing)}"
     with page_at(browsing, shop, f"/runs/{shop.bad}/trial/{address_name(failing)}") as page:
-        page.click("text=Make a case of it")
+        page.click("text=Make a test case")
         page.wait_for_selector("pre.preview")
         page.wait_for_load_state()
         preview = page.inner_text("pre.preview")
@@ -265,7 +265,11 @@ def test_two_runs_and_two_trials_compared(browsing, shop) -> None:
     # A list of runs sends the latest first: the older is the first arm, unless it is swapped.
     for order, second in (("", shop.bad), ("&swap=1", shop.good)):
         reply = httpx.get(f"{shop.url}/compare?run={shop.bad}&run={shop.good}{order}").text
-        assert f'<h2 class="free-text">fast @ {second} compared' in reply
+        chosen = re.findall(r'<option value="([^"]+)" selected>', reply)
+        assert chosen[1] == second
+        assert f'aria-label="Cases of fast @ {second}"' in reply
+        # The agent with regressed cases comes first; both runs are named above.
+        assert re.findall(r'<h2 [^>]*id="pair-\d+">([^<]+)<', reply) == ["fast", "slow"]
     reply = httpx.get(f"{shop.url}/compare?run=&run={shop.bad}").text
     assert "Select two runs" in reply
     for wrong in ("run=nowhere&run=x", f"run={shop.good}&run={shop.good}", "run=../..&run=x"):

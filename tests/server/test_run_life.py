@@ -28,7 +28,32 @@ def test_the_list_of_runs_says_which_are_dead(tmp_path: Path) -> None:
         write_beat(run.path, replace(beat, state="running", pid=gone.pid))
         assert '<span class="chip odd">dead</span>' in httpx.get(f"{running.url}/runs").text
         cell = f"{running.url}/runs/suite/{run.path.name}/cell?case=case-1&agent=bots:steady"
-        assert '<span class="chip odd">NOT RUN</span>' in httpx.get(cell).text
+        assert "</span> not run</span>" in httpx.get(cell).text
+
+
+def test_a_run_in_progress_has_no_verdict_yet(tmp_path: Path) -> None:
+    """R-N12: a few trials are neither a failure nor a change; a dead run says how to go on."""
+    run = api.run(write_suite(tmp_path), trials=2, limits={"max_trials": 1}, results=tmp_path / "r")
+    beat = read_beat(run.path)
+    assert beat is not None
+    active = replace(beat, state="running", pid=os.getpid(), at=datetime.now(UTC))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with serving(Service(results=tmp_path / "r")) as running:
+        page, history = f"{running.url}/runs/suite/{run.path.name}", f"{running.url}/history/suite"
+        assert f'href="/runs/suite/{run.path.name}"' in httpx.get(history).text
+        write_beat(run.path, active)
+        shown = httpx.get(page).text
+        assert "</span> RUNNING</p>" in shown
+        assert "final when the run has ended" in shown
+        assert "proctor run --resume" not in shown
+        assert "is added when it ends" in httpx.get(history).text
+        listed = httpx.get(f"{running.url}/runs").text
+        assert f"{active.began.astimezone(UTC):%Y-%m-%d %H:%M:%S}" in listed
+        write_beat(run.path, replace(active, pid=gone.pid))
+        shown = httpx.get(page).text
+        assert f"proctor run --resume suite/{run.path.name}" in shown
+        assert "RUNNING" not in shown
 
 
 def test_the_list_reads_a_run_again_only_when_it_changed(tmp_path: Path) -> None:

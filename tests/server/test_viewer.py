@@ -290,6 +290,12 @@ def test_markdown_is_ours_alone() -> None:
     assert "<script" not in rendered(HOSTILE)
     assert "<img" not in rendered("![x](https://example.com/a.png) ![y](data:image/png;base64,AA)")
     assert "<a" not in rendered("[x](https://example.com) <https://example.com>")
+    # The content security policy forbids styles, so the alignment of a column is a class.
+    table = rendered("|a|b|\n|---|---:|\n|1|2|")
+    assert "style" not in table
+    assert table.count('class="n"') == 2
+    assert "<pre" not in rendered("[1] says **so**")
+    assert "<pre" in rendered('[{"a": 1}]\n')
     assert rendered("# Title") == '<p class="head h1">Title</p>'
     assert rendered("*a* " * MAX_TEXT).startswith("<pre")
 

@@ -7,9 +7,9 @@ section without anything to show has no variables, so the template leaves it out
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.formatting import DASH, and_more, duration_ms, money, plural
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
@@ -20,6 +20,9 @@ from proctor.runs.summary import CellSummary
 from proctor.runs.trial import TrialStatus
 from proctor.stats.describe import percentile
 from proctor.stats.gate import Gate
+
+if TYPE_CHECKING:
+    from proctor.results.gate import ArmGate
 
 MAX_FAILURES = 20
 """Ranked failures in the page. The rest are the least harmful ones and are in results.json."""
@@ -145,6 +148,12 @@ def agent_notes(gate: Gate) -> str:
         reasons = "; ".join(f"{case}: {reason}" for case, reason in first)
         notes.append(f"Not compared: {plural(len(gate.left_out), 'case')} ({reasons}).")
     return " ".join(notes)
+
+
+def worst_gates(arms: Iterable[ArmGate]) -> list[ArmGate]:
+    """Return the agents of a gate, those that need attention first."""
+    order = ("REGRESSION", "NOT COMPARABLE", "INCONCLUSIVE", "NO REGRESSION")
+    return sorted(arms, key=lambda arm: order.index(arm.gate.verdict))
 
 
 def _trial_labels(facts: ReportFacts) -> Callable[[str], str]:
@@ -314,7 +323,10 @@ def _trials_note(facts: ReportFacts, listed: int) -> str:
 
 FUNCTIONS: dict[str, Any] = {
     **template_globals(),
-    **{f.__name__: f for f in (agent_notes, bar_width, efficiency, interval_marks, per)},
+    **{
+        f.__name__: f
+        for f in (agent_notes, bar_width, efficiency, interval_marks, per, worst_gates)
+    },
     "MAX_CHANGED_CASES": MAX_CHANGED_CASES,
     "MAX_FAILURES": MAX_FAILURES,
     "VERDICTS": {"PASS": ("✓", "good"), "FAIL": ("✕", "bad"), "NOT JUDGED": ("?", "odd")},

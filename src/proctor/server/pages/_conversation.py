@@ -374,6 +374,11 @@ def _markdown() -> Any:
     def heading(self: Any, tokens: Any, index: int, *_: Any) -> str:
         return f'<p class="head {tokens[index].tag}">'
 
+    def cell(self: Any, tokens: Any, index: int, *_: Any) -> str:
+        # The alignment comes as a style, which the content security policy of our pages forbids.
+        right = "right" in (tokens[index].attrGet("style") or "")
+        return f'<{tokens[index].tag} class="n">' if right else f"<{tokens[index].tag}>"
+
     def link_close(self: Any, tokens: Any, index: int, *_: Any) -> str:
         opened = next(each for each in reversed(tokens[:index]) if each.type == "link_open")
         # The address is shown, never followed: its text may name another one.
@@ -400,6 +405,8 @@ def _markdown() -> Any:
         "fence": code,
         "table_open": fixed('<div class="scroll" tabindex="0" role="region"><table>'),
         "table_close": fixed("</table></div>"),
+        "th_open": cell,
+        "td_open": cell,
     }.items():
         made.add_render_rule(name, rule)
     return made
@@ -408,7 +415,9 @@ def _markdown() -> Any:
 @lru_cache(maxsize=2_000)
 def rendered(text: str) -> Markup:
     """Return Markdown as safe markup; JSON and very long text as they are."""
-    plain = text[:1] in ("{", "[") or len(text) > MAX_MARKDOWN
+    # A link or a footnote also starts with a bracket.
+    data = text[:1] in ("{", "[") and text.rstrip()[-1:] in ("}", "]")
+    plain = data or len(text) > MAX_MARKDOWN
     if plain:
         return Markup('<pre class="free-text" tabindex="0">{}</pre>').format(text)
     return Markup(_markdown().render(text))  # noqa: S704 (rules above escape every text)

@@ -271,7 +271,7 @@ class ReviewPages(Runs):
             names.sort(key=lambda name: every.index(name) if name in every else -1)
         problem: ProctorError | None = None
         comparison = gate = None
-        pairs: list[tuple[ArmComparison, list[ComparedCase], Counter[str]]] = []
+        pairs: list[tuple[ArmComparison, str, list[ComparedCase], Counter[str]]] = []
         if len(names) > 1 and all(names):
             try:
                 runs = [self._run_named(name) for name in names]
@@ -279,7 +279,17 @@ class ReviewPages(Runs):
                 for pair in comparison.pairs:
                     links = self._pair_links(pair, *runs) if len(runs) == 2 else {}
                     rows = compared_cases(pair, links)
-                    pairs.append((pair, rows, Counter(row.direction for row in rows)))
+                    title = f"{pair.second} compared with {pair.first}"
+                    if len(runs) == 2:  # both are named above
+                        first, second = (
+                            agent_of(arm, run)
+                            for arm, run in zip((pair.first, pair.second), runs, strict=True)
+                        )
+                        title = second if first == second else f"{second} compared with {first}"
+                    counts = Counter(row.direction for row in rows)
+                    pairs.append((pair, title, rows, counts))
+                # What got worse is why people compare.
+                pairs.sort(key=lambda each: (-each[3]["regressed"], -each[3]["improved"]))
             except Missing as error:
                 problem = ProctorError(f"no such run: {error.name}")
             except ProctorError as error:
@@ -303,9 +313,7 @@ class ReviewPages(Runs):
         examples: list[dict[str, Trial]] = []
         for run, arm, passed in ((first, pair.first, True), (second, pair.second, False)):
             found: dict[str, Trial] = {}
-            # Arms of one name are labelled `agent @ run`.
-            name = arm.removesuffix(" (first)").removesuffix(" (second)")
-            name = name.removesuffix(f" @ {run_name(run.path)}")
+            name = agent_of(arm, run)
             for trial in run.trials():
                 ours = trial.trace is not None and name in (trial.agent, trial.cell.arm)
                 if ours and (trial.case not in found or trial.passed is passed):
@@ -455,6 +463,12 @@ def compared_runs(*runs: Run) -> tuple[Comparison, GateResult | None]:
     from proctor.results.gate import judge_runs
 
     return compare_runs(*runs), judge_runs(runs[1], runs[0]) if len(runs) == 2 else None
+
+
+def agent_of(arm: str, run: Run) -> str:
+    """Return the agent of an arm: arms of one name are labelled `agent @ run`."""
+    name = arm.removesuffix(" (first)").removesuffix(" (second)")
+    return name.removesuffix(f" @ {run_name(run.path)}")
 
 
 def compared_cases(pair: ArmComparison, links: Mapping[str, str]) -> list[ComparedCase]:

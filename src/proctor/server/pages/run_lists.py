@@ -8,8 +8,10 @@ run is read again only when its files have changed. Runs in progress are shown b
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -57,6 +59,9 @@ TREND = 20
 # Rows of cases in a history.
 MAX_CASES = 300
 
+RUN_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{3,}")
+"""The name that a run gets by default: its day and its number."""
+
 SORTS = ("newest", "name", "worst", "costliest", "slowest")
 
 FolderState = tuple[tuple[int, int, int] | None, ...]
@@ -90,6 +95,8 @@ class Listed(NamedTuple):
     tags: tuple[str, ...] = ()
     life: str | None = None
     """The state of an unfinished run: alive, stalled, dead, …"""
+    began: datetime | None = None
+    """When a run in progress started."""
     done: int = 0
     planned: int = 0
     passed: int = 0
@@ -103,7 +110,9 @@ class Listed(NamedTuple):
     @property
     def created(self) -> str:
         """When it started."""
-        return "" if self.figures is None else self.figures.created[:19].replace("T", " ")
+        if self.figures is None:
+            return "" if self.began is None else f"{self.began.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+        return self.figures.created[:19].replace("T", " ")
 
     @property
     def commit(self) -> str | None:
@@ -259,6 +268,7 @@ class RunLists(ResultsPages):
             return row._replace(
                 tags=tags_of(path),
                 life=str(sign.life),
+                began=beat.began,
                 done=beat.done,
                 planned=beat.planned - beat.not_needed,
                 passed=beat.passed,
@@ -345,19 +355,20 @@ class RunLists(ResultsPages):
 
     def history(self, request: Request) -> Response:
         """Render the history of a suite."""
-        paths = self._runs_of(request)
-        if not paths:
+        paths, running = self._runs_of(request)
+        if not paths and not running:
             raise Missing("suite", request.path_params["name"])
         shown = paths[-MAX_HISTORY:]
         points = self._read_points(shown, self._clock() + READ_FOR)
         history = self._history(points)
         names = [self.name(each.path) for each in history.runs]
-        name = self.suite(paths[0])
+        name = self.suite([*paths, *running][0])
         return page(
             "history.html",
             request,
             name=name,
             history=history,
+            running=[(self.name(path), self.link(path)) for path in running],
             older=len(paths) - len(shown),
             unread=len(shown) - len(points),
             plots=[_plot(history, metric) for metric in METRIC_WORDS],
@@ -393,18 +404,25 @@ class RunLists(ResultsPages):
                 }
                 for at, run in reversed(list(enumerate(history.runs)))
             ],
-            state=_digest(points),
+            state=_digest([*points, *map(self.name, running)]),
             ask=f"/state/history/{quote(request.path_params['name'])}",
         )
 
     def history_state(self, request: Request) -> Response:
         """Return what changes when a history does; each call reads more of its runs."""
-        paths = self._runs_of(request)[-MAX_HISTORY:]
-        return JSONResponse({"state": _digest(self._read_points(paths, self._clock() + POLL_FOR))})
+        paths, running = self._runs_of(request)
+        points = self._read_points(paths[-MAX_HISTORY:], self._clock() + POLL_FOR)
+        return JSONResponse({"state": _digest([*points, *map(self.name, running)])})
 
-    def _runs_of(self, request: Request) -> list[Path]:
+    def _runs_of(self, request: Request) -> tuple[list[Path], list[Path]]:
+        """Return the runs of a suite that are over, and those in progress.
+
+        A few trials of a run in progress would look like a change of the rates.
+        """
         wanted = request.path_params["name"].rstrip("/")
-        return [path for path in all_runs(self._root) if self.suite(path) == wanted]
+        paths = [path for path in all_runs(self._root) if self.suite(path) == wanted]
+        running = [path for path in paths if look_at(path).life == Life.ALIVE]
+        return [path for path in paths if path not in running], running
 
     def _read_points(self, paths: Sequence[Path], until: float) -> list[HistoryPoint]:
         """Return the newest runs that are read, oldest first: a gap would look like a change."""
@@ -450,13 +468,15 @@ class RunLists(ResultsPages):
         }
 
 
-def _digest(seen: Iterable[Listed | SuiteLine | HistoryPoint]) -> str:
-    def part(each: Listed | SuiteLine | HistoryPoint) -> object:
+def _digest(seen: Iterable[Listed | SuiteLine | HistoryPoint | str]) -> str:
+    def part(each: Listed | SuiteLine | HistoryPoint | str) -> object:
         match each:
             case Listed():
                 read = each.figures is not None
                 return each.name, each.life, each.done, each.tags, each.problem, read
             case SuiteLine():
+                return each
+            case str():
                 return each
             case HistoryPoint():
                 return str(each.figures.path), each.figures.totals.trials
@@ -499,7 +519,17 @@ def _plot(history: SuiteHistory, metric: str) -> dict[str, Any]:
             if each is not None and each.value is not None
         ]
 
-    every = max(1, -(-count // 5))
+    every = max(1, -(-count // 8))
+    # The day of the usual names; the number of the run too where a day has several.
+    days = [run.path.name[5:10] for run in history.runs]
+    labels = [
+        run.path.name
+        if not RUN_NAME.fullmatch(run.path.name)
+        else day
+        if days.count(day) == 1
+        else f"{day} {run.path.name[-3:]}"
+        for day, run in zip(days, history.runs, strict=True)
+    ]
     changes = {c.at for agent in history.agents for c in agent.changes}
     return {
         "title": METRIC_WORDS[metric].capitalize(),
@@ -508,7 +538,7 @@ def _plot(history: SuiteHistory, metric: str) -> dict[str, Any]:
         "left": left,
         "ticks": [(y(most * part), figure(metric, most * part)) for part in (0.0, 0.5, 1.0)],
         "runs": [
-            (x(at), run.path.name[-6:])
+            (x(at), labels[at])
             for at, run in enumerate(history.runs)
             if (count - 1 - at) % every == 0
         ],

@@ -24,7 +24,7 @@ from proctor.report.html.trial_data import harm_first
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs import segments
-from proctor.runs.heartbeat import Life, look_at
+from proctor.runs.heartbeat import OVER, Life, look_at
 from proctor.runs.plan_order import row_order
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
@@ -122,6 +122,7 @@ class Runs(ResultsPages):
             for name in (cell.cell.arm, cell.agent):
                 links.setdefault((name, cell.case), cell_query(cell.cell))
         suite = self.suite(run.path)
+        sign = look_at(run.path)
         return page(
             "run.html",
             request,
@@ -130,7 +131,8 @@ class Runs(ResultsPages):
             name=self.name(run.path),
             suite=suite,
             history=f"/history/{quote(suite)}",
-            since=facts.since,
+            life=None if sign.life in OVER or facts.totals.trials >= facts.planned else sign.life,
+            since=None if sign.life == Life.ALIVE else facts.since,
             baseline_name=None if baseline is None else self.name(baseline.path),
             baseline_link=None if baseline is None else self.link(baseline.path),
             board=facts.board,
@@ -462,10 +464,12 @@ def _matrix_cell(cell: CellSummary | None) -> dict[str, Any] | None:
     if cell is None:
         return None
     rate, shade = cell.pass_rate, "v-odd"
-    if cell.verdict == Verdict.HARD_FAIL:
-        shade = "v-bad"
-    elif rate is not None and cell.verdict in (Verdict.PASS, Verdict.FAIL, Verdict.PARTIAL):
-        # Only a cell that passed has the colour of passing.
-        shade = "r4" if cell.verdict == Verdict.PASS else f"r{min(3, int(rate * 4))}"
+    if cell.verdict == Verdict.NOT_RUN:
+        shade = ""
+    elif cell.verdict == Verdict.PASS:
+        shade = "r4"
+    elif rate is not None and cell.verdict in (Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL):
+        # Only a cell that passed has the colour of passing; a hard failure has a bar as well.
+        shade = f"r{min(3, int(rate * 4))}{' hard' * (cell.verdict == Verdict.HARD_FAIL)}"
     counts = {"passed": cell.passed, "judged": cell.judged, "rate": rate}
     return {**counts, "verdict": cell.verdict, "shade": shade, "query": cell_query(cell.cell)}

@@ -85,7 +85,7 @@ SIGNS = {
     "infra error": ("!", "odd"),
     "not judged": ("?", "odd"),
     "cancelled": ("–", "odd"),
-    "not run": ("–", "odd"),
+    "not run": ("–", ""),
     "incomplete": ("…", "odd"),
 }
 

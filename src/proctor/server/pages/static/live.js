@@ -16,6 +16,8 @@
       done = now.done;
       const rate = now.judged ? `, ${many(now.passed)} of ${many(now.judged)} passed` : "";
       place.textContent = `${many(now.done)} of ${many(now.planned)} trials${rate}`;
+      const bar = document.getElementById("live-bar");
+      if (bar) bar.value = now.done;
     }
     if (now.ended) return location.reload();
     return setTimeout(follow, every);
