@@ -520,16 +520,15 @@ def _plot(history: SuiteHistory, metric: str) -> dict[str, Any]:
         ]
 
     every = max(1, -(-count // 8))
-    # The day of the usual names; the number of the run too where a day has several.
-    days = [run.path.name[5:10] for run in history.runs]
-    labels = [
-        run.path.name
-        if not RUN_NAME.fullmatch(run.path.name)
-        else day
-        if days.count(day) == 1
-        else f"{day} {run.path.name[-3:]}"
-        for day, run in zip(days, history.runs, strict=True)
-    ]
+    names = [run.path.name for run in history.runs]
+    days = [name[5:10] for name in names]
+
+    def label(at: int) -> str:
+        # The day of a usual name, and the number of the run where a day has several.
+        if not RUN_NAME.fullmatch(names[at]):
+            return names[at]
+        return days[at] if days.count(days[at]) == 1 else f"{days[at]} {names[at][-3:]}"
+
     changes = {c.at for agent in history.agents for c in agent.changes}
     return {
         "title": METRIC_WORDS[metric].capitalize(),
@@ -537,11 +536,7 @@ def _plot(history: SuiteHistory, metric: str) -> dict[str, Any]:
         "height": height,
         "left": left,
         "ticks": [(y(most * part), figure(metric, most * part)) for part in (0.0, 0.5, 1.0)],
-        "runs": [
-            (x(at), labels[at])
-            for at, run in enumerate(history.runs)
-            if (count - 1 - at) % every == 0
-        ],
+        "runs": [(x(at), label(at)) for at in range(count) if (count - 1 - at) % every == 0],
         "series": [points(agent) for agent in history.agents],
         "changes": [x(at - 0.5) for at in sorted(changes)] if metric == "pass_rate" else [],
     }
