@@ -1,6 +1,8 @@
 """Runs in real child processes: started fast, watched, stopped, compared."""
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +121,25 @@ class Children:
         """A command from beginning to end."""
         self.start(*args)
         return self.wait()
+
+
+def clock_of(process: subprocess.Popen[str]) -> Callable[[], float]:
+    """Return a clock that waits for a process to end, and gives its seconds from now to then.
+
+    Seconds in which it waited for a processor are not counted: promises about time are about
+    what a program does, not about how busy the machine is.
+    """
+
+    def queued() -> float:
+        return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
+
+    began = time.monotonic() - queued()
+
+    def seconds() -> float:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        return time.monotonic() - queued() - began
+
+    return seconds
 
 
 def until(holds: Callable[[], bool], seconds: float = 180.0, *, every: float = 0.005) -> None:

@@ -1,4 +1,4 @@
-"""One Ray for all tests of executors: starting one takes seconds."""
+"""One Ray for all tests of executors: starting one takes seconds, and it is never quite idle."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def a_ray() -> Iterator[str]:
     """The address of a Ray with room for four workers, started as `--executor ray` starts it."""
     if find_spec("ray") is None:
