@@ -217,6 +217,7 @@ UNDECIDED = "proctor gate latest --against main --inconclusive extend"
 ELSEWHERE = {
     "RUN": "results/shop/2026-01-31_002",
     "my_pkg.agent:answer": "agent:answer",
+    "latest:refund/hasty/0/1": "latest:refund-1/fast/0/1",
 }
 """What an example leaves to the user."""
 

@@ -21,7 +21,7 @@ from proctor.agents.replay import ReplayAgentConfig
 from proctor.diagnose.methods import acts_of
 from proctor.errors import ProctorError
 from proctor.gateway.options import ForkArm, ForkCall, ForkEdit, ForkPoint
-from proctor.runs.folder import FORK_OF, LATEST, RunFolder, find_run
+from proctor.runs.folder import FORK_OF, RunFolder
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.seeds import derive_seed
@@ -57,22 +57,6 @@ class ForkResult(msgspec.Struct, frozen=True, kw_only=True):
     replayed_tool_calls: int | None
     notes: tuple[str, ...]
     """Tools that returned something else when they ran again; the agent got the record."""
-
-
-def find_trial(source: str, root: Path) -> tuple[Run, Trial]:
-    """Return the run and the trial of `RUN:TRIAL`; a trial alone is one of the latest run."""
-    place, _, wanted = source.rpartition(":")
-    run = Run(find_run(place or LATEST, root))
-    trials = list(run.trials())
-    for trial in trials:
-        if wanted in (trial.name, trial.short_name, trial.trace_id):
-            return run, trial
-    names = [f"{place or LATEST}:{trial.name}" for trial in trials if not trial.passed][:3]
-    raise ProctorError(
-        f"the run has no trial {wanted!r}",
-        where=str(run.path),
-        hint=f"name one as RUN:TRIAL; failing trials are {', '.join(names)}" if names else None,
-    )
 
 
 def recorded_trace(run: Run, trial: Trial) -> Trace:

@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from proctor import api
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, did_you_mean
 from proctor.report.outputs import FORMATS
 from proctor.sanitize import printable
 from proctor.user_dirs import settings_may_exist
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from proctor.llm.chat_model import ChatModel
     from proctor.runs.run import Run
+    from proctor.runs.trial import Trial
     from proctor.trace.redact import Redactor
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -393,20 +394,36 @@ def read_run(text: str, root: Path) -> Run:
     return checked_run(api.open_run(text, results=root, warn=warn))
 
 
-def run_or_files(name: str, *, must_exist: bool = True) -> str:
+def run_or_files(name: str) -> str:
     """Return the folder of a run by its name, a tag or `latest`; files and folders are themselves.
 
-    A file or folder of that name wins, as for every path of a command. Without `must_exist`, an
-    unknown name is returned as it is: the reader of the file says what is wrong with it.
+    A file or folder of that name wins, as for every path of a command.
     """
     if name == "-" or glob.has_magic(name) or Path(name).exists():
         return name
+    return str(api.find_run(name).path)
+
+
+def trial_or_files(name: str) -> tuple[Run, Trial] | str:
+    """Return the trial of `RUN:TRIAL` with its run; anything else is as in `run_or_files`."""
+    from proctor.runs.run import find_trial
+
     try:
-        return str(api.find_run(name).path)
+        return run_or_files(name)
     except ProctorError:
-        if must_exist or name == "latest":
+        if ":" not in name:
             raise
-        return name
+    return find_trial(name, api.results_root())
+
+
+def near_file(name: str) -> str | None:
+    """Return the hint for a path that does not exist: files of its folder with a similar name."""
+    path = Path(name)
+    try:
+        beside = [each.name for each in path.parent.iterdir()]
+    except OSError:
+        return None
+    return did_you_mean(path.name, beside)
 
 
 def checked_run(run: Run) -> Run:

@@ -78,26 +78,16 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
 
 def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None, str]:
     """Return a trace, the results of its checks, a passing trial of its case, and a name."""
-    from proctor.runs.folder import find_run
-    from proctor.runs.run import Run
+    from proctor.runs.run import find_trial
     from proctor.trace.load import load_traces
     from proctor.trials.regression_case import good_recording
 
-    redactor = settings_redactor()
-    place, _, wanted = source.rpartition(":")
-    if Path(source).is_file() or not place:
+    if Path(source).is_file() or ":" not in source:
         found = load_traces(source)
         if len(found) != 1:
             raise ProctorError(f"the file holds {len(found)} traces, not one", where=source)
-        return redactor.trace(found[0]), (), None, Path(source).stem
-    run = Run(find_run(place, api.results_root()))
-    trials = list(run.trials())
-    trial = next((one for one in trials if wanted in (one.name, one.trace_id)), None)
-    if trial is None or (trace := run.trace(trial)) is None:
-        names = [one.name for one in trials if not one.passed][:3]
-        raise ProctorError(
-            f"the run has no trial {wanted!r} with a trace",
-            where=place,
-            hint=f"failing trials are {', '.join(names)}" if names else None,
-        )
+        return settings_redactor().trace(found[0]), (), None, Path(source).stem
+    run, trial = find_trial(source, api.results_root())
+    if (trace := run.trace(trial)) is None:
+        raise ProctorError(f"the trial {trial.name} has no trace", where=str(run.path))
     return trace, trial.checks, good_recording(run, trial), f"{trial.case}-regression"

@@ -203,9 +203,10 @@ def fork(
       # a hint, from step 2 on
       proctor fork latest:refund/careful/0/0 --at 2 --edit 'hint=Look the order up first.'
     """
-    from proctor.causes.fork import edit_from, find_trial, fork_result, prepare_fork
+    from proctor.causes.fork import edit_from, fork_result, prepare_fork
     from proctor.gateway.options import ForkArm
     from proctor.report.console_results import render_fork
+    from proctor.runs.run import find_trial
 
     runner = _Runner(quiet)
     parent, recorded = find_trial(trial, given["results"] or api.results_root())
@@ -250,9 +251,9 @@ def why(*, trial: str, quiet: bool, as_json: bool, **given: Any) -> None:
       # one step, at most 50 cents
       proctor why latest:refund/careful/0/0 --at 4 --max-cost 0.5
     """
-    from proctor.causes.fork import find_trial
     from proctor.causes.why import run_why
     from proctor.report.console_results import render_why
+    from proctor.runs.run import find_trial
 
     runner = _Runner(quiet)
     result = run_why(*find_trial(trial, api.results_root()), runner.run, **given)

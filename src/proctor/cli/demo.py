@@ -113,7 +113,7 @@ def _next_steps(run: Run, suite: Path) -> None:
     steps = (
         ("open the full report in a browser", f"proctor report {place} --open"),
         ("find what the failures have in common", f"proctor diagnose {place} --failed"),
-        ("show the calls in question", f"proctor trace query {place}/traces '{calls}'"),
+        ("show the calls in question", f"proctor trace query {place} '{calls}'"),
         ("run more trials, stopping early", f"proctor run {file} --trials 20 --early-stop"),
         ("retry what failed", f"proctor run --retry-failed {place}"),
         ("start with your own agent", "proctor init"),

@@ -21,12 +21,13 @@ from proctor.cli._options import (
     detector_options,
     option,
     refuse_unused,
-    run_or_files,
     settings_redactor,
+    trial_or_files,
     warn,
 )
 from proctor.cli.trace import TraceFiles, redaction_option
 from proctor.diagnose import methods
+from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,11 @@ _MODEL = (
     },
 )
 @click.argument(
-    "files", nargs=-1, required=True, metavar="TRACE|RUN...", shell_complete=complete_runs_or_files
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="TRACE|RUN|RUN:TRIAL...",
+    shell_complete=complete_runs_or_files,
 )
 @option("--method", "How to diagnose.", choices=methods.METHODS, default="offline")
 @chat_model_options("PROVIDER:MODEL, for the methods that call a model.")
@@ -85,6 +90,8 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
       proctor diagnose traces/ --format json
       # what the failures of a run have in common
       proctor diagnose latest --failed
+      # one trial
+      proctor diagnose latest:refund/hasty/0/1
       # and every diagnosis in full
       proctor diagnose latest --failed --details
       # with a model
@@ -107,18 +114,38 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
             limit=options["prompt_size"],
             cache=None if options["no_cache"] else DiskCache(cache_folder("diagnose"), ChatReply),
         )
-    found = [Path(run_or_files(text, must_exist=False)) for text in files]
-    runs = [path for path in found if (path / "_spec_.yaml").is_file()]
+    runs, named = _runs_and_files(files)
     if not runs:
         refuse_unused("failed", "without a run", "name a run: `latest`, a tag or a folder")
-    named = tuple(text for text, path in zip(files, found, strict=True) if path not in runs)
     loaded = TraceFiles(named) if named else None
     if loaded is not None:
         _echo_traces(loaded, detector, options)
-    for run in runs:
-        _echo_run(run, detector, options)
+    for run, trials in runs.items():
+        _echo_run(run, trials, detector, options)
     if loaded is not None:
         loaded.exit()
+
+
+def _runs_and_files(names: Sequence[str]) -> tuple[dict[Path, set[str]], tuple[str, ...]]:
+    """Return the named trials of each run (none named: all of them), and the other names."""
+    runs: dict[Path, set[str]] = {}
+    others: list[str] = []
+    for name in names:
+        try:
+            found = trial_or_files(name)
+        except ProctorError:
+            if ":" in name:
+                raise
+            found = name  # the reader of the file says what is wrong with it
+        if isinstance(found, str):
+            if (Path(found) / "_spec_.yaml").is_file():
+                runs[Path(found)] = set()
+            else:
+                others.append(name)
+        else:
+            run, trial = found
+            runs.setdefault(run.path, set()).add(trial.name)
+    return runs, tuple(others)
 
 
 def _diagnose(
@@ -217,8 +244,10 @@ def _echo_summary(
         click.echo("--details shows every finding")
 
 
-def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, Any]) -> None:
-    """Print what the trials of a run share. Its traces were redacted when they were stored."""
+def _echo_run(
+    path: Path, only: set[str], detector: DetectorOptions | None, options: dict[str, Any]
+) -> None:
+    """Print what trials of a run share. Its traces were redacted when they were stored."""
     from proctor.diagnose.finding import SHOWN_FROM
     from proctor.formatting import and_more, plural
     from proctor.report.diagnosis import evidence_of, trajectories_of
@@ -230,9 +259,10 @@ def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, A
     diagnoses = list[dict[str, Any]]()
     shown: list[tuple[str, Diagnosis]] = []
     unreadable: list[str] = []
-    failing = {trial.case for trial in run.trials() if trial.status.judged and not trial.passed}
+    trials = [trial for trial in run.trials() if not only or trial.name in only]
+    failing = {trial.case for trial in trials if trial.status.judged and not trial.passed}
     trajectories = trajectories_of(run, failing)
-    for trial in run.trials():
+    for trial in trials:
         if options["failed"] and trial.passed:
             continue
         trace = run.readable_trace(trial, unreadable)
@@ -258,5 +288,7 @@ def _echo_run(path: Path, detector: DetectorOptions | None, options: dict[str, A
             "unreadable": unreadable,
         }
         click.echo(json.dumps(document))
+    elif len(only) == 1:
+        _echo_details(shown, options)
     else:
         _echo_summary(causes, clusters, shown, options)

@@ -316,31 +316,25 @@ def _failures(name: str) -> str:
 
 
 def _trace(name: str, wanted: str, most: int) -> str:
-    from proctor.errors import did_you_mean
+    from proctor.runs.trial import named_trial
     from proctor.trace.render import header, tree_lines
 
     run = api.open_run(name)
-    known: list[str] = []
-    for trial in run.trials():
-        known.append(trial.name)
-        if wanted not in (trial.name, trial.short_name):
-            continue
-        lines = [f"{trial.name}  {trial.status.value}"]
-        if trial.error:
-            lines.append(f"error {trial.error.type}: {line(trial.error.message, 400)}")
-        lines += [
-            f"check {each.id}: {each.status.value} {line(each.reason, 200)}".rstrip()
-            for each in trial.checks
-        ]
-        lines.append(f"answer: {line(trial.answer or '', 1000)}")
-        trace = run.trace(trial)
-        if trace is None:
-            return "\n".join([*lines, "no trace was stored"])
-        return "\n".join(
-            [*lines, *header(trace), *(each.plain() for each in tree_lines(trace, max(1, most)))]
-        )
-    hint = did_you_mean(wanted, known) or f"trials: {and_more(known, 5, str)}"
-    raise ProctorError(f"{name} has no trial {wanted!r}", hint=hint)
+    trial = named_trial(run.trials(), wanted, name)
+    lines = [f"{trial.name}  {trial.status.value}"]
+    if trial.error:
+        lines.append(f"error {trial.error.type}: {line(trial.error.message, 400)}")
+    lines += [
+        f"check {each.id}: {each.status.value} {line(each.reason, 200)}".rstrip()
+        for each in trial.checks
+    ]
+    lines.append(f"answer: {line(trial.answer or '', 1000)}")
+    trace = run.trace(trial)
+    if trace is None:
+        return "\n".join([*lines, "no trace was stored"])
+    return "\n".join(
+        [*lines, *header(trace), *(each.plain() for each in tree_lines(trace, max(1, most)))]
+    )
 
 
 @mcp.command(cls=Command)

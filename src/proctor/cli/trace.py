@@ -1,14 +1,14 @@
 """`proctor trace`: list, show, query, convert and score trace files of any format.
 
-Every command takes files, folders, globs and `-`, compressed or not, and runs by their name, a tag
-or `latest`. Problems with a file go to
-standard error, one line each; the readable traces are still processed, and the exit code is 2 if a
-file yields no trace.
+Every command takes files, folders, globs and `-`, compressed or not, runs by their name, a tag or
+`latest`, and single trials of runs. Problems with a file go to standard error, one line each; the
+readable traces are still processed, and the exit code is 2 if a file yields no trace.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +20,31 @@ from proctor.cli._options import (
     FILE,
     complete_runs_or_files,
     json_option,
+    near_file,
     option,
-    run_or_files,
     settings_redactor,
+    trial_or_files,
 )
 from proctor.cli._output import coloured, wants_colour
-from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, ProctorError
 from proctor.formatting import at_least, duration_ms, plural
 from proctor.sanitize import line
 from proctor.tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from proctor.checks.base import CheckResult
     from proctor.checks.quality import Quality, QualityConfig
+    from proctor.runs.trial import Trial
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
     from proctor.trace.assemble import TraceProblem
     from proctor.trace.redact import Redactor
 
 MAX_SPANS = 1000
 """Spans shown per trace by default; more are rarely read."""
+
+MAX_TRACES = 20
+"""Trees shown by default: a run has hundreds, and `trace list` has a line for each."""
 
 MAX_QUERY = 48
 """Characters of a query that fit next to the figures in a terminal of usual width."""
@@ -66,7 +70,11 @@ def trace() -> None:
 
 
 files_argument = click.argument(
-    "files", nargs=-1, required=True, metavar="FILE|RUN...", shell_complete=complete_runs_or_files
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE|RUN|RUN:TRIAL...",
+    shell_complete=complete_runs_or_files,
 )
 redaction_option = option("--no-redact", "Do not redact secrets.", is_flag=True)
 
@@ -80,15 +88,48 @@ class TraceFiles:
         self.problems: list[TraceProblem] = []
         self.file = ""
         """The file of the last trace."""
+        self.trial = ""
+        """The trial of the last trace; empty unless it is of a run."""
         self.several = len(files) > 1 or not all(f == "-" or Path(f).is_file() for f in files)
         """Whether traces may come from several files, so that each must be named."""
 
         def set_file(file: str) -> None:
             self.file = file
 
-        self._named = [run_or_files(file, must_exist=False) for file in files]
-        self._traces = iter_traces(self._named, self._problem, on_file=set_file)
+        self._hints: dict[str, str | None] = {}
+        self._trials: dict[str | None, Trial] = {}
+        single: list[Trace] = []
+        self._files: list[str] = []
+        for name in files:
+            found = self._found(name)
+            if isinstance(found, str):
+                self._files.append(found)
+            else:
+                single.append(found)
+        self._traces = chain(single, iter_traces(self._files, self._problem, on_file=set_file))
         self._first: list[Trace] = []
+
+    def _found(self, name: str) -> str | Trace:
+        """Return the trace of a single trial, else the path of files or of a run."""
+        from proctor.runs.run import Run
+
+        try:
+            found = trial_or_files(name)
+        except ProctorError as error:
+            if name == "latest" or ":" in name:
+                raise
+            # The reader of the file says that there is none; here is what there is instead.
+            self._hints[name] = near_file(name) or error.hint
+            return name
+        if isinstance(found, str):
+            if (Path(found) / "_spec_.yaml").is_file():
+                self._trials |= {each.trace_id: each for each in Run(Path(found)).trials()}
+            return found
+        run, trial = found
+        if (trace := run.trace(trial)) is None:
+            raise ProctorError(f"the trial {trial.name} has no trace", where=str(run.path))
+        self._trials[trace.trace_id] = trial
+        return trace
 
     def _problem(self, problem: TraceProblem) -> None:
         """Print a problem; the same hint only once."""
@@ -96,32 +137,34 @@ class TraceFiles:
         # At once and not at the end: reading a large folder takes minutes.
         level = "error" if problem.fatal else "warning"
         click.echo(f"{level}: {line(str(problem), 500)}", err=True)
-        if problem.hint and all(problem.hint != before.hint for before in self.problems):
-            click.echo(f"hint: {line(problem.hint, 1000)}", err=True)
+        hint = problem.hint or self._hints.get(problem.file)
+        if hint and all(hint != before.hint for before in self.problems):
+            click.echo(f"hint: {line(hint, 1000)}", err=True)
         self.problems.append(problem)
 
-    def file_label(self) -> str:
-        """Return the file of the last trace, made safe; empty if there is only one file."""
-
+    def label(self) -> str:
+        """Return the trial or the file of the last trace, made safe; empty if there is one file."""
+        if self.trial:
+            return line(self.trial, 400)
         return line(self.file, 400) if self.several and self.file else ""
 
+    def source(self) -> dict[str, str]:
+        """Return the file of the last trace, and its trial if it has one, for JSON."""
+        return {"file": self.file, **({"trial": self.trial} if self.trial else {})}
+
     def __iter__(self) -> Iterator[Trace]:
-        yield from self._first
-        yield from self._traces
+        for trace in chain(self._first, self._traces):
+            trial = self._trials.get(trace.trace_id)
+            self.trial = "" if trial is None else trial.name
+            yield trace
 
     def with_results(self) -> Iterator[Trace]:
         """Yield the traces; those of a run have the results of its checks as events."""
         from proctor.checks.base import record_results
-        from proctor.runs.run import Run
 
-        checks: dict[str | None, Sequence[CheckResult]] = {}
-        for run in (Path(name) for name in self._named):
-            if (run / "_spec_.yaml").is_file():
-                checks |= {
-                    each.trace_id: each.checks for each in Run(run).trials() if each.trace_id
-                }
         for trace in self:
-            record_results(trace, checks.get(trace.trace_id, ()))
+            trial = self._trials.get(trace.trace_id)
+            record_results(trace, () if trial is None else trial.checks)
             yield trace
 
     def begin(self) -> bool:
@@ -180,7 +223,7 @@ def list_traces(files: tuple[str, ...], as_json: bool, no_redact: bool) -> None:
         from proctor.trace.render import described
 
         # A list of traces has no spans; `trace show --json` has them.
-        facts = ({"file": loaded.file, **described(trace)} for trace in traces)
+        facts = ({**loaded.source(), **described(trace)} for trace in traces)
         rows = ({key: row[key] for key in row if key != "spans"} for row in facts)
         _write_json("traces", rows, loaded)
     else:
@@ -190,8 +233,8 @@ def list_traces(files: tuple[str, ...], as_json: bool, no_redact: bool) -> None:
 
 def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
 
-    head = ("spans", "tools", "errors", "time", "cost", "query", "file")
     rows: list[list[str]] = []
+    files: set[str] = set()
     for trace in traces:
         duration = trace.duration
         rows.append(
@@ -202,9 +245,19 @@ def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
                 "–" if duration is None else duration_ms(duration * 1000),
                 at_least(trace.usage.cost_usd, trace.usage.unpriced) or "–",
                 "–" if trace.query is None else line(trace.query, MAX_QUERY),
-                line(loaded.file),
+                loaded.trial or line(loaded.file),
             ]
         )
+        files.add("" if loaded.trial else loaded.file)
+    head = (
+        "spans",
+        "tools",
+        "errors",
+        "time",
+        "cost",
+        "query",
+        "trial" if files == {""} else "file",
+    )
     if rows:
         click.echo("\n".join(table(head, rows, indent="")))
     click.echo(plural(len(rows), "trace"), err=True)
@@ -219,15 +272,27 @@ def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
     type=click.IntRange(min=1),
     default=None,
 )
+@option(
+    "--max-traces N",
+    f"Show at most N traces.  [default: {MAX_TRACES}]",
+    type=click.IntRange(min=1),
+    default=None,
+)
 @redaction_option
-def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact: bool) -> None:
+def show(
+    files: tuple[str, ...],
+    as_json: bool,
+    max_spans: int | None,
+    max_traces: int | None,
+    no_redact: bool,
+) -> None:
     """Show a trace as a tree.
 
     Examples:
       # one file; its format is detected
       proctor trace show run.json
-      # every trial of the last run
-      proctor trace show latest
+      # one trial of the last run
+      proctor trace show latest:refund/hasty/0/1
       # many files, shortened
       proctor trace show 'runs/*.json.gz' --max-spans 50
       # from a pipe
@@ -238,6 +303,8 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
     # The default is None and not 1000, so that this can tell whether the option was given.
     if as_json and max_spans is not None:
         raise click.UsageError("--max-spans shortens the tree; --json always has all spans")
+    if as_json and max_traces is not None:
+        raise click.UsageError("--max-traces shortens the list; --json always has all traces")
     loaded = TraceFiles(files)
     traces = loaded.priced_and_redacted(redact=not no_redact)
     if as_json:
@@ -245,9 +312,16 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
     else:
         colour = wants_colour()
         for number, found in enumerate(traces):
+            if number == (max_traces or MAX_TRACES):
+                click.echo(
+                    "\n… more traces not shown: --max-traces shows more, `proctor trace list`"
+                    " has a line for each"
+                )
+                break
             name, *facts = header(found)
-            file = loaded.file_label()
-            lines = [*([""] if number else []), name, *([f"  file     {file}"] if file else [])]
+            kind = "trial" if loaded.trial else "file"
+            source = [f"  {kind:<9}{label}"] if (label := loaded.label()) else []
+            lines = [*([""] if number else []), name, *source]
             lines += facts
             lines += [
                 coloured(line) if colour else line.plain()
@@ -309,13 +383,13 @@ def _list_spans(
                 yield redactor.span(node.span) if redactor else node.span
 
     if as_json:
-        rows = ({"file": loaded.file, **described_span(span)} for span in matches())
+        rows = ({**loaded.source(), **described_span(span)} for span in matches())
         _write_json("matches", rows, loaded)
         return
     count = 0
     for span in matches():
         count += 1
-        click.echo("  ".join(filter(None, (span_row(span), loaded.file_label()))))
+        click.echo("  ".join(filter(None, (span_row(span), loaded.label()))))
     total = f"{plural(sum(span_counts), 'span')} in {plural(len(span_counts), 'trace')}"
     click.echo(f"{count} of {total} match", err=True)
 
@@ -333,7 +407,7 @@ def _test_traces(
             verdicts.append(result.holds)
             reason = redactor.text(result.reason) if redactor else result.reason
             facts = {**result._asdict(), "reason": reason}
-            yield {"file": loaded.file, "trace_id": found.trace_id, **facts}
+            yield {**loaded.source(), "trace_id": found.trace_id, **facts}
 
     if as_json:
         _write_json("results", results(), loaded)
@@ -342,7 +416,7 @@ def _test_traces(
             verdict = "holds" if result["holds"] else "does not hold"
             trace_id, reason = line(result["trace_id"], 80), line(result["reason"], 400)
             text = f"{trace_id}  {verdict}: {reason}"
-            click.echo("  ".join(filter(None, (text, loaded.file_label()))))
+            click.echo("  ".join(filter(None, (text, loaded.label()))))
     return all(verdicts)
 
 
@@ -454,11 +528,11 @@ def score(
         raise click.UsageError("--judge-url needs --judge")
     loaded = TraceFiles(files)
     # The file of each trace, noted while reading: scores come only after all traces are read.
-    places: list[tuple[str, str]] = []
+    places: list[tuple[dict[str, str], str]] = []
 
     def traces() -> Iterator[Trace]:
         for trace in loaded:
-            places.append((loaded.file, loaded.file_label()))
+            places.append((loaded.source(), loaded.label()))
             yield trace
 
     if judging is None:
@@ -471,7 +545,7 @@ def score(
     shown: list[Quality] = found if redact is None else list(map(redact, found))
     if as_json:
         pairs = zip(places, shown, strict=True)
-        rows = ({"file": file, **each.to_dict()} for (file, _), each in pairs)
+        rows = ({**source, **each.to_dict()} for (source, _), each in pairs)
         _write_json("scores", rows, loaded)
     else:
         for number, ((_, label), each) in enumerate(zip(places, shown, strict=True)):

@@ -22,7 +22,7 @@ from proctor.files import append_line, read_lines
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import has_checksums
 from proctor.runs.provenance import who
-from proctor.runs.trial import Trial
+from proctor.runs.trial import Trial, named_trial
 from proctor.trace.redact import default_redactor
 
 FILE = "notes.jsonl"
@@ -66,7 +66,7 @@ def annotate(run: Path | str, text: str, *, trial: str | None = None) -> Note:
             f"the annotation has {len(text):,} characters", hint=f"at most {MAX_TEXT:,}"
         )
     if trial is not None:
-        trial = _known_trial(folder, trial)
+        trial = named_trial(folder.trials(), trial, str(folder.path)).name
     # A note may quote a trace, secrets included.
     return _add(folder, kind="note", text=default_redactor().text(text), trial=trial)
 
@@ -187,7 +187,7 @@ def label(
     found = HumanLabel(
         at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         rater=rater,
-        trial=_known_trial(folder, trial),
+        trial=named_trial(folder.trials(), trial, str(folder.path)).name,
         verdict=verdict,
         category=redacted(category.strip()),
         comment=redacted(comment.strip()),
@@ -269,28 +269,3 @@ def sampled_labels(
         for at, name in enumerate(names)
         if name in given and (at <= reached or any(e.rule == "sample" for e in given[name]))
     }
-
-
-def _known_trial(folder: RunFolder, given: str) -> str:
-    """Return the full name of a trial that was given by name, short name or trace id."""
-    names: list[str] = []
-    without: list[str] = []  # the trials this name matches when parameters are omitted
-    for trial in folder.trials():
-        if given in (trial.name, trial.trace_id):
-            return trial.name
-        if given == trial.short_name:
-            without.append(trial.name)
-        names.append(trial.name)
-    if len(without) == 1:
-        return without[0]
-    if without:
-        raise ProctorError(
-            f"{given!r} means {len(without)} trials, one for each set of parameters",
-            where=str(folder.path),
-            hint=f"name one, such as {without[0]}",
-        )
-    near = did_you_mean(given, names)
-    example = f"such as {names[0]}" if names else "the run has no trial yet"
-    raise ProctorError(
-        f"the run has no trial {given!r}", where=str(folder.path), hint=near or example
-    )

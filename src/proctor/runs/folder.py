@@ -549,7 +549,7 @@ def find_run(text: str | Path, root: Path | str) -> Path:
         return latest_run(root)
     runs = [str(run.relative_to(root)) for run in all_runs(root)]
     names = [*dict.fromkeys(each.name for each in tags), *runs]
-    known = did_you_mean(str(text), names) or (
+    known = did_you_mean(str(text), [LATEST, *names] if names else names) or (
         f"{place_of(root)} has {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
         if names
         else f"there are no runs in {place_of(root)}; --results names another folder"

@@ -17,7 +17,7 @@ from proctor.formatting import money, percent, plural
 from proctor.runs.annotations import labels_of, notes_of
 from proctor.runs.case_rows import data_cases, expanded
 from proctor.runs.early_stop import rules_named
-from proctor.runs.folder import RunFolder, check_files, check_traces
+from proctor.runs.folder import LATEST, RunFolder, check_files, check_traces, find_run
 from proctor.runs.journal import UNREADABLE, Damage, JournalIndex, has_checksums
 from proctor.runs.plan_order import OrderedJournal
 from proctor.runs.summary import (
@@ -33,7 +33,15 @@ from proctor.runs.summary import (
     rank_failures,
     summarise_cell,
 )
-from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus, params_key
+from proctor.runs.trial import (
+    JUDGED,
+    CellKey,
+    Spending,
+    Trial,
+    TrialStatus,
+    named_trial,
+    params_key,
+)
 from proctor.tables import Tabular
 from proctor.trace import Trace
 
@@ -540,6 +548,28 @@ _WORST_FIRST = (
     Verdict.INCOMPLETE,
     Verdict.PASS,
 )
+
+
+def find_trial(source: str, root: Path) -> tuple[Run, Trial]:
+    """Return the run and the trial of `RUN:TRIAL`; a trial alone is one of the latest run."""
+    # Names of cases and agents have colons too: the first part that names a run is the run.
+    first: ProctorError | None = None
+    for at in (at for at, character in enumerate(source) if character == ":"):
+        try:
+            found = find_run(source[:at] or LATEST, root)
+        except ProctorError as error:
+            first = first or error
+        else:
+            run = Run(found)
+            return run, named_trial(run.trials(), source[at + 1 :], str(found))
+    run = Run(find_run(LATEST, root))
+    try:
+        return run, named_trial(run.trials(), source, str(run.path))
+    except ProctorError:
+        # `refund/hasty/0/1` cannot be meant as a run.
+        if first is not None and "/" not in source.partition(":")[0]:
+            raise first from None
+        raise
 
 
 def verify(path: Path) -> tuple[list[Damage], bool]:

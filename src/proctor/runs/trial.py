@@ -6,12 +6,15 @@ was counted (score, checks) from what could not be (infra_error, cancelled, unkn
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
 from proctor.checks.base import CheckResult
+from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import and_more
 
 
 class TrialStatus(StrEnum):
@@ -232,6 +235,32 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
         answer = [] if self.answer is None else [f"answer: {self.answer}"]
         head = ("check", "status", "score", "reason")
         return html_table(f"{self.status.value}: {self.name}", head, rows, [*error, *answer])
+
+
+def named_trial(trials: Iterable[Trial], wanted: str, where: str) -> Trial:
+    """Return the trial of a run with that name, name without parameters, or trace id."""
+    without: list[Trial] = []  # the trials this name matches when parameters are omitted
+    names: dict[str, bool] = {}
+    for trial in trials:
+        if wanted in (trial.name, trial.trace_id):
+            return trial
+        if wanted == trial.short_name and trial.name not in names:
+            without.append(trial)
+        names[trial.name] = trial.passed
+    if len(without) == 1:
+        return without[0]
+    if without:
+        raise ProctorError(
+            f"{wanted!r} means {len(without)} trials, one for each set of parameters",
+            where=where,
+            hint=f"name one, such as {without[0].name}",
+        )
+    hint = did_you_mean(wanted, names)
+    if hint is None and (failing := [name for name, passed in names.items() if not passed]):
+        hint = f"trials that did not pass: {and_more(failing, 3, str)}"
+    if hint is None:
+        hint = f"trials: {and_more(list(names), 3, str)}" if names else "the run has no trial yet"
+    raise ProctorError(f"the run has no trial {wanted!r}", where=where, hint=hint)
 
 
 class Spending(msgspec.Struct, kw_only=True):
