@@ -197,6 +197,7 @@ def test_cases_are_selected_by_name_glob_and_exclusion(suite: Path) -> None:
         return {"suite": "suite.yaml", "filter": text}
 
     assert chosen() == ["case-0", "case-1", "case-2", "case-3"]
+    assert chosen(cases="suite.yaml") == chosen()  # short for {suite: suite.yaml}
     assert chosen(cases=[of("case-3"), of("case-1")]) == ["case-1", "case-3"]
     assert chosen(cases=[of("case-[01]"), of("case-1")]) == ["case-0", "case-1"]
     assert chosen(exclude=["case-1", "*-3"]) == ["case-0", "case-2"]

@@ -428,7 +428,13 @@ class Selector(Strict):
 
 def _selectors(value: Any) -> Any:
     items: list[Any] = list(cast("Any", value)) if isinstance(value, list | tuple) else [value]
-    return [{"filter": item} if isinstance(item, str) else item for item in items]
+    return [_selector(item) if isinstance(item, str) else item for item in items]
+
+
+def _selector(text: str) -> dict[str, str]:
+    """Return the selector that a text is short for: the file of a suite, else a name or a filter."""
+    is_file = ":" not in text and text.endswith((".yaml", ".yml"))
+    return {"suite": text} if is_file else {"filter": text}
 
 
 Selectors = Annotated[
