@@ -41,6 +41,8 @@ def test_two_agents_of_the_latest_run(tmp_path, capsys):
     document, text = reports(capsys, "compare", "--agents", "x,y", "--results", tmp_path)
     assert (document["pairs"][0]["first"], document["pairs"][0]["second"]) == ("x", "y")
     assert text.startswith("y compared with x")
+    every = reports(capsys, "compare", "latest", "--results", tmp_path)[0]
+    assert every["pairs"] == document["pairs"]
     twice = ("compare", "--agents", "y", "--agents", "x", "--results", tmp_path)
     assert reports(capsys, *twice)[1].startswith("x compared with y")
 
@@ -107,7 +109,7 @@ def test_edges_of_a_comparison(tmp_path, capsys, counts, said):
     ("args", "said"),
     [
         ([], "name two runs, or two agents of one run"),
-        (["latest"], "a single run needs two agents to compare"),
+        (["latest"], "has one agent: there is nothing to compare it with"),
         (["latest", "--agents", "x,q"], "no trial of an agent named 'q'"),
         (["nowhere", "latest"], "no run and no tag is called 'nowhere'"),
         (["first", "latest", "--cases", "z*"], "no case matches 'z*'"),

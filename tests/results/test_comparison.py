@@ -211,7 +211,7 @@ def test_two_agents_of_one_run_and_a_pattern_of_cases(tmp_path):
         ({"agents": ("x", "yy")}, "no trial of an agent named 'yy'"),
         ({"agents": ("x",)}, "1 agents"),
         ({"agents": ("x", "y"), "cases": "nothing*"}, "no case matches"),
-        ({}, "needs two agents"),
     ):
         with pytest.raises(ProctorError, match=said):
             compare_runs(run, **wrong)
+    assert len(compare_runs(run).pairs) == 1  # by default, the agents of the run

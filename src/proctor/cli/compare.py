@@ -48,10 +48,10 @@ def compare(
     Examples:
       # what changed since the run tagged `main`?
       proctor compare main latest
-      # two agents of one run
+      # the agents of one run: every pair
+      proctor compare latest
+      # two of them
       proctor compare latest --agents fast,careful
-      # three agents: every pair
-      proctor compare latest --agents fast,careful,cheap
       # about cases like these, not only about these
       proctor compare main latest --estimand population
       # one agent, two settings

@@ -563,7 +563,7 @@ def compare_runs(
     level: float = LEVEL,
     seed: int = 0,
 ) -> Comparison:
-    """Compare runs, agent by agent; or named agents of one run, or one of each run.
+    """Compare runs, agent by agent; or the agents of one run, or a named one of each run.
 
     Three or more are compared pair by pair.
     """
@@ -581,6 +581,14 @@ def compare_runs(
         for (first, a), (second, b) in itertools.combinations(named_arms, 2):
             _refuse_itself(first, second, same_agent=a.name == b.name)
             pairs.append((first, second, a, b))
+    elif len(runs) == 1:
+        (run,) = runs
+        pairs = [(run, run, a, b) for a, b in itertools.combinations(seen[run.path], 2)]
+        if not pairs:
+            raise ProctorError(
+                f"{run_name(run.path)} has one agent: there is nothing to compare it with",
+                hint="name a second run, as in `proctor compare main latest`",
+            )
     else:
         for first, second in itertools.combinations(runs, 2):
             _refuse_itself(first, second, same_agent=True)
@@ -655,9 +663,7 @@ def _corrected(pairs: Sequence[ArmComparison]) -> tuple[ArmComparison, ...]:
 
 
 def _refuse_unclear(runs: Sequence[Run], agents: Sequence[str]) -> None:
-    """Refuse what names no pair: one run without agents, or not one agent for each run."""
-    if len(runs) == 1 and not agents:
-        raise ProctorError("a single run needs two agents to compare", hint="--agents a,b")
+    """Refuse agents that name no pair: fewer than two, or not one for each run."""
     if agents and (len(agents) < 2 or (len(runs) > 1 and len(agents) != len(runs))):
         raise ProctorError(
             f"{len(agents)} agents were named for {plural(len(runs), 'run')}",
