@@ -432,7 +432,7 @@ def _selectors(value: Any) -> Any:
 
 
 def _selector(text: str) -> dict[str, str]:
-    """Return the selector that a text is short for: the file of a suite, else a name or a filter."""
+    """Return the selector of a text: the file of a suite, else a name or a filter."""
     is_file = ":" not in text and text.endswith((".yaml", ".yml"))
     return {"suite": text} if is_file else {"filter": text}
 
