@@ -469,6 +469,46 @@ def test_a_journal_that_an_agent_changes_is_no_success(tmp_path: Path, change: s
     assert "while the run was writing it" in done.stderr
 
 
+# Trials that end one turn of the event loop after the other, while the worker answers the driver:
+# the last one to go on blocks the loop until that answer is due.
+ENDING = """
+import asyncio, time
+
+turns = []
+
+async def bot(number):
+    with open("started", "a") as file:
+        file.write(f"{number}\\n")
+    loop = asyncio.get_running_loop()
+    while True:
+        asked = [t for t in asyncio.all_tasks() if t.get_coro().__name__ == "_pong"]
+        due = [h for t in asked for h in loop._scheduled if t._fut_waiter in (h._args or ())]
+        if due:
+            break
+        await asyncio.sleep(0.01)
+    while loop.time() < due[0].when() - 0.1:
+        await asyncio.sleep(0)
+    for _ in range(20 - int(number)):
+        await asyncio.sleep(0)
+    if number == "0":
+        time.sleep(max(0, due[0].when() - loop.time() + 0.01))
+    return "yes"
+"""
+
+
+def test_trials_that_end_as_the_worker_answers_run_once(tmp_path: Path) -> None:
+    """R-R3: an honest worker is not taken for a damaged one, which would repeat its trials."""
+    (tmp_path / "bots.py").write_text(ENDING)
+    cases = [{"id": f"c{n}", "input": f"{n}"} for n in range(20)]
+    suite = {"version": 1, "agent": "bots:bot", "cases": cases}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    line = ("run", "suite.yaml", "--trials", 1, "--concurrency", 20, "--quiet")
+    proctor(*line, cwd=tmp_path, timeout=180)
+    assert len(journal(only_run(tmp_path / "results"))) == 20
+    started = (tmp_path / "started").read_text().split()
+    assert sorted(started, key=int) == [str(number) for number in range(20)]
+
+
 def test_what_agents_print_is_obeyed_by_nothing(tmp_path: Path) -> None:
     """R-N6: neither a terminal nor a build log obeys what an agent prints, also in two pieces."""
     (tmp_path / "loud.py").write_text(
