@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,7 @@ tests:
       - {type: trace-span-count, value: {pattern: '*search*', min: 1}}
       - {type: trace-error-spans, value: 0}
       - {type: trace-span-duration, value: {max: 60000}}
-      - {type: javascript, value: output.length > 3}
+      - {type: ruby, value: output.length > 3}
       - {type: python, value: len(output) > 3}
       - {type: similar, value: x, threshold: 0.8}
   - description: case-sensitive
@@ -242,7 +243,7 @@ def test_a_promptfoo_config_becomes_a_suite(project: Path, capsys) -> None:
         "scenario": "passed",
     }
     assert len(statuses) == 16
-    for kind in ("javascript (2)", "similar (2)", "provider file://provider.py (1)"):
+    for kind in ("ruby (2)", "similar (2)", "provider file://provider.py (1)"):
         assert f"no equivalent: {kind}" in listed
     assert "python" not in listed.replace("provider.py", "")
     assert run(["import-suite", "promptfooconfig.yaml"]) == 0
@@ -433,6 +434,65 @@ def test_python_of_promptfoo_runs_as_a_check(project: Path, capsys) -> None:
     found = [(check["status"], check["score"]) for check in case["checks"]]
     passed, scored = ("pass", 1.0), ("pass", 0.9)
     assert found == [passed, passed, scored, ("fail", 0.0), passed, passed]
+
+
+JAVASCRIPT = """
+prompts: ['{{country}}']
+providers: [echo]
+tests:
+  - description: france
+    vars: {country: France, most: 5}
+    assert:
+      - {type: javascript, value: "output.includes('Paris') && context.vars.most === 5;"}
+      - {type: javascript, threshold: 0.5, value: "Math.min(1, output.length / 10)"}
+      - {type: javascript, value: "const n = output.split(' ').length; n > 5"}
+      - {type: javascript, value: "JSON.parse(output).price > 3"}
+      - type: javascript
+        value: |
+          const words = output.split(' ');
+          return { pass: words.length > 2, score: 0.9, reason: `${words.length} words` };
+      - {type: not-javascript, value: "output.includes('sorry')"}
+      - {type: javascript, value: "file://check.cjs:brief"}
+      - {type: javascript, value: "file://check.mjs"}
+      - {type: javascript, value: "file://needs.js"}
+      - {type: javascript, value: "file://typed.ts"}
+      - {type: word-count, value: {min: 3, max: 6}}
+      - {type: word-count, value: 6}
+      - {type: not-word-count, value: 7}
+      - {type: levenshtein, value: Paris is the capital of Spain., threshold: 5}
+      - {type: levenshtein, value: Lima is the capital of Peru.}
+      - {type: not-contains-all, value: [Paris, Lima]}
+      - {type: contains-json, value: {type: object, required: [price]}}
+      - {type: regex, value: '^(?<city>\\w+) is'}
+"""
+
+
+def test_javascript_and_counts_of_promptfoo_run_as_checks(project: Path, capsys) -> None:
+    """R-S6: JavaScript judges as in promptfoo, also where it raises; what needs other files is
+    listed. The verdicts are those of promptfoo 0.121.20 for the same answer."""
+    (project / "promptfooconfig.yaml").write_text(JAVASCRIPT)
+    (project / "check.cjs").write_text(
+        "module.exports.brief = async (output, { vars }) => output.split(' ').length > vars.most;\n"
+    )
+    (project / "check.mjs").write_text("export default (output) => output.endsWith('.');\n")
+    (project / "needs.js").write_text("const other = require('./other'); module.exports = other;\n")
+    (project / "bot.py").write_text("def answer(_): return 'Paris is the capital of France.'\n")
+    command = ["import-suite", "promptfooconfig.yaml", "-o", "suite.yaml", "--agent", "bot:answer"]
+    assert run(command) == 0
+    assert "no equivalent: javascript (2)" in capsys.readouterr().err
+    run(["test", "suite.yaml", "--format", "json"])
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    found = [(check["check"], check["status"], check["score"]) for check in case["checks"]]
+    passed, failed = ("pass", 1.0), ("fail", 0.0)
+    script = [passed, passed, passed, failed, ("pass", 0.9), passed, passed, passed]
+    if shutil.which("node") is None:
+        script = [("unscored", None)] * len(script)
+    python = [passed, passed, passed, passed, failed, passed, failed]
+    assert found == [
+        *(("javascript_assertion", *each) for each in script),
+        *(("python_assertion", *each) for each in python),
+        ("regex_match", *passed),
+    ]
 
 
 def test_assertions_on_a_transformed_output_have_no_equivalent(project: Path, capsys) -> None:

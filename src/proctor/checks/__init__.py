@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Layer,
         Metric,
     )
-    from proctor.checks.custom import FunctionCheck, PythonAssertion
+    from proctor.checks.custom import FunctionCheck, JavaScriptAssertion, PythonAssertion
     from proctor.checks.judge_checks import Grounded, LLMJudge, Safety
     from proctor.checks.path import (
         ArgumentContains,
@@ -81,6 +81,7 @@ __all__ = [
     "HasMatchingSpan",
     "JMESPath",
     "JSONSchema",
+    "JavaScriptAssertion",
     "LLMJudge",
     "Layer",
     "Matches",
@@ -113,7 +114,9 @@ _HOME_OF = {
     **dict.fromkeys(("Grounded", "LLMJudge", "Safety"), "proctor.checks.judge_checks"),
     "ExpectRetrieval": "proctor.checks.retrieval",
     **dict.fromkeys(("CommandPasses", "DiffWithin", "FileMatches"), "proctor.checks._workspace"),
-    **dict.fromkeys(("FunctionCheck", "PythonAssertion"), "proctor.checks.custom"),
+    **dict.fromkeys(
+        ("FunctionCheck", "JavaScriptAssertion", "PythonAssertion"), "proctor.checks.custom"
+    ),
 }
 """Public name → the module that defines it."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -73,16 +75,14 @@ class FunctionCheck(Check):
         return as_results(value, DEFAULT_THRESHOLD if threshold is None else threshold)
 
 
-class PythonAssertion(Check):
-    """Code of promptfoo's `python` assertions: an expression, a body that returns, or a module.
+class _CodeAssertion(Check):
+    """Code of promptfoo's assertions: an expression, a body that returns, or a module.
 
-    It sees `output` and `context` (`vars`, `prompt`, `config`) and returns a bool, a number, or
-    `{pass, score, reason}`; a number passes from `threshold` on, without one above 0.
-
-    Example: `PythonAssertion("len(output) < 200")`.
+    It sees `output` and `context` (`vars`, `prompt`, `config`, `test`) and returns a bool, a
+    number, or `{pass, score, reason}`; a number passes from `threshold` on, without one above 0.
+    Code that raises fails, as it does there: `JSON.parse(output)` of an answer that is no JSON.
     """
 
-    name: ClassVar[str] = "python_assertion"
     code: str = Field(kw_only=False, min_length=1)
     function: str | None = None
     """The function of a module to call; without one, the code is its body."""
@@ -91,19 +91,13 @@ class PythonAssertion(Check):
     inverse: bool = False
     """Whether it passes where the code says that it fails."""
 
-    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
-        """Judge one trial."""
+    def _context(self, ctx: CheckContext[Any]) -> dict[str, Any]:
         properties = cast("dict[str, Any]", getattr(ctx.case, "properties", {}))
         values = properties.get("vars", {})
         context = {"vars": values, "prompt": ctx.input, "config": self.config}
-        context["test"] = {"vars": values, "metadata": properties}
-        code, name = self.code, self.function or "get_assert"
-        if self.function is None:
-            body = code if "\n" in code.strip() else f"return {code.strip()}"
-            code = f"def {name}(output, context):\n{textwrap.indent(body, '    ')}"
-        scope: dict[str, Any] = {"json": json, "__name__": "assertion"}
-        exec(compile(code, f"<{self.id or self.name}>", "exec"), scope)  # noqa: S102 (as any check of the user, in a worker)
-        found: Any = scope[name](ctx.output, context)
+        return context | {"test": {"vars": values, "metadata": properties}}
+
+    def _judged(self, found: Any) -> CheckResult:
         reason, agreed = "", None
         if isinstance(found, dict):
             graded = cast("dict[str, Any]", found)
@@ -120,6 +114,98 @@ class PythonAssertion(Check):
         if agreed != self.inverse:
             return CheckResult(passed=True, score=score, reason=shown, actual=found)
         return failed(shown, score=score, expected=self.threshold, actual=found)
+
+
+class PythonAssertion(_CodeAssertion):
+    """A `python` assertion of promptfoo.
+
+    Example: `PythonAssertion("len(output) < 200")`.
+    """
+
+    name: ClassVar[str] = "python_assertion"
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        code, name = self.code, self.function or "get_assert"
+        if self.function is None:
+            body = code if "\n" in code.strip() else f"return {code.strip()}"
+            code = f"def {name}(output, context):\n{textwrap.indent(body, '    ')}"
+        scope: dict[str, Any] = {"json": json, "__name__": "assertion"}
+        try:
+            exec(compile(code, f"<{self.id or self.name}>", "exec"), scope)  # noqa: S102 (as any check of the user, in a worker)
+            return self._judged(scope[name](ctx.output, self._context(ctx)))
+        except Exception as error:  # noqa: BLE001 (whatever the code raises is its verdict)
+            return failed(f"the code raised {type(error).__name__}: {error}")
+
+
+class JavaScriptAssertion(_CodeAssertion):
+    """A `javascript` assertion of promptfoo, run by Node.js.
+
+    Example: `JavaScriptAssertion("output.length < 200")`.
+    """
+
+    name: ClassVar[str] = "javascript_assertion"
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        node = shutil.which("node")
+        if node is None:
+            return unscored("JavaScript needs Node.js: no program `node` was found")
+        given = {"code": self.code.rstrip(), "name": self.function, "output": ctx.output}
+        done = subprocess.run(  # noqa: S603 (as any check of the user, in a worker)
+            [node, "-e", _RUN_JAVASCRIPT],
+            input=json.dumps({**given, "context": self._context(ctx)}, default=str),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=JAVASCRIPT_SECONDS,
+            check=False,
+        )
+        # The last line: the code may print.
+        answer = done.stdout.rpartition(_ANSWER)[2] if _ANSWER in done.stdout else ""
+        if not answer:
+            return unscored(f"node ended with exit code {done.returncode}: {done.stderr[-300:]}")
+        found: dict[str, Any] = json.loads(answer)
+        if "error" in found:
+            return failed(f"the code raised {found['error']}")
+        return self._judged(found.get("result"))
+
+
+JAVASCRIPT_SECONDS = 60
+"""Time that JavaScript of an assertion may take; promptfoo has no limit."""
+
+_ANSWER = "\x1eassertion\x1e"
+
+_RUN_JAVASCRIPT = (
+    r"""
+const { code, name, output, context } = JSON.parse(require('fs').readFileSync(0, 'utf8'));
+const body = (code) => {
+  const line = code.trim().replace(/;+\s*$/, '');
+  const [, before, last] = /^((?:const|let|var)\s[^]*;)([^;]*)$/.exec(line) ?? [];
+  return code.includes('\n') ? code : before ? `${before} return ${last}` : `return ${line}`;
+};
+const load = async () => {
+  let found = { exports: {} };
+  if (/^\s*(export|import)\s/m.test(code)) {
+    found = { exports: await import('data:text/javascript,' + encodeURIComponent(code)) };
+  } else {
+    new Function('module', 'exports', 'require', code)(found, found.exports, require);
+  }
+  const main = found.exports;
+  const first = typeof main === 'function' ? main : main.default;
+  const given = name === 'default' ? first : main[name];
+  return given ?? main.default[name];
+};
+(async () => {
+  const call = name === null ? new Function('output', 'context', body(code)) : await load();
+  return { result: await call(output, context) };
+})().catch((error) => ({ error: String(error) })).then((found) => {
+  process.stdout.write('"""
+    + _ANSWER
+    + """' + JSON.stringify(found));
+});
+"""
+)
 
 
 def custom_check(

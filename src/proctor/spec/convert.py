@@ -41,6 +41,19 @@ _JSON = (
     r"(?<a>\[(?:(?&v)(?:,(?&v))*|\s*)\]))(?&o)"
 )
 
+_ANY_OBJECT = """\
+from jsonschema.validators import validator_for
+found, at = [], output.find("{")
+while at >= 0:
+    try:
+        value, at = json.JSONDecoder().raw_decode(output, at)
+        found.append(value)
+    except ValueError:
+        at += 1
+    at = output.find("{", at)
+return any(validator_for(schema)(schema).is_valid(value) for value in found)"""
+"""Whether a JSON object in the output is valid for the schema, as code of a `python` assertion."""
+
 _NO_OUTPUT = ("cost", "latency", "trace-", "trajectory:", "not-trajectory:")
 """Assertions of promptfoo that do not look at the output."""
 
@@ -202,9 +215,15 @@ def _equals(value: Any, *, inverse: bool = False) -> list[dict[str, Any]]:
 
 
 def _regex(pattern: str, *, inverse: bool = False) -> list[dict[str, Any]]:
+    pattern = re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern)  # JavaScript's names of groups
     pattern = rf"\A(?![\s\S]*?(?:{pattern}))" if inverse else pattern
     params = {"patterns": [pattern], "case_sensitive": True}
     return [{"check": "proctor.checks:Matches", "params": params}]
+
+
+def _python(code: str, inverse: bool = False) -> list[dict[str, Any]]:
+    params = {"code": code} | ({"inverse": True} if inverse else {})
+    return [{"check": "proctor.checks:PythonAssertion", "params": params}]
 
 
 def _any(texts: list[str], case_sensitive: bool) -> list[dict[str, Any]]:
@@ -311,8 +330,8 @@ class _Promptfoo:
             if "transform" not in given and not (transformed and not kind.startswith(_NO_OUTPUT)):
                 value = self._rendered(self._file(given.get("value")), values)
                 inverse = kind.startswith("not-")
-                if (name := kind.removeprefix("not-")) == "python":
-                    found = self._python(str(value), given, inverse=inverse)
+                if (name := kind.removeprefix("not-")) in ("python", "javascript"):
+                    found = self._code(name, str(value), given, inverse=inverse)
                 else:
                     found = _equivalent(name, value, given, inverse)
             for each in self.out.valid(kind, found):
@@ -322,23 +341,31 @@ class _Promptfoo:
                     each["weight"] = own
                 yield each
 
-    def _python(
-        self, value: str, given: Mapping[str, Any], *, inverse: bool
+    def _code(
+        self, language: str, value: str, given: Mapping[str, Any], *, inverse: bool
     ) -> list[dict[str, Any]] | None:
         """Return a check with the code of an assertion, or of the file it names."""
         params: dict[str, Any] = {"code": value}
         if value.startswith("file://"):
-            file, _, function = value.removeprefix("file://").partition(".py")
-            code = self.out.text(f"{file}.py")
-            params = {"code": code, "function": function.removeprefix(":") or "get_assert"}
-        body = params["code"] if "function" in params else f"def f():\n{indent(value, ' ')}"
-        try:
-            ast.parse(body if "\n" in value.strip() or "function" in params else value.strip())
-        except SyntaxError:
-            return None
+            found = re.fullmatch(r"file://(.*\.(py|js|cjs|mjs))(?::(\w+))?", value)
+            if found is None or (found[2] == "py") != (language == "python"):
+                return None
+            main = "get_assert" if language == "python" else "default"
+            params = {"code": self.out.text(found[1]), "function": found[3] or main}
+            # The suite has the text of one file.
+            if re.search(r"""(?:from|require\(|import\(?)\s*["']\.""", params["code"]):
+                return None
+        if language == "python":
+            code = params["code"]
+            body = code if "function" in params else f"def f():\n{indent(value, ' ')}"
+            try:
+                ast.parse(body if "\n" in value.strip() or "function" in params else value.strip())
+            except SyntaxError:
+                return None
         params |= {name: given[name] for name in ("threshold", "config") if name in given}
         params |= {"inverse": True} if inverse else {}
-        return [{"check": "proctor.checks:PythonAssertion", "params": params}]
+        check = "PythonAssertion" if language == "python" else "JavaScriptAssertion"
+        return [{"check": f"proctor.checks:{check}", "params": params}]
 
     def _provider(self, provider: Any) -> None:
         options = {"id": provider} if isinstance(provider, str) else _map(provider)
@@ -499,7 +526,9 @@ def _equivalent(
         case "contains" | "icontains" | "contains-all" | "icontains-all":
             texts = _texts(value) if kind.endswith("-all") else [str(value)]
             if inverse and len(texts) > 1:
-                return None
+                text = "output" if kind[0] != "i" else "output.lower()"
+                every = texts if kind[0] != "i" else [each.lower() for each in texts]
+                return _python(f"not all(each in {text} for each in {every!r})")
             wanted = "output_not_contains" if inverse else "output_contains"
             return [{"type": wanted, "value": texts, "case_sensitive": kind[0] != "i"}]
         case "contains-any" | "icontains-any":
@@ -521,8 +550,19 @@ def _equivalent(
             schema = yaml.safe_load(value) if isinstance(value, str) else value
             params: dict[str, Any] = {"json_schema": schema or {}}
             return [{"check": "proctor.checks:JSONSchema", "params": params}]
-        case "contains-json" if not value and not inverse:
-            return _regex(_JSON)
+        case "contains-json" if not value:
+            return _regex(_JSON, inverse=inverse)
+        case "contains-json":
+            schema = yaml.safe_load(value) if isinstance(value, str) else value
+            return _python(f"schema = {schema!r}\n{_ANY_OBJECT}", inverse)
+        case "word-count":
+            return _word_count(value, inverse)
+        case "levenshtein":
+            code = (
+                "from proctor.checks.metrics import edit_distance\n"
+                f"return edit_distance(output, {str(value)!r}) <= {given.get('threshold', 5)!r}"
+            )
+            return _python(code, inverse)
         case "latency" | "cost" if not inverse and "threshold" in given:
             key = "ms" if kind == "latency" else "usd"
             return [{"type": f"{kind}_under", key: given["threshold"]}]
@@ -544,6 +584,21 @@ def _equivalent(
             return _trace_check(kind, value, inverse)
         case _:
             return None
+
+
+def _word_count(value: Any, inverse: bool) -> list[dict[str, Any]] | None:
+    bounds = _map(value) or {"min": value, "max": value}
+    try:
+        least, most = (
+            f"{float(bounds[key]):g}" if bounds.get(key) is not None else None
+            for key in ("min", "max")
+        )
+    except (TypeError, ValueError):
+        return None
+    if least is None and most is None:
+        return None
+    left, right = f"{least} <= " if least else "", f" <= {most}" if most else ""
+    return _python(f"{left}len(output.split()){right}", inverse)
 
 
 def _trace_check(kind: str, value: Any, inverse: bool) -> list[dict[str, Any]] | None:
