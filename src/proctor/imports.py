@@ -31,7 +31,7 @@ def needs_extra(package: str, extra: str) -> None:
     """Raise an error that names the extra to install if an optional package is missing."""
     if importlib.util.find_spec(package) is None:
         raise ProctorError(
-            f"this needs the package {package!r}, which is not installed",
+            f"this needs the extra `{extra}` (package {package!r}), which is not installed",
             hint=f'pip install "proctor[{extra}]"',
         )
 
@@ -110,7 +110,8 @@ def find_object(path: str, base_dir: str | Path | None = None) -> Path | None:
         # `importlib.util.find_spec` would import the parent packages.
         spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), places)
         if spec is None:
-            raise ProctorError(f"no module {'.'.join(parts[:depth])!r}", where=path)
+            hint = did_you_mean(top, _modules_in(Path(base_dir or "."))) if depth == 1 else None
+            raise ProctorError(f"no module {'.'.join(parts[:depth])!r}", where=path, hint=hint)
         places = spec.submodule_search_locations
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
@@ -118,7 +119,11 @@ def find_object(path: str, base_dir: str | Path | None = None) -> Path | None:
     try:
         names = _defined(ast.parse(source.read_bytes()).body)
     except SyntaxError as error:
-        raise ProctorError(f"not Python: {error.msg}", where=f"{source}:{error.lineno}") from None
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise ProctorError(
+            f"{source.name}, line {error.lineno}, is not Python {version}: {error.msg}",
+            where=path,
+        ) from None
     walked = module_name
     for step in attribute.split("."):
         if "*" in names or "__getattr__" in names:
@@ -153,6 +158,13 @@ def _defined(body: Iterable[ast.stmt]) -> dict[str, ast.stmt | None]:
     return names
 
 
+def _modules_in(folder: Path) -> list[str]:
+    """Return the names that can be imported from a folder."""
+    with contextlib.suppress(OSError):
+        return [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()]
+    return []
+
+
 def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
     """Return a module by its dotted name; modules in `base_dir` come first."""
     folder = None if base_dir is None else Path(base_dir).resolve()
@@ -177,10 +189,8 @@ def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
         places, hint = "the Python path", None
         if folder is not None:
             places = f"{folder} and the Python path"
-            known = [
-                path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()
-            ]
-            hint = did_you_mean(name, known) or "put it beside the suite, or install its package"
+            near = did_you_mean(name, _modules_in(folder))
+            hint = near or "put it beside the suite, or install its package"
         raise ProctorError(f"no module {error.name!r} in {places}", where=name, hint=hint) from None
     except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error

@@ -1,6 +1,7 @@
 """`proctor validate` and `proctor run --dry-run`: what a suite names exists and can be used."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ number = 3
 def suite(folder: Path, **changes: Any) -> None:
     case = {"input": "capital?", "correctness": {"expected_in_answer": ["Paris"]}}
     (folder / "agent.py").write_text(AGENT)
+    (folder / "broken.py").write_text("def answer(")
     document = {"agent": "agent:answer", "cases": [case], **changes}
     (folder / "suite.yaml").write_text(json.dumps(document))
 
@@ -45,7 +47,7 @@ def test_an_agent_in_the_working_folder_is_found_as_when_it_runs(
 
 WRONG = [
     ({"agent": "agent:answr"}, "agent:answr: agent has no 'answr'"),
-    ({"agent": "agnt:answer"}, "agnt:answer: no module 'agnt'"),
+    ({"agent": "agnt:answer"}, "agnt:answer: no module 'agnt'\n  hint: did you mean 'agent'?"),
     ({"agent": "agent:Clerk.walk"}, "agent.Clerk has no 'walk'"),
     ({"agent": {"kind": "langgraph", "target": "agent:graph"}}, "agent has no 'graph'"),
     (
@@ -65,7 +67,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[m for _, m in WRONG])
+NO_PYTHON = ({"agent": "broken:answer"}, "broken:answer: broken.py, line 1, is not Python 3.")
+
+
+@pytest.mark.parametrize(("changes", "message"), [*WRONG, NO_PYTHON])
 def test_names_are_looked_up_without_running_code(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
@@ -74,6 +79,8 @@ def test_names_are_looked_up_without_running_code(
     done = proctor("validate", "suite.yaml", cwd=tmp_path, env=environment())
     assert done.returncode == 2
     assert message in done.stderr
+    if '"baseline"' not in (tmp_path / "suite.yaml").read_text():
+        assert re.search(r"^suite\.yaml:1:\d+: ", done.stderr, re.MULTILINE), "with its place"
     assert "executed" not in done.stdout + done.stderr
     assert "looked up in the source" in done.stdout
 

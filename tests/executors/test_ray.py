@@ -315,7 +315,7 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "this needs the package 'ray'" in done.stderr
+    assert "this needs the extra `ray` (package 'ray')" in done.stderr
     assert 'pip install "proctor[ray]"' in done.stderr
     assert not (tmp_path / "results").exists()  # no folder of a run that could not begin
 

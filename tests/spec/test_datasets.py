@@ -152,7 +152,7 @@ def test_bad_data_is_an_error_with_its_place(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(SpecError, match=message):
             load(tmp_path, {"data": name})
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SpecError, match="there is no file"):
         load(tmp_path, "missing.csv")
     with pytest.raises(SpecError, match="colums"):
         load(tmp_path, {"data": "a.csv", "colums": {}})

@@ -24,7 +24,7 @@ from proctor.causes.ab import changed_agent
 from proctor.checks.base import FAILED
 from proctor.checks.metrics import sequence_similarity
 from proctor.files import write_atomic
-from proctor.formatting import plural
+from proctor.formatting import percent, plural
 from proctor.llm.chat_model import ChatModel, ChatRequest
 from proctor.runs.run import Run
 from proctor.runs.trial import JUDGED, UNJUDGED, Trial, TrialStatus
@@ -439,7 +439,7 @@ def _robustness(name: str, base: Mapping[str, CaseCounts], run: Run, level: floa
     rate = suite_rate(other).value
     about = "change of the pass rate"
     if rate is not None:
-        about += f", to {rate:.1%}"
+        about += f", to {percent(rate)}"
     if test.p_value is not None:
         about += f"; p {test.p_value:.3g}"
     if faulty:
@@ -464,8 +464,8 @@ def stated_confidence(answer: str | None) -> float | None:
     found = None
     for match in _CONFIDENCE.finditer(answer or ""):
         value = float(match["a"] or match["b"])
-        percent = bool(match["b"] or match["p"]) or value > 1
-        value = value / 100 if percent else value
+        of_hundred = bool(match["b"] or match["p"]) or value > 1
+        value = value / 100 if of_hundred else value
         found = value if value <= 1 else found
     return found
 

@@ -401,7 +401,13 @@ def run_or_files(name: str) -> str:
     """
     if name == "-" or glob.has_magic(name) or Path(name).exists():
         return name
-    return str(api.find_run(name).path)
+    try:
+        return str(api.find_run(name).path)
+    except ProctorError:
+        # `trace.json` is meant as a file.
+        if Path(name).suffix:
+            raise ProctorError("no such file or folder", where=name, hint=near_file(name)) from None
+        raise
 
 
 def trial_or_files(name: str) -> tuple[Run, Trial] | str:

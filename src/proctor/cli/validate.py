@@ -124,7 +124,7 @@ def _checked(path: Path, *, traces: bool, execute: bool) -> list[Valid]:
         if not execute:
             hint = "validate it with --import"
             raise ProctorError("experiments in Python have to be executed", hint=hint)
-        return _resolved(path, load_experiments(path), execute=True)
+        return _resolved(path, load_experiments(path), None, execute=True)
     # By name, because settings have no key that marks them.
     if path.name in SETTINGS and path.is_file():
         agents = plural(len(load_configuration(path.parent).settings.agents), "agent")
@@ -133,12 +133,13 @@ def _checked(path: Path, *, traces: bool, execute: bool) -> list[Valid]:
     if _is_template(path, document.tree):
         return [_template(path)]
     if document.tree is not None and is_experiment(document.tree):
-        return _resolved(path, load_experiments(path), execute=execute)
+        return _resolved(path, load_experiments(path), document.tree, execute=execute)
     # A suite without an agent is valid where the settings name one.
     configuration = load_configuration(path.parent)
     configured = configuration.settings.agent is not None
     suite = suite_of(document, path, need_agent=not (traces or configured))
-    if problems := list(_names(suite, None, configuration, traces=traces, execute=execute)):
+    found = _names(suite, None, configuration, document.tree, traces=traces, execute=execute)
+    if problems := list(found):
         raise SpecError(problems)
     record = {"file": str(path), "cases": [case.id for case in suite.cases]}
     agents = ", ".join(suite.all_agents) or "none"
@@ -170,7 +171,9 @@ def _template(path: Path) -> Valid:
     return Valid("templates", {"file": str(path), "name": found.name, **names}, line)
 
 
-def _resolved(path: Path, experiments: list[Experiment], *, execute: bool) -> list[Valid]:
+def _resolved(
+    path: Path, experiments: list[Experiment], tree: Tree | None, *, execute: bool
+) -> list[Valid]:
     """Resolve every name in the experiments."""
     from proctor.spec import SpecError
     from proctor.trials.resolve_experiment import resolve_experiment
@@ -178,7 +181,9 @@ def _resolved(path: Path, experiments: list[Experiment], *, execute: bool) -> li
     resolved = [resolve_experiment(each) for each in experiments]
     problems: list[SpecProblem] = []
     for each in resolved:
-        problems += _names(each.suite, each, each.configuration, traces=False, execute=execute)
+        problems += _names(
+            each.suite, each, each.configuration, tree, traces=False, execute=execute
+        )
     if problems:
         raise SpecError(problems)
     found: list[Valid] = []
@@ -198,6 +203,7 @@ def _names(
     suite: Suite,
     experiment: Resolved | None,
     configuration: Configuration,
+    tree: Tree | None,
     *,
     traces: bool,
     execute: bool,
@@ -221,6 +227,12 @@ def _names(
     )
 
     here = SourceLocation("suite" if suite.path is None else str(suite.path))
+
+    def place_of(name: str) -> SourceLocation:
+        """Return where the file has this name; it may also come from settings."""
+        leaves = () if tree is None else tree.walk()
+        return next((each.place for each in leaves if each.value == name), here)
+
     given = None if experiment is None else experiment.agents
     try:
         if execute:
@@ -240,11 +252,13 @@ def _names(
         yield from error.problems
         return
     except ProctorError as error:
-        yield SpecProblem(here, str(error).partition("\n")[0], error.hint)
+        agent = None if tree is None else tree.child("agent")
+        place = here if execute or agent is None else agent.place
+        yield SpecProblem(place, str(error).partition("\n")[0], error.hint)
         return
     configs: list[Any] = [getattr(agent, "config", agent) for agent in agents.values()]
     references = [
-        (here, path, base or suite.folder)
+        (place_of(path), path, base or suite.folder)
         for config in configs
         for path, base in _import_paths(config)
     ]
@@ -259,7 +273,8 @@ def _names(
             try:
                 config.check()
             except ProctorError as error:
-                yield SpecProblem(here, f"agent {name!r}: {error.message}", error.hint)
+                place = place_of(config.command[0])
+                yield SpecProblem(place, f"agent {name!r}: {error.message}", error.hint)
     if suite.judge is None and configuration.settings.judge is None:
         for case in suite.cases:
             if needs_default_judge(case):
@@ -269,7 +284,7 @@ def _names(
         pairs = [(agent, case.id) for agent in agents for case in suite.cases]
         if not any(store.load(*pair, version, problems=[]) for pair in pairs):
             agent, case_id = pairs[0]
-            yield SpecProblem(here, store.missing(agent, version, case_id))
+            yield SpecProblem(place_of(version), store.missing(agent, version, case_id))
     for place, path, base in references:
         try:
             find_object(path, base)
@@ -286,7 +301,7 @@ def _names(
             if "pip install" in (error.hint or ""):
                 warn(f"{error.message}; {error.hint}")
             else:
-                yield SpecProblem(here, error.message, error.hint)
+                yield SpecProblem(place_of(name), error.message, error.hint)
                 continue
         if base_url is None and (remark := no_price(name, configuration.settings.price_table())):
             warn(remark)  # new models have no price for some weeks

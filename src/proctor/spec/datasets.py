@@ -50,6 +50,7 @@ from proctor.spec.located import (
     tree_of,
 )
 from proctor.spec.validation import validated
+from proctor.spec.yaml_reader import instead_of
 from proctor.strict import Strict
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -341,6 +342,10 @@ def read_rows(path: Path) -> Iterator[Row]:
                 raise ProctorError("not a list of objects", where=str(path))
             for number, row in enumerate(cast("list[Any]", rows), 1):
                 yield _row(row, path, number)
+    except FileNotFoundError:
+        raise ProctorError(
+            f"there is no file {path.name!r}", where=str(path), hint=instead_of(path)
+        ) from None
     except (OSError, UnicodeDecodeError, csv.Error, msgspec.DecodeError, RecursionError) as error:
         raise ProctorError(f"the data cannot be read: {error}", where=str(path)) from None
 

@@ -191,6 +191,9 @@ class _RawError(NamedTuple):
             keys = shapes.keys()
             shapes = shapes.inside(step)
             child = target.child(step)
+            # One value may be written in place of a list of one.
+            if isinstance(step, int) and not isinstance(target.value, list):
+                continue
             place = target.keys.get(str(step)) if isinstance(target.value, dict) else None
             # A missing or unknown key has no value: the error is at its parent.
             if child is None:
@@ -299,6 +302,13 @@ _FAMILIAR = {
 }
 
 
+MAX_EXAMPLE = 40
+"""Characters of a value that a hint repeats."""
+
+MANY = 8
+"""Choices beyond which only those like the given word are listed."""
+
+
 def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
     """Return the message of an error, with a hint where possible."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
@@ -323,7 +333,10 @@ def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> 
     if kind in ("too_short", "string_too_short"):
         return Fault((), f"{name} must not be empty")
     if kind in _EXPECTS:
-        return Fault((), f"{_named(name)}expected {_EXPECTS[kind]}, got {kind_of(given)}")
+        hint = None
+        if _EXPECTS[kind] == "a list" and isinstance(given, str) and not secret:
+            hint = f"write a list: [{given}]" if len(given) <= MAX_EXAMPLE else "write a list: […]"
+        return Fault((), f"{_named(name)}expected {_EXPECTS[kind]}, got {kind_of(given)}", hint)
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     # A validator's own message may quote the value, which must not be shown.
     if secret and kind in ("value_error", "assertion_error"):
@@ -345,5 +358,7 @@ def _choice(name: str, expected: str, given: Any, *, secret: bool) -> Fault:
     words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
     got = "" if secret or isinstance(given, Mapping | list) else f", got {given!r}"
     near = did_you_mean(str(given), words) if isinstance(given, str) and not secret else None
+    if near and len(words) > MANY:
+        return Fault((), f"unknown {name} {given!r}", near)
     choice = f"one of {', '.join(words)}" if len(words) > 1 else words[0]
     return Fault((), f"{name} must be {choice}{got}", near)

@@ -71,6 +71,9 @@ def meaning(text: str, kind: str | None = None) -> Scalar:
 # Paths in specs: resolution and suggestions.
 
 
+_SUGGESTED = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".tsv", ".parquet")
+
+
 def instead_of(path: Path) -> str | None:
     """Return suggestions for a path that is no file: a file in that folder, or a similar name."""
     is_folder = path.is_dir()
@@ -79,7 +82,7 @@ def instead_of(path: Path) -> str | None:
         beside = sorted((path if is_folder else path.parent).iterdir())
     except OSError:
         return None
-    files = [each for each in beside if each.suffix in (".yaml", ".yml", ".json")]
+    files = [each for each in beside if each.suffix in _SUGGESTED]
     if is_folder:
         return f"name a file of it: {', '.join(f.name for f in files[:5])}" if files else None
     others = [each for each in files if each.name != path.name]
@@ -256,7 +259,7 @@ class _Reading:
         if len(within) > MAX_INCLUDES:
             return self.refuse(place, f"files include each other more than {MAX_INCLUDES} deep")
         if not target.is_file():
-            hint = "paths start at this file"
+            hint = instead_of(target) or "paths start at this file"
             return self.refuse(place, f"there is no file {name!r} to include", hint)
         if target.suffix.lower() in _DATA_SUFFIXES:
             # Read once, however often it is included: problems are reported once, too.
