@@ -14,6 +14,7 @@ from report_runs import make_run
 from proctor.errors import ProctorError
 from proctor.report import charts
 from proctor.report.facts import ReportFacts
+from proctor.report.html._context import report_context
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 
@@ -159,3 +160,8 @@ def test_the_frontier_of_cost_and_quality(tmp_path: Path) -> None:
     }
     assert rows["good"]["cost"] == pytest.approx(0.05)
     assert rows["unknown"]["price"].startswith("≥")
+    context = report_context(facts, rows={}, listed=0, contents=())
+    assert "dashed line" in context["cost"]
+    one = facts.replace(frontier={"good": None, "waste": "good"})
+    context = report_context(one, rows={}, listed=0, contents=())
+    assert "good is at once the cheapest and the best" in context["cost"]  # and no line is drawn

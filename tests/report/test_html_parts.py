@@ -177,7 +177,7 @@ def test_ten_thousand_trials_stay_below_three_megabytes(tmp_path: Path) -> None:
     trials = rows_of(json.loads(block(made.text, "trials")))
     assert len(trials) == 10_000
     contents = "\n".join(made.inside)
-    found = re.search(r"(\d+) of 10,000 traces, .*; the others are in (.*)/traces", contents)
+    found = re.search(r"([\d,]+) of 10,000 traces, .*; the others are in (.*)/traces", contents)
     assert found is not None
     assert found[2] == str(folder)
     with_trace, first_block = 0, {}
@@ -185,7 +185,7 @@ def test_ten_thousand_trials_stay_below_three_megabytes(tmp_path: Path) -> None:
         held = unpacked(made.text, f"details-{at}")
         first_block[at] = held
         with_trace += sum("spans" in one for one in held)
-    assert with_trace == int(found[1])
+    assert with_trace == int(found[1].replace(",", ""))
     assert 1_000 < with_trace < 10_000
     failing = [row for row in trials if row["status"] == "hard_fail"]
     assert failing

@@ -263,7 +263,10 @@ def _cost(facts: ReportFacts) -> str | None:
     if totals.cost_usd is None and totals.judge_cost_usd is None and not totals.llm_calls:
         return None
     note = "Cost of the agents' model calls."
-    if len(facts.frontier) > 1:
+    best = [agent for agent, better in facts.frontier.items() if better is None]
+    if len(facts.frontier) > 1 and len(best) == 1:
+        note += f" {best[0]} is at once the cheapest and the best, by point estimates."
+    elif len(best) > 1:
         note += (
             " The dashed line is the Pareto frontier, by point estimates: no agent on it is at once"
             " cheaper and better than another."

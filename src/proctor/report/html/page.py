@@ -242,8 +242,8 @@ def _packed_contents(
     detailed, total = len(trials) - packed.without, plural(facts.totals.trials, "trial")
     where = f"; the others are in {facts.path}/traces" if packed.traces < traced else ""
     lines = [
-        f"{packed.traces} of {plural(traced, 'trace')}, those of failing trials first{where}.",
-        f"Answers and checks of {detailed} of {total}, texts cut at {MAX_TEXT:,} characters.",
+        f"{packed.traces:,} of {plural(traced, 'trace')}, those of failing trials first{where}.",
+        f"Answers and checks of {detailed:,} of {total}, texts cut at {MAX_TEXT:,} characters.",
     ]
     if packed.unreadable:
         lines.append(f"{plural(packed.unreadable, 'trace')} could not be read back.")

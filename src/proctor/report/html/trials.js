@@ -1,6 +1,7 @@
 // The list of trials: filtered, paged, failing trials first.
 
 const PAGE = 50; // rows at a time: enough to scan, few enough to stay quick
+const many = (number) => number.toLocaleString("en");
 const HARM = { hard_fail: 0, failed: 1, infra_error: 2, not_judged: 3, cancelled: 4, passed: 5 };
 
 class TrialList {
@@ -108,7 +109,7 @@ class TrialList {
     const turn = (words, by) =>
       el("button", { type: "button", disabled: this.page + by < 0 || this.page + by >= pages, on: { click: () => this.turn(by) } }, words);
     const words = found.length
-      ? `${this.page * PAGE + 1}–${this.page * PAGE + shown.length} of ${found.length}`
+      ? `${many(this.page * PAGE + 1)}–${many(this.page * PAGE + shown.length)} of ${many(found.length)}`
       : "no matching trial";
     this.pager.replaceChildren(turn("Previous", -1), el("span", null, words), turn("Next", 1));
     say(`Trials: ${words}`);

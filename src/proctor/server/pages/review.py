@@ -279,15 +279,8 @@ class ReviewPages(Runs):
                 for pair in comparison.pairs:
                     links = self._pair_links(pair, *runs) if len(runs) == 2 else {}
                     rows = compared_cases(pair, links)
-                    title = f"{pair.second} compared with {pair.first}"
-                    if len(runs) == 2:  # both are named above
-                        first, second = (
-                            agent_of(arm, run)
-                            for arm, run in zip((pair.first, pair.second), runs, strict=True)
-                        )
-                        title = second if first == second else f"{second} compared with {first}"
                     counts = Counter(row.direction for row in rows)
-                    pairs.append((pair, title, rows, counts))
+                    pairs.append((pair, pair_title(pair, runs), rows, counts))
                 # What got worse is why people compare.
                 pairs.sort(key=lambda each: (-each[3]["regressed"], -each[3]["improved"]))
             except Missing as error:
@@ -469,6 +462,19 @@ def agent_of(arm: str, run: Run) -> str:
     """Return the agent of an arm: arms of one name are labelled `agent @ run`."""
     name = arm.removesuffix(" (first)").removesuffix(" (second)")
     return name.removesuffix(f" @ {run_name(run.path)}")
+
+
+def pair_title(pair: ArmComparison, runs: Sequence[Run]) -> str:
+    """Return the heading of a pair: its agent once, and its runs where the page names more."""
+    for first in runs:
+        for second in runs:
+            agent = agent_of(pair.second, second)
+            if first is second or agent != agent_of(pair.first, first):
+                continue
+            if pair.first == pair.second or len(runs) == 2:
+                return agent
+            return f"{agent}: {run_name(second.path)} compared with {run_name(first.path)}"
+    return f"{pair.second} compared with {pair.first}"
 
 
 def compared_cases(pair: ArmComparison, links: Mapping[str, str]) -> list[ComparedCase]:

@@ -192,7 +192,7 @@ class Traces:
         try:
             chosen, part = filter_of(query), page_of(query)
         except ProctorError as error:
-            problem = f"{error.message}. {error.hint or ''}"
+            problem = error.message + (f" ({error.hint})" if error.hint else "")
             chosen, part = TraceFilter(), page_of({})
         chosen = self._store.narrow(chosen)
         count, rows = self._store.count(chosen), self._store.traces(chosen, part)

@@ -12,7 +12,8 @@ class TraceView {
     this.room = this.tree.querySelector(".tree-room");
     this.detail = document.getElementById("detail");
     this.count = outline.id.length;
-    this.total = Math.max(1, ...outline.start.map((at, i) => at + (outline.ms[i] || 0)));
+    // In milliseconds; a millionth, or a trace without any duration would divide by zero.
+    this.total = outline.start.reduce((most, at, i) => Math.max(most, at + (outline.ms[i] || 0)), 1e-6);
     this.depth = [];
     this.children = new Array(this.count).fill(0);
     this.among = []; // which child of its parent a span is, from 1

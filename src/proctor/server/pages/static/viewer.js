@@ -5,6 +5,11 @@
   const kept = localStorage.getItem("proctor-theme");
   if (kept === "light" || kept === "dark") root.dataset.theme = kept;
   const button = document.getElementById("theme");
+  // An address to save or send on names only what filters.
+  document.addEventListener("formdata", (event) => {
+    if (event.target.getAttribute("role") !== "search") return;
+    for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
+  });
   if (!button) return;
   const dark = () =>
     root.dataset.theme === "dark" ||
