@@ -233,6 +233,8 @@ def test_a_table_with_other_names(tmp_path: Path) -> None:
         ("t.jsonl", "[1]\n", {}, "t.jsonl:1: not an object"),
         ("t.jsonl", '{"case": "a", "started": "soon", "passed": 1}\n', {}, "not a time"),
         ("t.json", "{}", {}, "is not recognised"),
+        ("t.yaml", "evalId: eval-x\nresults: {}\n", {}, "read as JSON or JSONL"),
+        ("t.csv", "q,[echo] {{q}},Status,Score,Grader Reason,Comment\n", {}, "as JSON or JSONL"),
         ("t.eval", "not a zip", {}, "not JSON"),
         ("t.json", '{"results": {"x": 1}}', {}, "not a promptfoo file"),
     ],

@@ -469,13 +469,21 @@ _PROMPTFOO = (b'"evalId"', b'"results"', b'"testCase"', b'"promptIdx"', b'"provi
 def detect_format(file: Path) -> str:
     """Detect the format by suffix and, for JSON and JSONL, by the first keys."""
     form = _SUFFIXES.get(file.suffix.lower())
+    # The keys that tell the formats apart are at the beginning.
+    with file.open("rb") as opened:
+        top = opened.read(4096)
     if form not in ("json", "jsonl"):
+        # promptfoo's YAML, text and XML, and the header of its CSV.
+        marks = {None: (b"evalId:", b"<evalId>"), "csv": (b'"Grader Reason"', b",Grader Reason,")}
+        if any(mark in top for mark in marks.get(form, ())):
+            raise ProctorError(
+                "results of promptfoo are read as JSON or JSONL",
+                where=str(file),
+                hint="write them with `promptfoo eval -o results.json`",
+            )
         if form is not None:
             return form
     else:
-        # The keys that tell the formats apart are at the beginning.
-        with file.open("rb") as opened:
-            top = opened.read(4096)
         # A table has none of these: rows of promptfoo, also in a list or a renamed file.
         if b'"testCase"' in top or b'"promptIdx"' in top:
             return "promptfoo"
