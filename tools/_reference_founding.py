@@ -122,7 +122,7 @@ C17 | one result object | `proctor.checks.quality.Quality`
 C20 | Langfuse with comments, metadata, traces | `proctor serve --langfuse --langfuse-traces`
 C21 | HasMatchingSpan with a name | `proctor.checks.HasMatchingSpan` with `evaluation_name`
 C23 | find, any, count on a tree | `proctor.Trace.find` `proctor.Trace.any` `proctor.Trace.count`
-C24 | custom evaluators returning a dict | `proctor.checks.FunctionCheck` `proctor.checks.Metric`; numbers from 0 to 1 and bools are judged, a count is `Metric(count)`, so that 1 call is no score of 1
+C24 | custom evaluators returning a dict | `proctor.checks.FunctionCheck` `proctor.checks.Metric`; numbers from 0 to 1 and bools are judged, a count is `Metric(count)`: the page for pydantic-evals says why
 C25 | timeline, frequencies, error rate, p50 p95 p99 | `proctor store stats --by` `proctor serve`
 """
 

@@ -159,7 +159,10 @@ async def test_what_a_context_offers():
     await judged(case, trace_of("a"), "yes")
     (ctx,) = seen
     assert (ctx.input, ctx.output, ctx.expected) == ("q", "yes", "yes")
-    assert [span.name for span in ctx.span_tree.spans] == ["a"]
+    tree = ctx.span_tree
+    assert [span.name for span in tree.spans] == [node.name for node in tree.roots] == ["a"]
+    assert tree.any({"name_equals": "a"})
+    assert tree.count(lambda node: node.name == "b") == 0
     await judged({**case, "properties": {"expected": 7}}, trace_of("a"), "[1]", value=[1])
     assert (seen[1].output, seen[1].answer, seen[1].expected) == ([1], "[1]", 7)
 

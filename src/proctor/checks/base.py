@@ -39,7 +39,6 @@ from proctor.trace.model import EVALUATION, Event, Observable
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
     from proctor.sandbox.place import TrialWorkspace  # noqa: TC004
-    from proctor.trace.tree import SpanTree
 
 OutputT = TypeVar("OutputT")
 
@@ -409,9 +408,9 @@ class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
         return getattr(getattr(self.case, "correctness", None), "exact_match", None)
 
     @property
-    def span_tree(self) -> SpanTree:
-        """The spans of the trace by start time, each with its parent and children."""
-        return self.trace.index
+    def span_tree(self) -> Trace:
+        """The trace: `find`, `first`, `any`, `all` and `count` spans, `roots` with children."""
+        return self.trace
 
     @property
     def document(self) -> dict[str, Any]:
