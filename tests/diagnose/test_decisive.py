@@ -230,6 +230,35 @@ RAN = "exitcode: 0 (execution succeeded)\nCode output: 418"
             ],
             ("reader", 1),
         ),
+        # The answer is below a heading; it is one digit, as in the year of the question.
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("writer", "My notes on the piers say that the harbour must have had 9 berths."),
+                ("clerk", "### Final result\n\n9\n\nTERMINATE"),
+            ],
+            ("writer", 2),
+        ),
+        # An order to guess is the mistake, not the guess.
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("manager", "The page is slow. Do not open it again; estimate the number."),
+                ("reader", "A reasonable estimate for the berths of the harbour is 418."),
+                ("manager", "FINAL ANSWER: 418"),
+            ],
+            ("manager", 2),
+        ),
+        # The last line of an output is its result, not its exit code.
+        (
+            [
+                ("reader", "I open the register of the harbour."),
+                ("coder", COUNT),
+                ("Computer_terminal", "stdout: 418\nexit code 0"),
+                ("clerk", "The answer is 418."),
+            ],
+            ("coder", 2),
+        ),
     ],
 )
 def test_the_answer_of_a_log(messages: list[tuple[str, str]], decisive: tuple[str, int]) -> None:
@@ -238,6 +267,25 @@ def test_the_answer_of_a_log(messages: list[tuple[str, str]], decisive: tuple[st
     cause = diagnose_offline(chat(*messages)).decisive
     assert cause is not None
     assert (cause.agent, cause.step) == decisive
+
+
+def test_the_wrong_number_of_an_output_is_its_reader_s() -> None:
+    """R-G8: an output that shows the right and the wrong number is no mistake of its author."""
+    turns = [
+        ("reader", "I open the register of the harbour."),
+        ("coder", COUNT),
+        ("Computer_terminal", "stdout: selected 209 of 418\nexit code 0"),
+        ("writer", "The program selected 418 berths."),
+        ("clerk", "The answer is 418."),
+    ]
+    log = chat(*turns)
+    assert (cause := diagnose_offline(log).decisive) is not None
+    assert (cause.agent, cause.step) == ("coder", 2)
+    log.metadata["ground_truth"] = "209"
+    found = diagnose_offline(log)
+    assert (cause := found.decisive) is not None
+    assert (cause.agent, cause.step) == ("writer", 4)
+    assert "a group chat: step N is message N of the log, counted from 0" in found.notes
 
 
 def test_a_long_log_without_evidence_follows_position() -> None:
@@ -402,7 +450,7 @@ def test_evidence_of_the_trial() -> None:
     assert judged.caused_by == ("a",)
     missed = "CassetteMiss: no recorded answer for POST /v1/chat"
     lost = diagnose_offline(done, evidence=TrialEvidence(error=missed))
-    assert [f.detector for f in lost.findings] == ["recording"]
+    assert [f.detector for f in lost.findings] == ["rule:unrequested_harm", "recording"]
 
 
 def test_fisher_exact() -> None:

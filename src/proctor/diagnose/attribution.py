@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from proctor.diagnose._steps import plain
-from proctor.diagnose.finding import SHOWN_FROM, Finding, Impact, RootCause
+from proctor.diagnose.finding import SHOWN_FROM, WITHOUT_EVIDENCE, Finding, Impact, RootCause
 from proctor.diagnose.group_chat import (
     CLEAR,
     FAILED_KEYS,
@@ -21,12 +21,13 @@ from proctor.diagnose.group_chat import (
     chat_causes,
     is_group_chat,
 )
+from proctor.diagnose.rules._values import entries_of, words_of
 from proctor.sanitize import line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from proctor.diagnose._steps import Act, Steps
+    from proctor.diagnose._steps import Act, StepCall, Steps
     from proctor.trace import Span
 
 # How strongly a kind of finding points at the cause, by the beginning of its detector's name.
@@ -36,7 +37,17 @@ WEIGHTS = {
     "check:tool_not_called": 1.0,
     "rule:forbidden_call": 1.0,
     "contrast": 1.0,
+    "rule:forbidden_act": 1.0,
     "rule:argument_from_nowhere": 0.95,
+    "rule:argument_contradicts_request": 0.95,
+    "rule:wrong_record": 0.95,
+    "rule:opposite_argument": 0.95,
+    "rule:wrong_unit": 0.95,
+    "rule:superseded_value": 0.9,
+    "rule:unrequested_harm": 0.9,
+    "rule:failure_called_success": 0.9,
+    "rule:answer_form": 0.7,
+    "rule:loop": 0.7,
     "rule:ungrounded_values": 0.9,
     "rule:claimed_call": 0.9,
     "rule:answer_from_nothing": 0.8,
@@ -59,15 +70,32 @@ WEIGHTS = {
 }
 OTHER_WEIGHT = 0.6
 
+# Verbs in the names of tools that change something: what such a call did is not undone by looking.
+_CHANGING = frozenset(
+    """add adjust apply approve archive assign award block book buy cancel change charge close
+    commit configure confirm create credit delete deploy disable dispatch edit enable escalate
+    forward handoff hire insert install issue merge migrate modify move notify open order pay
+    place post prescribe publish push put record refund register reject remove rename renew
+    reply reschedule reserve reset restart restock schedule sell send set ship sign submit
+    subscribe sync transfer unlock update upgrade upload write""".split()
+)
+_READING = frozenset(
+    """calculate check compute count describe fetch find get inspect is list load look lookup parse
+    query read retrieve search show summarize view""".split()
+)
+
 # An earlier finding wins over a stronger later one if it is nearly as strong.
 NEARLY = 0.75
 
 
 def root_causes(steps: Steps, findings: Sequence[Finding]) -> tuple[RootCause, ...]:
-    """Return up to three probable causes, the most probable first."""
+    """Return up to three probable causes, the most probable first.
+
+    Without findings, it is the step to look at first *if* the run failed, of little confidence.
+    """
     if is_group_chat(steps):
         return chat_causes(steps)
-    return _caused_by_findings(steps, findings) or _stated_failure(steps)
+    return _caused_by_findings(steps, findings) or _without_evidence(steps)
 
 
 def placed(steps: Steps, findings: Iterable[Finding]) -> list[Finding]:
@@ -139,23 +167,49 @@ def _caused_by_findings(steps: Steps, findings: Sequence[Finding]) -> tuple[Root
     return tuple(_cause(steps, finding, located) for finding in [first, *symptoms][:MAX_CANDIDATES])
 
 
-def _stated_failure(steps: Steps) -> tuple[RootCause, ...]:
-    """Return the answer of a log that says itself that it failed, where nothing else was found."""
+def _without_evidence(steps: Steps) -> tuple[RootCause, ...]:
+    """Return the last act that changed something, or the answer, where nothing was found.
+
+    A mistake that no evidence shows lies more often there than anywhere else.
+    """
     facts = steps.trace.metadata
-    if not steps.acts or not any(facts.get(key) is False for key in FAILED_KEYS):
+    answer = next((act for act in reversed(steps.acts) if act.answers), None)
+    failed = any(facts.get(key) is False for key in FAILED_KEYS)
+    # Without a model call it is a program's trace: nobody chose a step.
+    if any(facts.get(key) is True for key in FAILED_KEYS) or not (steps.steps or failed):
         return ()
-    act = steps.acts[-1]
+    changes = ((act, call) for act in reversed(steps.acts) for call in act.calls)
+    act, call = next(
+        ((act, call) for act, call in changes if _changes(call.name)),
+        (answer or (steps.acts[-1] if steps.acts else None), None),
+    )
+    if act is None:
+        return ()
+    said = "the log says that its answer is wrong" if failed else "no sign of an error"
+    where = "the answer" if call is None else "the last step that changed something"
+    shown = act.text or act.span.name if call is None else f"calls {_shown_call(call)}"
     return (
         RootCause(
             agent=act.agent,
             step=act.number,
             location=act.span.span_id,
-            what=line(act.text or act.span.name, 160),
-            why="the log says that its answer is wrong, and nothing points elsewhere",
-            confidence=0.1,
-            evidence=act.text[:240].strip(),
+            what=line(shown, 160),
+            why=f"{said}, and nothing points elsewhere: this is {where}",
+            confidence=WITHOUT_EVIDENCE,
+            evidence=(act.text if call is None else call.arguments)[:240].strip(),
         ),
     )
+
+
+def _shown_call(call: StepCall) -> str:
+    given = ", ".join(f"{key}={value}" for key, value in entries_of(call.arguments))
+    return f"{call.name}({given or call.arguments})"
+
+
+def _changes(name: str) -> bool:
+    """Return whether a tool changes something, by the verb in its name."""
+    words = [word.lower() for word in words_of(name)[:2]]
+    return not _READING.intersection(words[:1]) and not _CHANGING.isdisjoint(words)
 
 
 def _explained(finding: Finding, cause: Finding) -> bool:

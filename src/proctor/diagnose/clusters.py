@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proctor.diagnose.finding import Category, Diagnosis, Finding, Impact, RootCause
+from proctor.diagnose.finding import (
+    WITHOUT_EVIDENCE,
+    Category,
+    Diagnosis,
+    Finding,
+    Impact,
+    RootCause,
+)
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
@@ -91,6 +98,9 @@ class SharedCauses:
         """
         self._seen += 1
         cause, checks = diagnosis.decisive, tuple(sorted(set(failed)))
+        if cause is not None and cause.confidence <= WITHOUT_EVIDENCE and not checks:
+            # Named in case the run failed: it is no cause that runs share.
+            cause = None
         if cause is None and not checks:
             return
         span = next((s for s in trace.spans if cause and s.span_id == cause.location), None)

@@ -166,6 +166,9 @@ class Impact(StrEnum):
 # Findings of less confidence are hidden by default: of those, three in four are wrong.
 SHOWN_FROM = 0.25
 
+# Confidence of a decisive step that is named although nothing was found.
+WITHOUT_EVIDENCE = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

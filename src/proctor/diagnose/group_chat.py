@@ -47,6 +47,9 @@ SHORT_ANSWER = 6
 # Characters on the left of an equation; longer ones are lists of figures.
 LONGEST_EQUATION = 200
 
+# Characters of an instruction; a longer text is a plan with its facts and guesses.
+LONGEST_INSTRUCTION = 1200
+
 # Characters of a message in which its speaker names others, or says that a page follows.
 PAGE_HEAD = 4000
 
@@ -78,6 +81,7 @@ _FAILED_RUN = re.compile(
     r"|\bHTTP (?:4|5)\d\d|status(?: code)?:? ?(?:4|5)\d\d|timed out",
     re.IGNORECASE,
 )
+_EXIT_LINE = re.compile(r"\W*(?:exit|return) ?(?:code|status)\W*\d+\W*$", re.IGNORECASE)
 _CODE_BLOCK = re.compile(r"```")
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _PREAMBLE = re.compile(r"^(?:```|import |from |#)|\bopen\(|\bread_\w+\(|\bload\(")
@@ -93,8 +97,10 @@ _PAGE_BELOW = re.compile(r"detected (?:the following )?text:|^Viewport position:
 _BULLET = re.compile(r"^\s*(?:[-*#>•]+|\d{1,2}[.)](?=\s))\s*")
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 _FINAL = re.compile(
-    r"(?:final answer|the answer|answer|result|conclusion)\b(?: to [^:\n]{0,80})?"
-    r"(?: is|:|=| would be)\W{0,4}(.{1,160})",
+    r"(?:final answer|the answer|answer|result|conclusion|decision|verdict|\bfinal(?=:))\b"
+    # After it, or a short line below it, as under a heading.
+    r"(?: to [^:\n]{0,80})?(?: is|:|=| would be|(?<=final answer)(?=\s+\d)"
+    r"|[*_]*\n+(?=[^\n]{1,60}(?:\n|\Z)))\W{0,4}(.{1,160})",
     re.IGNORECASE,
 )
 _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
@@ -116,6 +122,19 @@ _ASSUMES = re.compile(
     r"general knowledge|without (?:checking|verifying|access)|skip(?:ping)? (?:the|this)|"
     r"no need to|(?:must|should) be\b.{0,40}\balready)\b",
     re.IGNORECASE,
+)
+# An instruction to answer without looking.
+_ASKS_TO_GUESS = re.compile(
+    r"\b(?:from memory|(?:please|just|simply|then|and|^|[,.;:]) ?(?:estimate|guess)\b"
+    r"|(?:known|usual|typical) (?:figure|value|number) of"
+    r"|skip (?:the |this |that )?(?:file|source|page|document|attachment|step)s?\b"
+    r"|an? (?:rough )?(?:estimate|guess) (?:will do|is (?:enough|fine|sufficient))"
+    r"|(?:do not|don't|no need to|without|instead of|skip) (?:\w+ing |the )?"
+    r"(?:brows\w+|search\w*|open\w*|read\w*|look\w* (?:it )?up|check\w*|verif\w+|run\w*)\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LEDGER_INSTRUCTION = re.compile(
+    r'"instruction_or_question"\s*:\s*\{.*?"answer"\s*:\s*"((?:[^"\\]|\\.)*)"', re.DOTALL
 )
 _CORRECTS = re.compile(
     r"\b(?:mistake[sn]?|incorrect(?:ly)?|wrong(?:ly)?|not (?:correct|accurate|right|what|valid)|"
@@ -144,8 +163,8 @@ _OBJECTS = re.compile(
     r"\b(?:no|not|must|should|rather|instead|wrong|however|but|change)\b", re.IGNORECASE
 )
 _YIELDS = re.compile(
-    r"\b(?:good point|you(?: are|'re) right|I give in|if you insist|changed|as you say|corrected|"
-    r"I stand corrected|let us use that|all right)\b",
+    r"\b(?:good point|you(?: are|'re| may be| might be) right|I give in|if you insist|as you say"
+    r"|changed?|corrected|correction|let us use that|all right|understood|agreed)\b",
     re.IGNORECASE,
 )
 _TASK = re.compile(
@@ -213,6 +232,8 @@ ODDS = {
     "instruction repeated in vain": 0.6,
     "repeats what was refused": 1.8,
     "instruction leaves the task": 1.2,
+    "asks for a guess": 2.6,
+    "guesses as it was told": -2.5,
     "does what a wrong instruction says": -1.2,
     "approves": -0.6,
     "approves what failed": 2.6,
@@ -449,7 +470,7 @@ class _Signals:
         self.gave_up = bool(_STUCK.search(final) or _NO_ANSWER.search(final))
         if self.gave_up:
             final = ""
-        elif final and final.casefold() not in self.task.casefold():
+        elif final and not _mention(final).search(self.task):
             self._answer(final)
         elif not final:
             # What the team delivers is its code.
@@ -501,6 +522,8 @@ class _Signals:
     def _answer(self, final: str) -> None:
         """Who first stated the answer that turned out wrong, from what, and against what."""
         wanted = _mention(final)
+        wrong = self.truth and not _mention(self.truth).search(final)
+        right = _mention(self.truth) if wrong else None
         stated = next((n for n in self.acting if self._states(n, wanted)), None)
         showing = next((n for n in self.acting if wanted.search(self.turns[n].text)), None)
         if showing is not None and showing != stated:
@@ -511,6 +534,8 @@ class _Signals:
             author = self._author(n) if turn.role == "terminal" else None
             if author is None or not wanted.search(_last_line(turn.text)):
                 continue
+            if right is not None and right.search(turn.text):
+                continue  # the output shows both: who took the wrong one is to blame
             if code := "\n".join(_FENCED.findall(self.turns[author].text)):
                 self._add(self._first_version(author), "wrote the code that gave the answer")
                 if wanted.search(code):
@@ -521,7 +546,7 @@ class _Signals:
         if self.turns[stated].role == "terminal":
             return
         # It is the job of the orchestrator to state an answer in the end, from what others did.
-        boss = self.turns[stated].role == "orchestrator"
+        boss = self.turns[stated].role == "orchestrator" and stated > len(self.turns) / 2
         derived = self._derives(stated, wanted)
         for source in self._operands(stated, wanted):
             self._add(source, "reported the figures the answer is calculated from")
@@ -534,8 +559,7 @@ class _Signals:
                 self._add(stated, "answer differs from the output before it")
         elif not derived and self._replaces(stated, final):
             self._add(stated, "answer differs from what was reported")
-        if self.truth and not _mention(self.truth).search(final):
-            right = _mention(self.truth)
+        if right is not None:
             given = [m for m in range(stated) if self._reports(m, right)]
             if given:
                 self._add(stated, "replaces the right answer")
@@ -587,7 +611,8 @@ class _Signals:
                 if not (about or _FINAL.search(sentence)):
                     continue
                 if number and any(
-                    len(figure.partition(".")[0]) == digits > 1
+                    len(figure.partition(".")[0]) == digits
+                    and (digits > 1 or ("." in figure and "." in final))
                     for figure in _figures(sentence) - _figures(self.task) - here
                     if not _YEAR.fullmatch(figure)
                 ):
@@ -628,7 +653,12 @@ class _Signals:
         # No message calls it the answer: the only figure of the last one is, before a farewell.
         for turn in reversed(self.turns[-4:]):
             if turn.role in ("worker", "orchestrator"):
-                figures = _figures(" ".join(turn.statements)) - _figures(self.task)
+                # One of a single digit, too: nothing else can be the answer.
+                figures = {
+                    figure.strip("$%").replace(",", "")
+                    for figure in _FIGURE.findall(" ".join(turn.statements))
+                    if not _mention(figure.strip("$%")).search(self.task)
+                }
                 if figures or len(turn.text.split()) > SHORT_ANSWER:
                     return next(iter(figures)) if len(figures) == 1 else ""
         return ""
@@ -787,10 +817,19 @@ class _Signals:
         task = _words(self.task)
         instructed: set[str] = set()
         given: dict[str, list[int]] = {}
+        asked: int | None = None
         for before, after in pairwise(range(len(self.turns))):
             lead, worker = self.turns[before], self.turns[after]
+            guess = lead.role == "orchestrator" and before in self.acting
+            if guess and _ASKS_TO_GUESS.search(_instruction(lead.text)):
+                # It is in the ledger before it is said.
+                if asked is None:
+                    self._add(before, "asks for a guess")
+                asked = before
             if worker.role != "worker" or after not in self.acting:
                 continue
+            if asked == before:
+                self._add(after, "guesses as it was told")
             wanted = _words(lead.text) if lead.role == "orchestrator" else set[str]()
             instructed |= wanted
             aims = [o for s in worker.statements[:3] for o in _ACTED_ON.findall(s)]
@@ -840,6 +879,14 @@ class _Signals:
                 self._add(places[0], "repeats what was refused")
 
 
+def _instruction(text: str) -> str:
+    """Return what a message asks for: of a ledger, only its instruction."""
+    found = _LEDGER_INSTRUCTION.search(text)
+    if found is not None:
+        return found[1]
+    return "" if len(text) > LONGEST_INSTRUCTION else text
+
+
 def _code_lines(text: str) -> set[str]:
     """Return the lines of code that do something: not imports, not the reading of a file."""
     lines = {one.strip() for block in _FENCED.findall(text) for one in block.splitlines()}
@@ -848,7 +895,7 @@ def _code_lines(text: str) -> set[str]:
 
 def _last_line(text: str) -> str:
     """Return the last line of an output: what a program prints in the end."""
-    lines = [one for one in text.splitlines() if one.strip()]
+    lines = [one for one in text.splitlines() if one.strip() and not _EXIT_LINE.match(one)]
     # A record of many values is no result.
     return lines[-1] if lines and len(_FIGURE.findall(lines[-1])) <= 3 else ""
 

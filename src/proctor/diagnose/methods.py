@@ -64,6 +64,9 @@ class TrialEvidence:
     instead: Callable[[Steps, RootCause], str] | None = None
     """Says what passing trials do at a step."""
 
+    passed: bool = False
+    """Whether the trial passed: then no step of it is decisive."""
+
 
 class ModelOptions(TypedDict, total=False):
     """Options of the methods that call a model; the budget is for one trace."""
@@ -219,9 +222,13 @@ def diagnose_offline(
         notes.append("the trace has no model call, no tool call and no error")
     findings = attribution.placed(steps, findings)
     causes = attribution.root_causes(steps, findings) if chosen != "learned" else ()
+    if evidence is not None and evidence.passed:
+        causes = ()
     findings = attribution.linked(findings, causes[0] if causes else None)
     if evidence is not None and evidence.instead is not None:
         causes = tuple(replace(cause, instead=evidence.instead(steps, cause)) for cause in causes)
+    if attribution.is_group_chat(steps):
+        notes.append("a group chat: step N is message N of the log, counted from 0")
     if values is None:
         notes.append("scores: unknown, no detector that gives scores is competent for this trace")
     return Diagnosis(

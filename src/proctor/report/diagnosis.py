@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.diagnose.finding import SHOWN_FROM, in_words
+from proctor.diagnose.finding import SHOWN_FROM, WITHOUT_EVIDENCE, in_words
 from proctor.formatting import and_more, money, percent, plural
 from proctor.sanitize import line
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from proctor.diagnose.clusters import Cluster, SharedCause
     from proctor.diagnose.evidence import Trajectories
-    from proctor.diagnose.finding import Diagnosis, Finding
+    from proctor.diagnose.finding import Diagnosis, Finding, RootCause
     from proctor.diagnose.methods import TrialEvidence
     from proctor.runs.run import Run
     from proctor.runs.trial import Trial
@@ -54,6 +54,7 @@ def evidence_of(trial: Trial, trajectories: Trajectories) -> TrialEvidence:
         error=f"{trial.error.type}: {trial.error.message}" if trial.error else "",
         contrast=contrast.finding if contrast is not None else None,
         instead=contrast.instead if contrast is not None else None,
+        passed=trial.passed,
     )
 
 
@@ -69,6 +70,8 @@ def console_lines(
     yield f"{name}trace {line(found.trace_id, NAME)}: {count} ({found.method})"
     yield from cause_lines(found)
     for finding in findings:
+        if found.decisive is not None and _told(finding, found.decisive):
+            continue
         also = f", also {', '.join(c.value for c in finding.also)}" if finding.also else ""
         step = f"step {finding.step}, " if finding.step is not None else ""
         place = f"{finding.category.value} at {line(finding.location, NAME)}"
@@ -93,11 +96,18 @@ def cause_lines(found: Diagnosis) -> Iterator[str]:
     for number, cause in enumerate(found.candidates, start=1):
         head, _, rest = cause.what.partition(": ")
         title = f"START HERE {number} of {len(found.candidates)}" if several else "START HERE"
+        if cause.confidence <= WITHOUT_EVIDENCE:
+            title = f"IF IT FAILED, {title}"
+        finding = next((f for f in found.findings if number == 1 and _told(f, cause)), None)
+        also = (finding.category, *finding.also) if finding is not None else ()
+        kind = f"; {', '.join(also)} [{finding.impact.value}]" if finding is not None else ""
         place = f"step {cause.step}, agent {line(cause.agent, NAME) or 'unknown'}"
         yield f"{title}  {place}, span {line(cause.location, 16)}: {line(head, QUOTE)}"
         if rest:
             yield f"  {line(rest, QUOTE)}"
-        yield f"  why  {line(cause.why, QUOTE)} ({percent(round(cause.confidence, 2))} sure)"
+        if finding is not None:
+            yield f"  > {line(finding.evidence, QUOTE)}"
+        yield f"  why  {line(cause.why, QUOTE)} ({percent(round(cause.confidence, 2))} sure){kind}"
         for because in cause.because:
             yield f"  caused by  {line(because, QUOTE)}"
         if cause.tested:
@@ -106,6 +116,11 @@ def cause_lines(found: Diagnosis) -> Iterator[str]:
             yield f"  passing trials: {line(cause.instead, QUOTE)}"
         if cause.follows:
             yield f"  {plural(len(set(cause.follows)), 'later finding')} may follow from it"
+
+
+def _told(finding: Finding, cause: RootCause) -> bool:
+    """Return whether the lines of the cause say all that a finding does."""
+    return finding.location == cause.location and finding.description == cause.what
 
 
 LEARNED_NOTE, SCORES_NOTE = "learned detector: ", "scores: unknown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proctor.diagnose.finding import Finding, Impact, quote
-from proctor.diagnose.rules import _behaviour, _failures, claims
+from proctor.diagnose.rules import _behaviour, _failures, claims, outcomes, requests
 from proctor.diagnose.rules._failures import Rule, RuleHit
 
 if TYPE_CHECKING:
@@ -43,6 +43,16 @@ EVIDENCE: tuple[Rule, ...] = (
     claims.argument_from_nowhere,
     claims.required_call_missing,
     claims.plan_not_executed,
+    requests.wrong_record,
+    requests.argument_contradicts_request,
+    requests.opposite_argument,
+    requests.wrong_unit,
+    requests.superseded_value,
+    requests.forbidden_act,
+    requests.unrequested_harm,
+    requests.loop,
+    outcomes.answer_form,
+    outcomes.failure_called_success,
 )
 
 # Rules that the detector was not trained with: TRAIL has too few of their cases to learn from.

@@ -95,7 +95,7 @@ class _Evidence:
         ]
 
 
-class _Claims:
+class Claims:
     """The acts of a trace with the evidence before each."""
 
     def __init__(self, steps: Steps) -> None:
@@ -122,7 +122,21 @@ class _Claims:
         return list(dict.fromkeys(filter(None, texts)))
 
     @cached_property
+    def asked(self) -> str:
+        """What the user asked for, in all messages."""
+        texts = [as_text(self.trace.query)]
+        # The last model call of a conversation was shown all of it.
+        for step in (*self.steps.steps[:1], *self.steps.steps[-1:]):
+            texts += [
+                message.content[:MAX_TEXT]
+                for message in step.span.input_messages
+                if message.role == "user" and message.content
+            ]
+        return "\n".join(dict.fromkeys(filter(None, texts)))
+
+    @cached_property
     def answer(self) -> Act | None:
+        """The act that gives the answer."""
         return next((act for act in reversed(self.steps.acts) if act.answers), None)
 
     def before(self, act: Act) -> _Evidence:
@@ -148,6 +162,22 @@ class _Claims:
                         if message.role == "tool"
                     ]
         return found
+
+
+def calls_of(claims: Claims) -> Iterator[tuple[Act, Span]]:
+    """Yield the first calls of a trace, each with its act."""
+    if claims.chat:
+        return
+    calls = ((act, tool) for act in claims.steps.acts for tool in act.tools)
+    for count, call in enumerate(calls):
+        if count >= MAX_CALLS:
+            return
+        yield call
+
+
+def call_name(tool: Span) -> str:
+    """Return the name of the tool that was called."""
+    return tool.tool_name or tool.name
 
 
 def result_of(span: Span) -> str:
@@ -229,7 +259,7 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the first act that states it.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     act = claims.answer
     if act is None or claims.chat or not act.text or gives_up(act.text):
         return
@@ -248,7 +278,7 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
             act.span,
             f"states {line(claim.text, 40)}; {tool.tool_name or tool.name} returned "
             f"{line(result, 40)}",
-            (_sentence(act.text, claim.start), act.text),
+            (sentence_at(act.text, claim.start), act.text),
             Category.MISREAD_OUTPUT,
             confidence=0.85,
             causes=(tool,),
@@ -260,7 +290,7 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
             act.span,
             f"states {line(claim.text, 40)}; {tool.tool_name or tool.name} returned "
             f"{line(name, 40)}",
-            (_sentence(act.text, claim.start), act.text),
+            (sentence_at(act.text, claim.start), act.text),
             Category.MISREAD_OUTPUT,
             confidence=0.6,
             causes=(tool,),
@@ -290,7 +320,7 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
     yield RuleHit(
         first.span,
         f"states {stated_text}: {where}{nothing}",
-        (_sentence(first.text, max(0, first.text.find(values[0]))), first.text),
+        (sentence_at(first.text, max(0, first.text.find(values[0]))), first.text),
         confidence=sure,
         impact=Impact.HIGH if sure > 0.55 or len(values) > 1 else Impact.MEDIUM,
         causes=_unmet(evidence) if unmet else (),
@@ -303,7 +333,7 @@ def answer_from_nothing(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the answer.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     act = claims.answer
     if act is None or claims.chat or len(act.text) < 12 or gives_up(act.text):
         return
@@ -314,7 +344,7 @@ def answer_from_nothing(steps: Steps) -> Iterator[RuleHit]:
     yield RuleHit(
         act.span,
         f"gives a definite answer without any result: {_nothing_summary(evidence)}",
-        (_sentence(act.text, 0), act.text),
+        (sentence_at(act.text, 0), act.text),
         Category.TOOL_RELATED if errors else Category.LANGUAGE_ONLY,
         confidence=0.75,
         causes=tuple(tool for _, tool, _ in evidence.results),
@@ -327,7 +357,7 @@ def ignored_error(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the act after it.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     if claims.chat:
         return
     acts, answer = steps.acts, claims.answer
@@ -366,7 +396,7 @@ def claimed_call(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the act that says so.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     if claims.chat or not steps.trace.shows("tool_calls"):
         return
     for act in steps.acts:
@@ -377,7 +407,7 @@ def claimed_call(steps: Steps) -> Iterator[RuleHit]:
             yield RuleHit(
                 act.span,
                 f"says {line(found.group(), 100)!r}; no call was made before",
-                (_sentence(act.text, found.start()),),
+                (sentence_at(act.text, found.start()),),
                 confidence=0.7,
             )
             return
@@ -389,7 +419,7 @@ def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the answer.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     answer = claims.answer
     if answer is None or claims.chat or gives_up(answer.text):
         return
@@ -412,7 +442,7 @@ def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
                 yield RuleHit(
                     answer.span,
                     f"answers although a step of its plan was not executed: {line(text, 100)}",
-                    (_sentence(answer.text, 0), answer.text),
+                    (sentence_at(answer.text, 0), answer.text),
                     causes=(act.span,),
                 )
                 return
@@ -427,7 +457,7 @@ def forbidden_call(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the call.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     rules = "\n".join(claims.given)
     lowered = rules.lower()
     seen: set[str] = set()
@@ -452,11 +482,12 @@ def forbidden_call(steps: Steps) -> Iterator[RuleHit]:
 
 @rule(Category.NON_COMPLIANCE, confidence=0.6, impact=Impact.HIGH, heard=False)
 def required_call_missing(steps: Steps) -> Iterator[RuleHit]:
-    """The instructions require a tool by name; the agent answers without calling it.
+    """The instructions require a tool by name, always or before another act; the agent acts or
+    answers without calling it.
 
-    Found at: the answer.
+    Found at: the act that it should precede, or else the answer.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     answer = claims.answer
     if answer is None or claims.chat or not steps.trace.shows("tool_calls"):
         return
@@ -465,6 +496,15 @@ def required_call_missing(steps: Steps) -> Iterator[RuleHit]:
     for text in claims.given:
         for found in _REQUIRES.finditer(text):
             name = found["name"]
+            if (early := _called_before(steps, name, text, found)) is not None:
+                yield RuleHit(
+                    early,
+                    f"calls {early.tool_name or early.name} before {name}, which the instructions "
+                    f"require first: {line(found[0], 120)!r}",
+                    (plain(early.tool_input), early.tool_name or early.name),
+                    confidence=0.75,
+                )
+                return
             if name in used or (name not in offered and "_" not in name and "`" not in found[0]):
                 continue
             if gives_up(answer.text):
@@ -473,9 +513,34 @@ def required_call_missing(steps: Steps) -> Iterator[RuleHit]:
                 answer.span,
                 f"answers without calling {name}, which the instructions require: "
                 f"{line(found[0], 120)!r}",
-                (_sentence(answer.text, 0), answer.text),
+                (sentence_at(answer.text, 0), answer.text),
             )
             return
+
+
+_BEFORE = re.compile(
+    r"\bbefore (?:you )?(?:any |a |an |the |every |each |call(?:ing)? |us(?:e|ing) )*"
+    r"[`'\"]?(?P<act>\w{4,40})",
+    re.IGNORECASE,
+)
+
+
+def _called_before(steps: Steps, name: str, text: str, found: re.Match[str]) -> Span | None:
+    """Return the call before which the instructions require another one that was not made."""
+    begin = max(text.rfind(end, 0, found.start()) for end in (".", "\n", ";")) + 1
+    ends = [at for end in (".", "\n", ";") if (at := text.find(end, found.end())) >= 0]
+    act = _BEFORE.search(text[begin : min(ends, default=len(text))])
+    if act is None:
+        return None
+    stem = re.sub(r"(?:ing|e|s)$", "", act["act"].lower())
+    for each in steps.acts:
+        for tool in each.tools:
+            called = (tool.tool_name or tool.name).lower()
+            if called == name.lower():
+                return None
+            if stem in called:
+                return tool
+    return None
 
 
 @rule(Category.TOOL_RELATED, confidence=0.5, impact=Impact.MEDIUM, heard=False)
@@ -485,7 +550,7 @@ def argument_from_nowhere(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the call.
     """
-    claims = _Claims(steps)
+    claims = Claims(steps)
     if claims.chat:
         return
     known = list(claims.given)
@@ -692,7 +757,16 @@ def _derivable(claim: CheckedClaim, answer: str, evidence: _Evidence) -> bool:
     numbers = _numbers((*evidence.given[-3:], *evidence.texts, answer[: claim.start]))
     if len(numbers) > MAX_NUMBERS:
         return True
-    return _computed(wanted.raw, numbers, max(wanted.step, abs(wanted.raw) * 1e-3))
+    if _computed(wanted.raw, numbers, max(wanted.step, abs(wanted.raw) * 1e-3)):
+        return True
+    # 310.4 million of a field that counts millions: `musd: 310.4`.
+    figure = re.search(r"\d[\d,]*(?:\.\d+)?", claim.text)
+    bare = next(quantities(figure[0]), None) if figure is not None else None
+    if bare is None or bare.raw == wanted.raw:
+        return False
+    return any(abs(number - bare.raw) <= bare.step / 2 for number in numbers) or _computed(
+        bare.raw, numbers, max(bare.step, abs(bare.raw) * 1e-3)
+    )
 
 
 def _numbers(texts: Iterable[str]) -> list[float]:
@@ -717,8 +791,8 @@ def _computed(wanted: float, numbers: Sequence[float], slack: float) -> bool:
     for a, b in combinations(numbers, 2):
         if close(a + b) or close(abs(a - b)) or close(a * b) or close(a * b / 100):
             return True
-        if (b and (close(a / b) or close(100 * a / b))) or (
-            a and (close(b / a) or close(100 * b / a))
+        if (b and (close(a / b) or close(100 * a / b) or close(abs(100 * (a - b) / b)))) or (
+            a and (close(b / a) or close(100 * b / a) or close(abs(100 * (b - a) / a)))
         ):
             return True
         if close(a * (1 + b / 100)) or close(a * (1 - b / 100)):
@@ -764,7 +838,7 @@ _FULL_NAME = re.compile(r"\b[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)+")
 _ENDS = ("\n", ". ")
 
 
-def _sentence(text: str, place: int) -> str:
+def sentence_at(text: str, place: int) -> str:
     """Return the whole sentence around a place, or what a quote can hold of it."""
     begin = max(text.rfind(end, 0, place) + len(end) if end in text[:place] else 0 for end in _ENDS)
     ends = [end for end in (text.find("\n", place), text.find(". ", place)) if end >= 0]

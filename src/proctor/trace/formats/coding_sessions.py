@@ -25,6 +25,15 @@ from proctor.trace.model import Message, Span, SpanKind, SpanStatus, Trace
 NAME = "coding_session"
 ABOUT = "sessions of coding agents (Claude Code, Codex, Qwen Code, Gemini CLI, OpenCode)"
 
+# The agent that writes each dialect; Qwen Code writes that of Claude Code.
+AGENTS = {
+    "claude": "claude-code",
+    "exec": "codex",
+    "rollout": "codex",
+    "gemini": "gemini-cli",
+    "opencode": "opencode",
+}
+
 _SESSION_KEYS = ("session_id", "sessionId", "sessionID", "thread_id")
 _LONGEST_HISTORY = 1_000
 
@@ -92,6 +101,7 @@ def session_trace(lines: list[Any]) -> Trace | None:
     for line in lines:
         dialect = dialect_of(line)
         if dialect is not None:
+            session.agent = session.agent or AGENTS[dialect]
             session.at(first(line, ("timestamp",)))
             session.id = session.id or text(first(line, _SESSION_KEYS))
             readers[dialect](session, line)
@@ -107,6 +117,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.id: str | None = None
+        self.agent = ""
         self.model: str | None = None
         self.metadata: dict[str, Any] = {}
         self.query: str | None = None
@@ -221,6 +232,7 @@ class _Session:
             start_ns=self.start,
             end_ns=self.now,
             scope=NAME,
+            agent_name="qwen-code" if "qwen" in (self.model or "").lower() else self.agent,
             input=self.query,
             output=self.answer,
         )
