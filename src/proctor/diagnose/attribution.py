@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from proctor.diagnose._steps import plain
+from proctor.diagnose._values import entries_of, words_of
 from proctor.diagnose.finding import SHOWN_FROM, WITHOUT_EVIDENCE, Finding, Impact, RootCause
 from proctor.diagnose.group_chat import (
     CLEAR,
@@ -21,7 +22,6 @@ from proctor.diagnose.group_chat import (
     chat_causes,
     is_group_chat,
 )
-from proctor.diagnose.rules._values import entries_of, words_of
 from proctor.sanitize import line
 
 if TYPE_CHECKING:

@@ -72,10 +72,8 @@ def console_lines(
     for finding in findings:
         if found.decisive is not None and _told(finding, found.decisive):
             continue
-        also = f", also {', '.join(c.value for c in finding.also)}" if finding.also else ""
         step = f"step {finding.step}, " if finding.step is not None else ""
-        place = f"{finding.category.value} at {line(finding.location, NAME)}"
-        yield f"  {step}{place} {sure(finding)}{also}"
+        yield f"  {step}{_kind(finding)} {sure(finding)}"
         yield f"    {line(finding.description, QUOTE)}"
         if finding.tested:
             yield f"    tested  {line(finding.tested, QUOTE)}"
@@ -99,8 +97,7 @@ def cause_lines(found: Diagnosis) -> Iterator[str]:
         if cause.confidence <= WITHOUT_EVIDENCE:
             title = f"IF IT FAILED, {title}"
         finding = next((f for f in found.findings if number == 1 and _told(f, cause)), None)
-        also = (finding.category, *finding.also) if finding is not None else ()
-        kind = f"; {', '.join(also)} [{finding.impact.value}]" if finding is not None else ""
+        kind = f"; {_kind(finding)} ({finding.impact.value})" if finding is not None else ""
         place = f"step {cause.step}, agent {line(cause.agent, NAME) or 'unknown'}"
         yield f"{title}  {place}, span {line(cause.location, 16)}: {line(head, QUOTE)}"
         if rest:
@@ -116,6 +113,11 @@ def cause_lines(found: Diagnosis) -> Iterator[str]:
             yield f"  passing trials: {line(cause.instead, QUOTE)}"
         if cause.follows:
             yield f"  {plural(len(set(cause.follows)), 'later finding')} may follow from it"
+
+
+def _kind(finding: Finding) -> str:
+    also = f", also {', '.join(c.value for c in finding.also)}" if finding.also else ""
+    return f"{finding.category.value} at {line(finding.location, NAME)}{also}"
 
 
 def _told(finding: Finding, cause: RootCause) -> bool:

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from proctor.diagnose._steps import MAX_TEXT, plain
+from proctor.diagnose._values import NUMBER_WORDS, entries_of, parsed
 from proctor.diagnose.finding import Category, Impact
 from proctor.diagnose.rules._failures import RuleHit, rule
-from proctor.diagnose.rules._values import NUMBER_WORDS, entries_of, parsed
 from proctor.diagnose.rules.claims import Claims, call_name, calls_of, sentence_at
 from proctor.sanitize import line
 

@@ -14,9 +14,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from proctor.diagnose._steps import MAX_TEXT, gives_up, plain
-from proctor.diagnose.finding import Category, Impact
-from proctor.diagnose.rules._failures import RuleHit, rule
-from proctor.diagnose.rules._values import (
+from proctor.diagnose._values import (
     ISO_DAY,
     NUMBER_WORDS,
     Unit,
@@ -32,6 +30,8 @@ from proctor.diagnose.rules._values import (
     stems,
     words_of,
 )
+from proctor.diagnose.finding import Category, Impact
+from proctor.diagnose.rules._failures import RuleHit, rule
 from proctor.diagnose.rules.claims import (
     MAX_CALLS,
     Claims,
