@@ -74,14 +74,6 @@ def _refused_exit(status: int = 0) -> NoReturn:
 # -- sync → async ------------------------------------------------------------------------------
 
 
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def run_sync(work: Coroutine[Any, Any, T], *, nested: bool = False) -> T:
     """Return the result of a coroutine, run in an event loop of its own.
 
@@ -90,8 +82,11 @@ def run_sync(work: Coroutine[Any, Any, T], *, nested: bool = False) -> T:
     call is refused, because it would block that loop; with `nested` the work runs in another
     thread instead, with the caller's context. The loop set for this thread is not touched.
     """
+    inside = False
+    with contextlib.suppress(RuntimeError):
+        inside = bool(asyncio.get_running_loop())
     # Not inside an `except`, where the work would seem to handle an error.
-    if not _loop_is_running():
+    if not inside:
         return _run_in_new_loop(work)
     if not nested:
         work.close()

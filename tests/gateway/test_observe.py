@@ -1,7 +1,10 @@
 """Model calls of clients in this process, seen without instrumentation."""
 
 import asyncio
+import concurrent.futures
+import contextvars
 import json
+import threading
 from typing import Any
 
 import aiohttp
@@ -302,6 +305,44 @@ def test_calls_side_by_side_keep_their_own_content():
         for call in calls:
             suffix = call.attributes["gen_ai.request.model"].removeprefix("m-").replace("-", " ")
             assert [m.content for m in call.input_messages] == [f"hello {suffix}"]
+
+
+def test_threads_of_a_trial_call_models_as_this_trial(tmp_path):
+    """R-T3: a pool, also one that trials share, and plain threads; what no trial starts is none."""
+    pool = concurrent.futures.ThreadPoolExecutor(4)
+    alone: list[object] = []
+    own = contextvars.ContextVar("own", default="unset")
+
+    def ask(question: str) -> str:
+        alone.append(own.get())
+        body = {**QUESTION, "messages": [{"role": "user", "content": f"hello {question}"}]}
+        return requests.post(f"{mock.base_url}/chat/completions", json=body, timeout=60).text
+
+    async def agent(question: str) -> str:
+        own.set(question)
+        thread = threading.Thread(target=ask, args=(f"{question} plainly",))
+        thread.start()
+        loop = asyncio.get_running_loop()
+        several = [loop.run_in_executor(pool, ask, f"{question} {n}") for n in range(3)]
+        await asyncio.gather(*several)
+        await loop.run_in_executor(None, thread.join)
+        return question
+
+    cases = [{"id": name, "input": name} for name in ("one", "two", "three")]
+    (tmp_path / "suite.yaml").write_text(json.dumps({"cases": cases}))
+    with MockLLM(SCRIPT) as mock, pool:
+        options = {"trials": 3, "concurrency": 9, "results": tmp_path / "results"}
+        run = proctor.run(tmp_path / "suite.yaml", agent=agent, **options)
+        start = threading.Thread.start
+        pool.submit(ask, "nobody").result()
+    assert not hasattr(start, "__wrapped__")
+    assert set(alone) == {"unset"}  # variables of the program are as without Proctor
+    assert len(mock.requests) == 9 * 4 + 1
+    for trial in run.trials:
+        calls = run.trace(trial).llm_calls
+        asked = sorted(call.input_messages[-1].content for call in calls)
+        endings = ("0", "1", "2", "plainly")
+        assert asked == [f"hello {trial.case} {ending}" for ending in endings]
 
 
 def test_a_failed_request_is_a_failed_span():

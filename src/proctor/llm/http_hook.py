@@ -3,11 +3,13 @@
 Guarantees: while an interceptor is installed, it sees every request of httpx, httpx2, requests,
 aiohttp and botocore, plain or streamed, sync or async, also of clients that exist already and of
 libraries that are imported later. The bytes that a client sends and receives are not changed. A
-request that no interceptor wants passes through at the cost of a function call.
+request that no interceptor wants passes through at the cost of a function call. Threads that a
+trial starts, and what it gives to a pool of threads, send their requests as this trial.
 
-The patched methods are those that every client of a library passes through. Trade-off: a program
+The patched methods are those that every client of a library passes through. Trade-offs: a program
 that sends requests by other means (`http.client`, gRPC, another process) is not seen; the model
-gateway is for those.
+gateway is for those. A thread that one trial starts to serve other trials, too, through a queue
+of its own, counts as the first one's.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from datetime import timedelta
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -85,6 +87,7 @@ def install(interceptor: Interceptor) -> None:
         if len(_interceptors) > 1:
             return
         sys.meta_path.insert(0, _finder)
+        _patch_threads()
         for name in _PATCHES:
             if name in sys.modules:
                 # Not from `sys.modules`: another thread may be in the middle of the import.
@@ -568,6 +571,56 @@ class _TeeReader:
         """Yield data as it was sent, with the end of each chunk."""
         while (chunk := await self.readchunk()) != (b"", False):
             yield chunk
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+OURS = "proctor_"
+"""How the names of our context variables begin: the others stay as the program expects them."""
+
+_POOLS = ("concurrent.futures.thread", "proctor.background")
+"""Modules whose threads run what other threads give them, each in its own context."""
+
+
+def _context_of_trial() -> Context | None:
+    """Return a context with our variables alone; None outside of trials."""
+    context, current = Context(), copy_context()
+    for variable in current:
+        if variable.name.startswith(OURS) and variable is not _inside:
+            context.run(variable.set, current[variable])
+    return context if len(context) else None
+
+
+def _patch_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    thread, pool = threading.Thread, ThreadPoolExecutor
+    start_alone, submit_alone = thread.start, pool.submit
+
+    @functools.wraps(start_alone)
+    def start(self: Any) -> None:
+        target = getattr(self, "_target", None)
+        if getattr(target, "__module__", None) not in _POOLS:
+            context, run = _context_of_trial(), self.run
+            if context is not None:
+
+                def run_in_trial() -> None:
+                    del self.run  # it refers to the thread
+                    context.run(run)
+
+                self.run = run_in_trial
+        start_alone(self)
+
+    @functools.wraps(submit_alone)
+    def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        context = _context_of_trial()
+        if context is None:
+            return submit_alone(self, fn, *args, **kwargs)
+        return submit_alone(self, context.run, fn, *args, **kwargs)
+
+    for owner, name, wrapper in ((thread, "start", start), (pool, "submit", submit)):
+        _originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, wrapper)
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {

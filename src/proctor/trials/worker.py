@@ -49,6 +49,7 @@ from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.files import remove_tree
 from proctor.gateway.budget import RunLimitReached
+from proctor.gateway.observe import observing
 from proctor.llm.rate_limits import limiters_in_force
 from proctor.llm.retry import Transient
 from proctor.processes import ProcessGroup, descendants, kill
@@ -564,12 +565,13 @@ def serve(connection: socket.socket, source: Callable[[], RunContext]) -> NoRetu
             if message.cassette is not None:
                 cassette = WorkerCassette(*message.cassette)
             load_early(context)
-            # From here on, nothing that trials share may change.
-            loop = asyncio.new_event_loop()
-            outbox = Outbox(connection, loop)
-            if cassette is not None:
-                outbox.recorded = cassette.recorded
-            TrialLoop(context, outbox, message, loop).run(messages)
+            with observing():  # for all trials at once
+                # From here on, nothing that trials share may change.
+                loop = asyncio.new_event_loop()
+                outbox = Outbox(connection, loop)
+                if cassette is not None:
+                    outbox.recorded = cassette.recorded
+                TrialLoop(context, outbox, message, loop).run(messages)
             break
         else:
             break
