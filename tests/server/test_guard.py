@@ -60,6 +60,14 @@ def test_a_token_is_asked_of_everyone(opened) -> None:
             assert "HttpOnly" in came.headers["set-cookie"]
             assert "SameSite=Strict" in came.headers["set-cookie"]
             assert browser.get("/api/traces").json()["count"] == 1
+        people = {"accept": "text/html"}
+        asked = httpx.get(running.url + '/traces?text="><b>&token=wrong', headers=people)
+        assert asked.status_code == 401
+        assert "This token is not valid" in asked.text
+        assert 'name="text" value="&#34;&gt;&lt;b&gt;"' in asked.text
+        assert "wrong" not in asked.text
+        assert "not valid" not in httpx.get(running.url + "/traces", headers=people).text
+        assert httpx.get(running.url + "/static/theme.css").status_code == 200
         elsewhere = httpx.get(running.url + "//evil.example/?token=right")
         assert not elsewhere.headers["location"].startswith("//")
 

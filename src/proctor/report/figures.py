@@ -349,7 +349,7 @@ def corrected_text(found: CorrectedRate) -> str:
     people = f"{plural(found.labels, 'label')} of {plural(found.trials, 'trial')}"
     agreed = f"the judge agrees on {found.table[0] + found.table[3]} of {sum(found.table)}"
     if found.rate.value is None:
-        return f"not corrected: {found.rate.reason}; judge {percent(found.naive)}"
+        return f"not corrected by labels: {found.rate.reason}; judge {percent(found.naive)}"
     bounds = ends("pass_rate", found.rate)
     why = f" (no interval: {found.rate.reason})" if bounds == DASH else f" {bounds}"
     return f"{percent(found.rate.value)}{why}, judge {percent(found.naive)}; {people}, {agreed}"
@@ -360,7 +360,8 @@ def corrected_notes(run: Run) -> Iterator[str]:
     from proctor.results.outcomes import corrected_rates
 
     for name, found in corrected_rates(run).items():
-        yield f"{name}: pass rate corrected by labels {corrected_text(found)}"
+        word = "" if found.rate.value is None else "corrected by labels "
+        yield f"{name}: pass rate {word}{corrected_text(found)}"
 
 
 def counting_notes(run: Run) -> Iterator[str]:

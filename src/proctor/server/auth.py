@@ -184,8 +184,8 @@ class Guard:
             if user := self._sign_in.user(request):
                 request.scope[SIGNED_IN] = user.name
                 return self._limited(request, user, ingest=ingest)
-            if path.startswith("/static/"):  # for the page that asks to sign in; no secrets
-                return None
+        if path.startswith("/static/"):  # for the page that asks for a token; no secrets
+            return None
         # A store whose tokens are all revoked is not open to everyone again.
         fixed = any(token.role != "ingest" for token in self._fixed)
         needed = signs_in or self._stored or fixed
@@ -201,6 +201,10 @@ class Guard:
         for_people = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         if self._sign_in is not None and for_people:
             return self._sign_in.redirect(request)
+        if for_people:
+            from proctor.server.pages.templating import token_page
+
+            return token_page(request, wrong=bool(given))
         headers = {"www-authenticate": "Bearer"}
         return PlainTextResponse("a token is needed: Authorization: Bearer …", 401, headers)
 

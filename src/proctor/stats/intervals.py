@@ -643,7 +643,9 @@ def corrected_rate(
         return CorrectedRate(rate, naive, labels_only, n, len(trials), table, 0.0)
 
     if n < LEAST_LABELS:
-        return without(None, f"{n} labels of a random sample, at least {LEAST_LABELS} are needed")
+        return without(
+            None, f"{plural(n, 'label')} of a random sample, at least {LEAST_LABELS} needed"
+        )
     verdicts = [(one.judge, one.weight) for one in labelled]
     theirs, judged_too = _weighted(people) or 0.0, _weighted(verdicts) or 0.0
     tuning = 0.0

@@ -135,8 +135,8 @@ class ReviewPages(Runs):
         unreadable: list[str] = []
         trace = None if trial is None else run.readable_trace(trial, unreadable)
         turns = [] if trace is None or trial is None else turns_of(trace, trial.answer)
-        if blind:  # which model it was may say which agent it was
-            turns = [replace(turn, model=None, author="") for turn in turns]
+        if blind:  # the model, and what it costs, may say which agent it was
+            turns = [replace(turn, model=None, author="", cost_usd=None) for turn in turns]
         before = list(mine)[-1] if mine else None
         by_name = {each.name: each for each in judged}
         base = self.link(run.path)

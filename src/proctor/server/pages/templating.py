@@ -129,6 +129,14 @@ def page(template: str, request: Request, /, status: int = 200, **values: Any) -
     return HTMLResponse(valid_unicode(text), status_code=status)
 
 
+def token_page(request: Request, *, wrong: bool) -> Response:
+    """Ask a person for a token: the form opens the same page with it, once."""
+    made = environment().get_template("token.html")
+    asked = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
+    text = made.render(asked=asked, wrong=wrong)
+    return HTMLResponse(valid_unicode(text), status_code=401)
+
+
 def sent_on(request: Request, address: str) -> Response:
     """Send a browser on after a form; a script follows the address on its own."""
     if "application/json" in request.headers.get("accept", ""):
