@@ -179,3 +179,14 @@ def test_outside_a_capture_nothing_changes() -> None:
     with capture() as trace:
         pass
     assert [s.name for s in trace.spans] == ["agent"]
+
+
+def test_a_step_without_with_warns() -> None:
+    """R-T6: a call that looks like a record and records nothing says so, where it is written."""
+    with capture("q") as trace:
+        with pytest.warns(RuntimeWarning, match=r"with proctor.capture.retrieval\(") as seen:
+            capture.retrieval("sums", scores=[0.2])
+        with capture.retrieval("sums", scores=[0.2]):
+            pass
+    assert seen[0].filename == __file__
+    assert [span.name for span in trace.spans if span.kind == "retrieval"] == ["retrieve"]

@@ -16,6 +16,7 @@ import inspect
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
@@ -303,17 +304,17 @@ class Capture:
             held_tool.set(held := replay(name, arguments))
             if held is not None and held.arguments is not None:
                 arguments = {**held.arguments}
-        return span(
+        step = span(
             name, kind=SpanKind.TOOL, tool_name=name, tool_input=arguments, tool_call_id=call_id
         )
+        return _Step("tool_call", step)
 
     def llm_call(
         self, model: str | None = None, *, name: str = "chat", **fields: Unpack[StepFields]
     ) -> AbstractContextManager[Span]:
         """Record a model call; set `output_messages`, `input_tokens`, `output_tokens` on it."""
-        return span(name, kind=SpanKind.LLM, model=model, **fields)
+        return _Step("llm_call", span(name, kind=SpanKind.LLM, model=model, **fields))
 
-    @contextmanager
     def retrieval(
         self,
         query: Any = None,
@@ -321,18 +322,13 @@ class Capture:
         name: str = "retrieve",
         documents: Iterable[str | Mapping[str, Any] | Document] | None = None,
         scores: Sequence[float] | None = None,
-    ) -> Generator[Span]:
+    ) -> AbstractContextManager[Span]:
         """Record a search for documents: give them here, or set `documents` on the span it yields.
 
         `scores` are their relevances, in the same order; they may be given without documents. A
         block that ends without documents found nothing.
         """
-        found = _documents(documents, scores)
-        with span(name, kind=SpanKind.RETRIEVAL, input=query, documents=found) as step:
-            yield step
-            # An empty list, which differs from "not recorded".
-            if not step.documents and step.output is None:
-                step.output = []
+        return _Step("retrieval", _retrieval(name, query, _documents(documents, scores)))
 
     def handoff(self, to: str, *, from_agent: str | None = None) -> None:
         """Record a handoff from this agent to another."""
@@ -343,6 +339,36 @@ class Capture:
         """Record the plan that the agent states."""
         with span("plan", kind=SpanKind.PLANNING, output=plan):
             pass
+
+
+class _Step(AbstractContextManager[Span]):
+    """A step of a capture, which warns where it was called without `with`: nothing is recorded."""
+
+    __slots__ = ("_entered", "_name", "_span")
+
+    def __init__(self, name: str, opened: AbstractContextManager[Span]) -> None:
+        self._name, self._span, self._entered = name, opened, False
+
+    def __enter__(self) -> Span:
+        self._entered = True
+        return self._span.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._span.__exit__(*error)
+
+    def __del__(self) -> None:
+        if not self._entered:
+            message = f"nothing is recorded: write `with proctor.capture.{self._name}(…):`"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+@contextmanager
+def _retrieval(name: str, query: Any, found: tuple[Document, ...]) -> Generator[Span]:
+    with span(name, kind=SpanKind.RETRIEVAL, input=query, documents=found) as step:
+        yield step
+        # An empty list, which differs from "not recorded".
+        if not step.documents and step.output is None:
+            step.output = []
 
 
 capture = Capture()
