@@ -244,6 +244,7 @@ async def test_a_recorded_run_repeats_without_the_model(tmp_path: Path, where: W
         live = await run_of(path, where, trials=6, kept="live", record_to=str(cassette))
         assert len(server.requests) == 6
     again = await run_of(path, where, trials=6, kept="again", replay_from=str(cassette))
+    assert [t.error for run in (live, again) for t in run.trials() if t.error] == []
     answers = [{t.index: t.answer for t in run.trials()} for run in (live, again)]
     assert answers[0] == answers[1]
     assert sorted(map(str, answers[0].values())) == [f"q {n}" for n in range(6)]

@@ -1,6 +1,7 @@
 """Latency is the agent's own: not that of checks, start-up, imports or our own rate limits."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,32 @@ def test_starting_a_process_is_not_the_agents_time(tmp_path: Path) -> None:
     for line in found:
         assert float(line["answer"].split()[1]) <= line["latency_ms"] < 4900
         assert line["startup_ms"] >= 5000, "recorded apart"
+
+
+async def test_latency_is_by_the_clock_of_the_process_that_calls(tmp_path: Path) -> None:
+    """R-A2: with `isolation: process` a driver that is busy meanwhile does not shorten it."""
+    (tmp_path / "bot.py").write_text(
+        "import pathlib, time\n"
+        "here = pathlib.Path(__file__).parent\n"
+        "(here / 'loaded').touch()\n"
+        "while not (here / 'busy').exists(): time.sleep(0.005)\n"
+        "def agent(input):\n    time.sleep(0.2)\n    (here / 'ended').touch()\n"
+        "    return 'fine'\n"
+    )
+    config = PythonAgentConfig(target="bot:agent", isolation="process", base_dir=tmp_path)
+
+    async def busy() -> None:
+        while not (tmp_path / "loaded").exists():  # noqa: ASYNC110 (another process makes it)
+            await asyncio.sleep(0.005)
+        (tmp_path / "busy").touch()
+        while not (tmp_path / "ended").exists():
+            time.sleep(0.005)  # noqa: ASYNC251 (the event loop is to be late)
+
+    planned = PlannedTrial(case="c", agent="a", index=0, seed=0)
+    (trial, _), _ = await asyncio.gather(run_trial(planned, context_of(config)), busy())
+    assert trial.answer == "fine", trial.error
+    assert trial.latency_ms is not None
+    assert trial.latency_ms >= 200
 
 
 def test_what_trials_share_is_loaded_before_the_first(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 
-from proctor.agents._process import ChildJob, ChildResult
+from proctor.agents._process import CALL_TIME, ChildJob, ChildResult
 from proctor.agents._python import PythonAgentConfig
 from proctor.agents.base import AgentRequest, category_of
 from proctor.agents.checkpoint import LinkedStore
@@ -68,9 +69,9 @@ async def _run(job: ChildJob) -> ChildResult:
 
 
 def _tell(pipe: int | None) -> None:
-    """Tell the parent that the agent is called, or has ended: its clock runs in between."""
+    """Tell the parent when the agent is called, or has ended: its clock runs in between."""
     if pipe is not None:
-        os.write(pipe, b".")
+        os.write(pipe, CALL_TIME.pack(time.perf_counter()))
 
 
 def _limit_memory(megabytes: int | None) -> None:

@@ -14,9 +14,11 @@ import os
 import secrets
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -52,6 +54,11 @@ MARK = "PROCTOR_TRIAL_PROCESSES"
 
 EXIT_POLL = 0.1
 """Seconds between two looks at a process whose pipes others may hold open."""
+
+CALL_TIME = struct.Struct("d")
+"""A reading of `time.perf_counter`, whose clock all processes share, in the pipe of a child.
+
+Not the moment at which the parent reads it: its event loop may be late."""
 
 # Maximum bytes of a dead process's last output: enough for a traceback.
 MAX_STDERR = 4000
@@ -260,12 +267,13 @@ class ProcessAgent:
 class _Calls:
     """Counts as start-up what a child process does before and after it calls the agent.
 
-    Entered, it is the end of a pipe to which the child writes a byte at either moment; None where
+    Entered, it is the end of a pipe to which the child writes the time at either moment; None where
     the system has no such pipes, and the start counts as the agent's.
     """
 
     def __init__(self, startup: Waits) -> None:
         self._startup = startup
+        self._last = 0.0
         self._ends: tuple[int, int] | None = None
         self._waiting = False
 
@@ -275,7 +283,7 @@ class _Calls:
         self._ends = os.pipe()
         os.set_blocking(self._ends[0], False)
         asyncio.get_running_loop().add_reader(self._ends[0], self._read)
-        self._toggle()
+        self._toggle(time.perf_counter())
         return self._ends[1]
 
     def __exit__(self, *_error: object) -> None:
@@ -286,19 +294,25 @@ class _Calls:
         for end in self._ends:
             os.close(end)
         if self._waiting:
-            self._toggle()
+            self._toggle(time.perf_counter())
 
     def _read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for _ in os.read(self._ends[0] if self._ends else -1, 2):
-                self._toggle()
+        with contextlib.suppress(BlockingIOError, struct.error):
+            read = os.read(self._ends[0] if self._ends else -1, 2 * CALL_TIME.size)
+            for (at,) in CALL_TIME.iter_unpack(read):
+                self._toggle(at)
 
-    def _toggle(self) -> None:
-        self._waiting = not self._waiting
+    def _toggle(self, at: float) -> None:
+        now = time.perf_counter()
+        if not self._last <= at <= now:  # an agent wrote to the pipe
+            at = now
+        self._last, self._waiting = at, not self._waiting
         if self._waiting:
             self._startup.__enter__()
+            self._startup.add(now - at)
         else:
             self._startup.__exit__()
+            self._startup.add(at - now)
 
 
 async def _send(child: asyncio.subprocess.Process, job: bytes) -> None:

@@ -180,6 +180,10 @@ class Waits(msgspec.Struct, eq=False):
         if not self._depth:
             self._total += time.perf_counter() - self._since
 
+    def add(self, seconds: float) -> None:
+        """Count more, or less: what began or ended earlier than it was seen."""
+        self._total += seconds
+
     @property
     def seconds(self) -> float:
         """The sum so far, a wait under way included."""
