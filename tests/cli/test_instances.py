@@ -73,7 +73,7 @@ def test_compare_pairs_by_instance(tmp_path, capsys):
     assert overall["interval"]["high"] < 0
     text = told(capsys, tmp_path, "compare", *runs)
     assert "2 cases, 100 instances in both" in text
-    assert "estimand suite (the default: " in text
+    assert "estimand suite (default)" in text
     assert "exactly these 2 cases (100 instances)" in text
     general = told(capsys, tmp_path, "compare", *runs, "--estimand", "population")
     assert "estimand population: cases like these, clustered by case" in general
@@ -93,7 +93,7 @@ def test_one_scenario_with_many_seeds_is_ranked(tmp_path, capsys):
         assert board["estimand"] == estimand
     text = told(capsys, tmp_path, "leaderboard", run, "--estimand", "population")
     assert "instances like these of one case, clustered by instance" in text
-    assert "estimand suite (the default" in told(capsys, tmp_path, "leaderboard", run)
+    assert "estimand suite (default" in told(capsys, tmp_path, "leaderboard", run)
 
 
 def test_few_scenarios_do_not_tie_every_rank(tmp_path, capsys):
@@ -409,7 +409,7 @@ def test_a_population_is_settled_by_more_cases(tmp_path, capsys):
 
     runs = [made(tmp_path, name, {"x": noisy(drop)}) for name, drop in (("c", 0), ("d", 0.03))]
     found = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
-    assert found["reason"].startswith("the score: the drop seen is 3 points, but")
+    assert found["reason"].startswith("the score: it dropped by 3 points, but")
     score = found["arms"][0]["gate"]["score"]
     # The bound falls with the root of the trials: 2 of them now, 2 points to tell, power 0.8.
     z = stats.norm.ppf([0.95, 0.8])

@@ -134,9 +134,8 @@ def per_pass_note(rows: Iterable[GroupRow | LeaderboardRow]) -> Iterator[str]:
 
 ESTIMANDS = {
     "population": "estimand population: intervals are for cases like these",
-    "suite": "estimand suite (the default: the question is what happened on what ran): intervals"
-    " are for exactly these cases and instances, only trial noise counts; --estimand population is"
-    " about cases like these",
+    "suite": "estimand suite (default): intervals are for exactly these cases and instances;"
+    " --estimand population is about cases like these",
 }
 """What an interval is about, in one line."""
 

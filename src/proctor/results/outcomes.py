@@ -631,14 +631,13 @@ def seed_list(seeds: Sequence[int]) -> str:
 
 
 def estimand_line(estimand: Estimand, cases: int, instances: int) -> str:
-    """Return one line that says what the figures are about, and why that is the default."""
+    """Return one line that says what the figures are about."""
     size = plural(cases, "case")
     size += f" ({plural(instances, 'instance')})" if instances != cases else ""
     if estimand == "suite":
         return (
-            "estimand suite (the default: the question is what happened on what ran): exactly"
-            f" {'this' if cases == 1 else 'these'} {size}, only trial noise counts; --estimand"
-            " population is about cases like these"
+            f"estimand suite (default): exactly {'this' if cases == 1 else 'these'} {size};"
+            " --estimand population is about cases like these"
         )
     if cases == 1:
         return (

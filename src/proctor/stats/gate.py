@@ -475,11 +475,12 @@ def _verdict(
         return "NO REGRESSION", f"{of}the drop is {bound}"
     if large:
         return "INCONCLUSIVE", f"{of}a drop of {in_points(drop)} may be noise ({shown})"
+    change = f"{'rose' if drop < 0 else 'dropped'} by {in_points(abs(drop))}"
+    if in_points(abs(drop)) == in_points(0):
+        change = "did not change"
+    seen = f"{of}it {change}" if of else f"the pass rate {change}"
     most = in_points(at_most)
-    return (
-        "INCONCLUSIVE",
-        f"{of}the drop seen is {in_points(drop)}, but one of {most} cannot be ruled out",
-    )
+    return "INCONCLUSIVE", f"{seen}, but a drop of {most} cannot be ruled out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,9 +553,9 @@ def _advice(
     else:
         gaps = gaps_of(draws.first, draws.second)
         more = more_draws(gaps, distance, alpha=rule.alpha, power=rule.power)
-    more, rest = max(1, more), "in both runs would settle it if the drop stays as seen."
+    more, rest = max(1, more), "in both runs would settle it if the drop stays the same."
     if draws is None:
-        return Advice(more, worst, f"{plural(more, 'more trial')} a case {rest}{look}")
+        return Advice(more, worst, f"{plural(more, 'more trial')} per case {rest}{look}")
     return Advice(None, worst, f"{plural(more, f'more {_drawn(draws)}')} {rest}{look}")
 
 
