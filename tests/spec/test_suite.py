@@ -237,6 +237,12 @@ def test_unknown_keys_suggest_the_nearest(write) -> None:
         assert f"did you mean '{word}'" in hint
 
 
+def test_a_key_of_a_layer_is_sent_to_its_layer(write) -> None:
+    """R-S1: checks written beside the layers instead of in them say where they belong."""
+    path = write("agent: m:f\ncases: [{input: x, expected_in_answer: y, max_cost_usd: 1}]\n")
+    assert hints(path) == ["write it below `correctness:`", "write it below `cost:`"]
+
+
 def test_names_of_checks_are_checked(write) -> None:
     """R-C1: `weights` and `required` name checks the case has, or it is a slip."""
     path = write(

@@ -309,12 +309,25 @@ MANY = 8
 """Choices beyond which only those like the given word are listed."""
 
 
+def _layer_hint(name: str, keys: tuple[str, ...]) -> str | None:
+    """Return the layer in which a case has this key, if it has; None where there are no layers."""
+    if "correctness" not in keys:
+        return None
+    from proctor.spec.suite import Case
+
+    for layer in ("correctness", "path", "cost"):
+        model: Any = Case.model_fields[layer].annotation
+        if name in model.model_fields:
+            return f"write it below `{layer}:`"
+    return None
+
+
 def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
     """Return the message of an error, with a hint where possible."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     name = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
-        hint = _FAMILIAR.get(name) or did_you_mean(name, keys)
+        hint = _FAMILIAR.get(name) or _layer_hint(name, keys) or did_you_mean(name, keys)
         hint = hint or (f"known here: {', '.join(keys)}" if keys else None)
         return Fault((), f"unknown key {name!r}", hint)
     if kind == "missing":
