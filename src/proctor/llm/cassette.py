@@ -543,6 +543,12 @@ class Cassette:
 
         return record
 
+    def added_since(self, offset: int) -> bytes:
+        """Return what was recorded since an offset of the file, in whole lines."""
+        with self._lock, self.path.open("rb") as file:  # a long line takes several writes
+            file.seek(offset)
+            return file.read()
+
 
 class _CassetteExchange:
     """One request: replayed, or recorded when its response is complete."""

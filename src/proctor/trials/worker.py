@@ -528,9 +528,7 @@ class WorkerCassette:
         """Return what was added since the last call."""
         if self._cassette.mode != "record":
             return b""
-        with self._file.open("rb") as file:
-            file.seek(self._sent)
-            new = file.read()
+        new = self._cassette.added_since(self._sent)
         self._sent += len(new)
         return new
 
