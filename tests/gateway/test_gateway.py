@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+import zstandard
 
 import proctor
 from proctor.gateway.calls import GatewaySession, SpanSink
@@ -218,6 +220,75 @@ async def test_a_budget_admits_no_request_whose_cost_is_unknown() -> None:
                 ]
                 assert [code == 402 for code in codes] == refused
                 assert (await client.get(f"{base}/models")).status_code != 402
+
+
+async def test_a_compressed_request_is_read_and_counted() -> None:
+    """R-N2: gzip and zstd hide nothing from a span or a budget; what cannot be read is refused."""
+    spans: list[Span] = []
+    body = json.dumps(chat("word " * 5000, max_tokens=100)).encode()
+    packed = {"gzip": gzip.compress(body), "zstd": zstandard.compress(body)}
+    assert len(packed["gzip"]) < 200  # fits into any budget, as it stands
+    with MockLLM([{"text": "x", "times": "forever"}]) as server, Gateway() as gateway:
+
+        async def sent(content: bytes, encoding: str, **limits: Any) -> int:
+            session = session_of(spans, server, **limits)
+            async with gateway.session(session), httpx.AsyncClient() as client:
+                url = f"{gateway.address(session)}/openai/chat/completions"
+                headers = {"content-encoding": encoding}
+                return (await client.post(url, content=content, headers=headers)).status_code
+
+        for encoding, content in packed.items():
+            assert await sent(content, encoding) == 200
+            assert await sent(content, encoding, max_tokens=2000) == 402
+            # Only a shorter answer fits: the lower maximum is in what is sent.
+            assert await sent(content, encoding, max_tokens=len(body) // 2 + 60) == 200
+            assert server.requests[-1].body["max_tokens"] < 60
+        assert all(span.model == "m" and span.input_messages for span in spans)
+        assert await sent(b"nothing packed", "gzip") == 400
+        assert await sent(b"?", "br", max_calls=1) == 415
+        bomb = gzip.compress(bytes(100_000_000))
+        assert await sent(bomb, "gzip") == 413
+        assert len(server.requests) == 4
+
+
+async def test_a_call_whose_client_has_gone_is_cut() -> None:
+    """R-N2: a client that gives up and asks again does not wait for its first call."""
+    spans: list[Span] = []
+    asked: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.put_nowait(reader)
+        await reader.read()  # the request, until the gateway has gone
+        asked.put_nowait(reader)
+        writer.close()
+
+    with Gateway() as gateway:
+        upstream = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = upstream.sockets[0].getsockname()[1]
+        session = session_of(spans, None, max_tokens=1050)
+        session.options.upstream["openai"] = f"http://127.0.0.1:{port}"
+        async with upstream, gateway.session(session), httpx.AsyncClient(timeout=None) as client:
+            url = f"{gateway.address(session)}/openai/chat/completions"
+            first = asyncio.create_task(client.post(url, json=chat(max_tokens=1000)))
+            await asked.get()
+            first.cancel()
+            await asked.get()
+            # What the first call may have used counts, so that this one does not fit.
+            answer = await client.post(url, json=chat(max_tokens=1000))
+            assert (answer.status_code, session.refused is not None) == (402, True)
+            assert spans[0].error_type == "Disconnected"
+            assert spans[0].end_ns is not None
+            # So is one that is under way when the gateway stops: its span is complete, too.
+            session = session_of(spans, None)
+            session.options.upstream["openai"] = f"http://127.0.0.1:{port}"
+            with Gateway(unknown=lambda _token: session) as another:
+                url = f"{another.url}/openai/chat/completions"
+                under_way = asyncio.create_task(client.post(url, json=chat()))
+                await asked.get()
+            assert spans[-1].error_type == "Disconnected"
+            assert spans[-1].end_ns is not None
+            await asyncio.wait({under_way})
 
 
 async def test_retries_rate_limits_and_outages() -> None:

@@ -7,10 +7,12 @@
 A request is `/TOKEN/PROVIDER/PATH`, or `/PROVIDER/PATH` with the token as its key. The token
 belongs to one session (`gateway/calls.py`), so trials side by side never mix. Bytes pass
 unchanged and as they arrive; only the host, the key (a session's token becomes the real key, which
-the agent never sees) and, with a budget, the maximum of output tokens are replaced.
+the agent never sees) and, with a budget, the maximum of output tokens are replaced. A compressed
+request is sent decompressed, since its span and its budget need what it says.
 
-Guarantees: a call is sent again only before any byte of a response was passed on. When a session is
-closed, its calls have ended. It listens on loopback only.
+Guarantees: a call is sent again only before any byte of a response was passed on. A call whose
+client has gone is cut, so that a client that asks again waits for no budget of it. When a session
+or the gateway is closed, its calls have ended. It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from proctor.errors import ProctorError
+from proctor.files import DecompressionError, decompress
 from proctor.gateway.budget import INTERRUPTED, BudgetExceeded
 from proctor.gateway.calls import GatewaySession, ModelCall, error_document
 from proctor.imports import needs_extra
@@ -34,6 +37,7 @@ from proctor.llm.http_hook import bypass
 from proctor.llm.retry import is_transient_status, parse_retry_after, retry_delay
 
 if TYPE_CHECKING:
+    import anyio
     import httpx
     from starlette.requests import Request
     from starlette.responses import Response
@@ -76,6 +80,14 @@ PROVIDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 
 _COUNTS = ("count_tokens", ":counttokens", "input_tokens")
 """Ends of paths at which providers count the tokens of a request."""
+
+_DECODED = ("gzip", "zstd")
+"""Content encodings of requests that are decompressed here."""
+
+_NOT_AWAITED = INTERRUPTED, "the agent did not wait for the response"
+
+CLIENT_GONE = 499
+"""The status, never sent, of a request whose client has gone."""
 
 # Headers of one connection, and what our client sets.
 _HOP_BY_HOP = frozenset(
@@ -120,6 +132,7 @@ class Gateway:
             ) from None
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{HOST}:{self.port}"
+        self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Any = None
@@ -129,14 +142,15 @@ class Gateway:
 
     def start(self) -> Gateway:
         """Serve in a thread that does not keep the process alive."""
-        threading.Thread(target=self._serve, name="gateway", daemon=True).start()
+        self._thread.start()
         self._ready.wait()
         return self
 
     def stop(self) -> None:
-        """Stop listening; calls under way are cut."""
+        """Stop listening; calls under way are cut, and have ended when this returns."""
         if self._server is not None:
             self._server.should_exit = self._server.force_exit = True
+            self._thread.join()
 
     def __enter__(self) -> Gateway:
         return self.start()
@@ -282,6 +296,7 @@ class Gateway:
         self, session: GatewaySession, provider: str, path: str, request: Request
     ) -> Response:
         """Answer a request: with a fault, a refusal, a recorded response or the upstream's."""
+        import anyio
         from starlette.responses import Response
 
         base = self.upstream(session, provider)
@@ -292,6 +307,15 @@ class Gateway:
             body += chunk
             if len(body) > MAX_BODY:
                 return _refusal(413, "too_large", "the request is larger than 64 MB")
+        encoding = request.headers.get("content-encoding", "").lower()
+        if encoding in _DECODED:
+            try:
+                body = decompress(bytes(body), MAX_BODY, encoding)
+            except DecompressionError as error:
+                return _refusal(413 if error.too_large else 400, "unreadable", str(error))
+        elif encoding and session.limited:
+            message = f"with a budget, the content encoding of a request is {' or '.join(_DECODED)}"
+            return _refusal(415, "unreadable", message)
         query = request.scope["query_string"].decode("latin-1")
         url = f"{base}/{path}" + (f"?{query}" if query else "")
         call = session.begin(request.method, url, bytes(body), provider, path)
@@ -324,9 +348,22 @@ class Gateway:
                 headers = {"content-type": recorded.content_type} if recorded.content_type else {}
                 content = _spoilt(recorded.content) if call.fault == "malformed" else None
                 return Response(content or recorded.content, recorded.status, headers)
-            return await self._forward(call, self._headers(session, provider, request), sent)
+            if await request.is_disconnected():
+                call.ended(0, error=("NotSent", "the agent did not wait for the call's turn"))
+                return Response(status_code=CLIENT_GONE)
+            response: Response | None = None
+            async with anyio.create_task_group() as group:
+                group.start_soon(_until_gone, request, group.cancel_scope)
+                response = await self._forward(
+                    call, self._headers(session, provider, request), sent
+                )
+                group.cancel_scope.cancel()
+            if response is None:
+                call.ended(0, error=_NOT_AWAITED)
+                return Response(status_code=CLIENT_GONE)
+            return response
         except asyncio.CancelledError:
-            call.ended(0, error=(INTERRUPTED, "the agent did not wait for the response"))
+            call.ended(0, error=_NOT_AWAITED)
             raise
 
     def _headers(
@@ -337,7 +374,7 @@ class Gateway:
         key = next((self._environ[name] for name in keys if self._environ.get(name)), None)
         headers = [("accept-encoding", "identity")]
         for name, value in request.headers.items():
-            if name in _HOP_BY_HOP:
+            if name in _HOP_BY_HOP or (name == "content-encoding" and value.lower() in _DECODED):
                 continue
             if session.token in value and key is None:
                 continue
@@ -440,6 +477,13 @@ async def _stream(call: ModelCall, response: httpx.Response) -> AsyncGenerator[b
         end(error)
         with anyio.CancelScope(shield=True):  # a client that has gone cancels this generator
             await response.aclose()
+
+
+async def _until_gone(request: Request, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when the client of a request, whose body was read, has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
 
 
 def _is_free(method: str, path: str) -> bool:
