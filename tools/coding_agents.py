@@ -274,7 +274,9 @@ def kill_and_resume(kind: str, suite: Path, folder: Path, trials: int) -> list[s
 
 def fork(kind: str, run: Any, model: Model) -> list[str]:
     """Continue a trial from its last step with another answer: only that step may differ."""
-    trial = next(trial for trial in run.trials if trial.passed)
+    trial = next((trial for trial in run.trials if trial.passed), None)
+    if trial is None:
+        return [f"{kind}: fork: no trial passed"]
     recorded = run.trace(trial)
     last = acts_of(recorded)[-1].number
     before = model.reported["calls"]

@@ -174,7 +174,8 @@ def coding_agents(arguments: "list[str]") -> int:
     interpreter = folder / "proctor" / "bin" / "python"
     if not interpreter.exists():
         check_call("uv", "venv", "-q", "--python", "3.11", folder / "proctor")
-    check_call("uv", "pip", "install", "-q", "--python", interpreter, "-e", f"{ROOT}[gateway]")
+    install = ("uv", "pip", "install", "-q", "--python", interpreter)
+    check_call(*install, "-e", f"{ROOT}[gateway]", "pytest")  # which judges the trials
     tool = ROOT / "tools" / "coding_agents.py"
     return subprocess.run(
         [interpreter, tool, *arguments, "--install", folder], check=False
