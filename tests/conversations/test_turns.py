@@ -204,6 +204,43 @@ def test_a_program_gets_a_line_for_each_turn(tmp_path: Path, program: str) -> No
         assert trial.passed, trial.error
 
 
+THROUGH_THE_GATEWAY = """
+import json, os, sys, urllib.request
+messages = []
+for line in sys.stdin:
+    messages.append({"role": "user", "content": json.loads(line)["input"]})
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "gpt-4o-mini", "messages": messages}).encode(),
+        {"content-type": "application/json", "authorization": "Bearer k"},
+    )
+    messages.append(json.load(urllib.request.urlopen(request))["choices"][0]["message"])
+    print(json.dumps({"answer": messages[-1]["content"]}), flush=True)
+"""
+
+
+def test_a_program_holds_a_conversation_through_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-N8 R-N2: one process, and one address at the gateway, for all turns of a conversation."""
+    (tmp_path / "agent.py").write_text(THROUGH_THE_GATEWAY)
+    command = [sys.executable, str(tmp_path / "agent.py")]
+    config = agent_config({"kind": "command", "command": command, "gateway": True})
+    turns = ["my name is Ada", "hm", {"user": "what is my name", "cost": {"max_llm_calls": 1}}]
+    case = proctor.Case.model_validate(
+        {"turns": turns, "correctness": {"exact_match": "Ada"}, "cost": {"max_llm_calls": 3}}
+    )
+    with MockLLM(REMEMBERING) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        (trial,) = proctor.evaluate(proctor.Suite(cases=[case]), agents={"a": config}).trials
+    assert trial.passed, trial.error
+    assert {(check.id, check.status) for check in trial.checks} == {
+        ("exact_match", "pass"),
+        ("max_llm_calls", "pass"),
+        ("turn3.max_llm_calls", "pass"),
+    }
+
+
 async def framework_turns(kind: str, target: Any) -> str:
     config = agent_config({"kind": kind, "target": "x:y"})
     config._object = target

@@ -357,7 +357,8 @@ async def _within_run_limit(work: asyncio.Future[AgentReply], reached: Future[st
 
     An agent would answer the refusal by trying again, and fail for no fault of its own.
     """
-    limit = asyncio.wrap_future(reached)
+    # Shielded: cancelling the copy would cancel what later turns of the conversation wait for.
+    limit = asyncio.shield(asyncio.wrap_future(reached))
     try:
         await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
     finally:
