@@ -203,6 +203,16 @@ async def test_a_service_is_asked_and_understood(service: str) -> None:
     assert headers["traceparent"].split("-")[1] == trace.trace_id
 
 
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [(b'{"answer": "yes", "n": 1}', "yes"), (b"{not JSON", "{not JSON"), (b"42", "42")],
+)
+async def test_an_undeclared_reply_may_be_json(service: str, body: bytes, answer: str) -> None:
+    """R-A2: small servers send no content type; an object is JSON all the same."""
+    Service.replies = [(200, {"Content-Type": ""}, body)]
+    assert (await run_one(HttpAgentConfig(url=service), "x")).trial.answer == answer
+
+
 async def test_a_service_may_have_its_own_shapes(service: str) -> None:
     """R-A2: a body of one's own, and the answer by a JMESPath expression."""
     Service.replies = [(200, {}, {"data": {"out": ["a", "b"]}})]

@@ -1,6 +1,7 @@
 """Turns: every kind of agent that can hold a session, checks of turns, saved values."""
 
 import json
+import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor as command
 
 import proctor
 from proctor.agents.base import AgentRequest
@@ -239,6 +241,31 @@ def test_a_program_holds_a_conversation_through_the_gateway(
         ("max_llm_calls", "pass"),
         ("turn3.max_llm_calls", "pass"),
     }
+
+
+@pytest.mark.parametrize(
+    ("agent", "named"),
+    [
+        ({"kind": "python", "target": "a:b", "isolation": "process"}, "`turns` and `state`"),
+        ({"kind": "http", "url": "http://127.0.0.1:9/"}, "`state`"),
+        ({"kind": "command", "command": sys.executable}, "`state`"),
+    ],
+)
+def test_an_agent_that_cannot_use_a_part_of_a_case_is_refused(
+    tmp_path: Path, agent: dict[str, Any], named: str
+) -> None:
+    """R-N8: it would fail for what it never gets, so neither `validate` nor `run` accepts it."""
+    case = {"id": "c", "turns": ["one"], "state": {"document": {}, "expect": {"writes": {"x": 1}}}}
+    path = tmp_path / "suite.yaml"
+    path.write_text(json.dumps({"agents": {"a": agent}, "cases": [case]}))
+    (tmp_path / "a.py").write_text("def b(text, state): state['x'] = 1; return text")
+    expected = f"agent 'a' ({agent['kind']}) cannot use {named} of 'c'"
+    with pytest.raises(proctor.ProctorError, match=re.escape(expected)):
+        proctor.evaluate(path)
+    checked = command("validate", str(path))
+    assert checked.returncode == 2
+    assert "suite.yaml:1:" in checked.stderr
+    assert expected in checked.stderr
 
 
 async def framework_turns(kind: str, target: Any) -> str:

@@ -127,6 +127,11 @@ class CommandAgentConfig(AgentConfig):
 
     has_process: ClassVar[bool] = True
 
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """Return what only agents in this process can use."""
+        return ("state", "approvals")
+
     def version(self) -> dict[str, Any]:
         """Return the command line."""
         return {"command": self.command}

@@ -103,6 +103,11 @@ class HttpAgentConfig(AgentConfig):
             raise ValueError(f"not a JMESPath expression: {reason}") from None
         return value
 
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """Return what only agents in this process can use."""
+        return ("state", "approvals")
+
     def check(self) -> None:
         """Load what the first request needs."""
         importlib.import_module("jmespath")
@@ -206,8 +211,10 @@ class HttpAgentConfig(AgentConfig):
 
     def _reply(self, response: Any) -> AgentReply | _Unfinished:
         path = self.answer
-        declared_json = "json" in response.headers.get("content-type", "")
-        if not declared_json and path is None:
+        declared = response.headers.get("content-type", "")
+        declared_json = "json" in declared
+        # Small servers declare nothing, whatever they send.
+        if path is None and not declared_json and (declared or not _is_object(response.content)):
             return as_reply(response.text)
         try:
             document = response.json()
@@ -242,6 +249,13 @@ class _Unfinished(NamedTuple):
 
     state: Any
     pause: float | None
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(body), dict)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _first_value(document: Any, paths: Sequence[str]) -> Any:

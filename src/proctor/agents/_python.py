@@ -90,6 +90,12 @@ class PythonAgentConfig(AgentConfig):
         return target
 
     @property
+    def unsupported(self) -> tuple[str, ...]:
+        """Return what a process for a single turn cannot use."""
+        own_process = self.isolation == "process" or self.sandbox
+        return ("turns", "user", "state", "approvals") if own_process else ()
+
+    @property
     def observes(self) -> tuple[Observable, ...]:
         """Return what is declared, and tool calls where its code records them."""
         # In a process of its own, the agent is not imported here; the child reports it.

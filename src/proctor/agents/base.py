@@ -247,6 +247,11 @@ class AgentConfig(Strict):
         return ()
 
     @property
+    def unsupported(self) -> tuple[str, ...]:
+        """Return the keys of a case that its agents cannot use: turns, user, state, approvals."""
+        return ()
+
+    @property
     def observes(self) -> tuple[Observable, ...]:
         """Return the work that is recorded whenever this agent does it."""
         return self.observed

@@ -224,6 +224,7 @@ def _names(
         needs_default_judge,
         prepare,
         store_of,
+        unsupported_parts,
     )
 
     here = SourceLocation("suite" if suite.path is None else str(suite.path))
@@ -275,6 +276,10 @@ def _names(
             except ProctorError as error:
                 place = place_of(config.command[0])
                 yield SpecProblem(place, f"agent {name!r}: {error.message}", error.hint)
+    for case, message, hint in unsupported_parts(
+        suite.cases, dict(zip(agents, configs, strict=True))
+    ):
+        yield SpecProblem(case.place or here, message, hint)
     if suite.judge is None and configuration.settings.judge is None:
         for case in suite.cases:
             if needs_default_judge(case):

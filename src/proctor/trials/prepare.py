@@ -397,6 +397,8 @@ def prepare(
     configs = {name: agent.config for name, agent in found.items()}
     if suite.sandbox is not None:
         configs = {name: with_sandbox(each, suite.sandbox) for name, each in configs.items()}
+    for _, message, hint in unsupported_parts(chosen, configs):
+        raise ProctorError(message, hint=hint)
     isolated = options.isolation is Isolation.WORKER or not imports.executes_user_code
     # Code that cannot be imported is one error now, not one for every trial.
     versions = {} if isolated else {name: config.version() for name, config in configs.items()}
@@ -420,6 +422,24 @@ def prepare(
     elif options.executor == ExecutorName.RAY:
         context.asynchronous = any(config.asynchronous for config in configs.values())
     return context
+
+
+def unsupported_parts(
+    cases: Sequence[Case], agents: Mapping[str, Any]
+) -> Iterator[tuple[Case, str, str]]:
+    """Yield a message and a hint for each case that has what an agent is never given."""
+    hint = "agents of kind chat can, and of kind python without a process of its own"
+    # Rows of a large data set have no such parts.
+    for case in () if isinstance(cases, DataCases) else cases:
+        for name, config in agents.items():
+            keys = [key for key in getattr(config, "unsupported", ()) if getattr(case, key)]
+            if keys:
+                shown = " and ".join(f"`{key}`" for key in keys)
+                yield (
+                    case,
+                    f"agent {name!r} ({config.kind}) cannot use {shown} of {case.id!r}",
+                    hint,
+                )
 
 
 def with_sandbox(config: AgentConfig, sandbox: SandboxOptions) -> AgentConfig:

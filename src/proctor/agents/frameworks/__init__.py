@@ -60,6 +60,11 @@ class FrameworkAgentConfig(AgentConfig):
         config._object = target  # noqa: SLF001 (our own)
         return config
 
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """Return what a framework does not pass to its tools."""
+        return ("state", "approvals")
+
     @cached_property
     def loaded(self) -> Any:
         """Return the imported target, after checking that the framework is installed."""
