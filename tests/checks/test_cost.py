@@ -33,6 +33,14 @@ async def test_an_unknown_cost_is_not_judged_and_said():
     assert (await of(trace_of("tool"), max_cost_usd=0)).status == PASS
 
 
+async def test_a_call_that_was_refused_needs_no_price():
+    """R-C4: a rate limit that the client retried leaves the cost as known as without it."""
+    refused = llm(tokens=None, failed=True)
+    found = await of(trace_of(refused, llm(usd=0.05)), max_cost_usd=0.1)
+    assert (found.status, found.actual) == (PASS, pytest.approx(0.05))
+    assert (await of(trace_of(refused), max_cost_usd=0.1)).status == PASS
+
+
 async def test_a_cost_known_in_part_is_a_lower_bound():
     """R-C4: already over the limit fails; under it stays open, because more may be owed."""
     trace = trace_of(llm(usd=0.05), llm())

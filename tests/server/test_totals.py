@@ -76,6 +76,7 @@ def test_totals_are_those_of_all_spans(store, batches: list[list[dict]]) -> None
         tokens = (row.input_tokens, row.output_tokens)
         assert tokens == (trace.usage.input_tokens, trace.usage.output_tokens)
         assert row.cost_usd == pytest.approx(trace.usage.cost_usd)
+        assert row.unpriced == trace.usage.unpriced
         expected: dict[tuple[str, str], tuple[int, int]] = {}
         for each in rows:
             for use in (("tool", each.tool_name), ("model", each.model)):

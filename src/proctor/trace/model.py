@@ -116,7 +116,8 @@ class Usage(NamedTuple):
     """Tokens and cost of a whole trace, with the number of calls that could not be counted.
 
     `cost_usd` is the sum over calls with a known price; `unpriced` counts the calls without one, so
-    that `cost_usd` is a lower bound unless `unpriced` is 0. Unknown values are None, never 0.
+    that `cost_usd` is a lower bound unless `unpriced` is 0. A call that failed and reports no usage
+    needs none. Unknown values are None, never 0.
     """
 
     input_tokens: int | None
@@ -457,13 +458,19 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         per_call = any(s.kind == SpanKind.LLM for s in priced)
         # Calls without usage count too, or the cost would look complete.
         calls = max(len(counted), len(self.llm_calls))
+        # A call that failed or was cut off, and reports no usage, has no price to know.
+        unanswered = sum(
+            (call.failed or call.end_ns is None)
+            and (call.input_tokens, call.output_tokens, call.cost_usd) == (None, None, None)
+            for call in self.llm_calls
+        )
         return Usage(
             input_tokens=_sum(s.input_tokens for s in counted),
             output_tokens=_sum(s.output_tokens for s in counted),
             cost_usd=_sum(s.cost_usd for s in priced),
             calls=calls,
             # A price on another span (an agent) covers all of its calls.
-            unpriced=max(0, calls - len(priced)) if per_call or not priced else 0,
+            unpriced=max(0, calls - unanswered - len(priced)) if per_call or not priced else 0,
         )
 
     @property

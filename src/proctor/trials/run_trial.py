@@ -456,13 +456,7 @@ def _add_usage(
             trial.output_tokens = (trial.output_tokens or 0) + usage.output_tokens
         if usage.cost_usd is not None:
             trial.cost_usd = (trial.cost_usd or 0.0) + usage.cost_usd
-        # A call that failed or was cut off, and reports no usage, has no price to know.
-        unanswered = sum(
-            (call.failed or call.end_ns is None)
-            and (call.input_tokens, call.output_tokens, call.cost_usd) == (None, None, None)
-            for call in trace.llm_calls
-        )
-        trial.unpriced_calls += max(0, usage.unpriced - unanswered)
+        trial.unpriced_calls += usage.unpriced
         trial.llm_calls += usage.calls
         trial.tool_calls += len(trace.tool_calls)
 

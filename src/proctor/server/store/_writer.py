@@ -31,6 +31,10 @@ MANY_SPANS = 1000
 
 _FAILED = "sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END)"
 
+# A call without an answer, as `Trace.usage` defines it: it needs no price.
+_UNANSWERED = """(status IN ('error', 'timeout') OR end_ns IS NULL)
+    AND input_tokens IS NULL AND output_tokens IS NULL"""
+
 # Columns of `traces` that are counted from the spans.
 _TOTALS = {
     # A trace has the name of its root; of several roots, the first by name.
@@ -46,7 +50,8 @@ _TOTALS = {
     "input_tokens": "sum(CASE WHEN kind = 'llm' THEN input_tokens END)",
     "output_tokens": "sum(CASE WHEN kind = 'llm' THEN output_tokens END)",
     "cost_usd": "sum(CASE WHEN kind = 'llm' THEN cost_usd END)",
-    "unpriced": "count(CASE WHEN kind = 'llm' AND cost_usd IS NULL THEN 1 END)",
+    "unpriced": f"""count(CASE WHEN kind = 'llm' AND cost_usd IS NULL
+        AND NOT ({_UNANSWERED}) THEN 1 END)""",
 }
 # The time of a trace never goes back: a count after an update of the tables gives 0.
 _PUT_TOTALS = f"""
