@@ -214,7 +214,7 @@ def _names(
     from proctor.llm.prices import no_price
     from proctor.llm.providers import NamedModel, get_model
     from proctor.spec import SourceLocation, SpecError, SpecProblem
-    from proctor.spec.suite import CustomCheck
+    from proctor.spec.suite import CustomCheck, DataCases
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import (
         NO_JUDGE,
@@ -276,10 +276,11 @@ def _names(
             except ProctorError as error:
                 place = place_of(config.command[0])
                 yield SpecProblem(place, f"agent {name!r}: {error.message}", error.hint)
-    for case, message, hint in unsupported_parts(
-        suite.cases, dict(zip(agents, configs, strict=True))
-    ):
-        yield SpecProblem(case.place or here, message, hint)
+    by_name = dict(zip(agents, configs, strict=True))
+    # Rows of a large data set have neither turns nor state.
+    for case in () if isinstance(suite.cases, DataCases) else suite.cases:
+        for message, hint in unsupported_parts(case, by_name):
+            yield SpecProblem(case.place or here, message, hint)
     if suite.judge is None and configuration.settings.judge is None:
         for case in suite.cases:
             if needs_default_judge(case):

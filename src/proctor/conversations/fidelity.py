@@ -335,7 +335,7 @@ _GIVING_UP = re.compile(
     r"|(?:not|isn't|wasn't) (?:that |so |really |all that )*important"
     r"|(?:we're|i'm|we are|i am) (?:switching|moving to another|changing (?:bank|provider"
     r"|supplier))"
-    r"|(?:my \w+|somebody|someone|another \w+) (?:will|can|'ll) (?:just )?(?:repair|fix|do|handle"
+    r"|(?:my \w+|some(?:body|one)|another \w+) (?:will|can|'ll) (?:just )?(?:repair|fix|do|handle"
     r"|make|help|take care of)\b|forget (?:you|that|about you)\b|(?:all |getting )a bit much for me"
     r"|too (?:lazy|tired|busy|late|long|stressed)\b(?=[^?]*$)|(?<=. )good day\s*[.!]?$"
     r"|not worth (?:the )?\w+(?:ing|fort)\b|forget i (?:asked|said|wrote)|i(?:'d| had) better"

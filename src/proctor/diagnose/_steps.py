@@ -191,6 +191,11 @@ class Steps:
         """Everything the agents did, in order, numbered."""
         return _read_acts(self)
 
+    @cached_property
+    def is_group_chat(self) -> bool:
+        """Return whether the trace is a log of messages between several agents."""
+        return any(MESSAGE_INDEX in act.span.attributes for act in self.acts)
+
     def act_of(self, span_id: str) -> Act | None:
         """Return the act that a span belongs to, or the last act inside it."""
         return self._by_span.get(span_id)

@@ -20,7 +20,6 @@ from proctor.diagnose.group_chat import (
     FAILED_KEYS,
     MAX_CANDIDATES,
     chat_causes,
-    is_group_chat,
 )
 from proctor.sanitize import line
 
@@ -93,7 +92,7 @@ def root_causes(steps: Steps, findings: Sequence[Finding]) -> tuple[RootCause, .
 
     Without findings, it is the step to look at first *if* the run failed, of little confidence.
     """
-    if is_group_chat(steps):
+    if steps.is_group_chat:
         return chat_causes(steps)
     return _caused_by_findings(steps, findings) or _without_evidence(steps)
 

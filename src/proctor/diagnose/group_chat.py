@@ -242,11 +242,6 @@ ODDS = {
 }
 
 
-def is_group_chat(steps: Steps) -> bool:
-    """Return whether the trace is a log of messages between several agents."""
-    return any(MESSAGE_INDEX in act.span.attributes for act in steps.acts)
-
-
 class ChatTurn(NamedTuple):
     """One message of a group chat, with the part its speaker plays."""
 

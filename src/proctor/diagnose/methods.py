@@ -227,7 +227,7 @@ def diagnose_offline(
     findings = attribution.linked(findings, causes[0] if causes else None)
     if evidence is not None and evidence.instead is not None:
         causes = tuple(replace(cause, instead=evidence.instead(steps, cause)) for cause in causes)
-    if attribution.is_group_chat(steps):
+    if steps.is_group_chat:
         notes.append("a group chat: step N is message N of the log, counted from 0")
     if values is None:
         notes.append("scores: unknown, no detector that gives scores is competent for this trace")

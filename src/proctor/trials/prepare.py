@@ -17,7 +17,6 @@ import time
 from collections.abc import (
     AsyncGenerator,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -397,8 +396,6 @@ def prepare(
     configs = {name: agent.config for name, agent in found.items()}
     if suite.sandbox is not None:
         configs = {name: with_sandbox(each, suite.sandbox) for name, each in configs.items()}
-    for _, message, hint in unsupported_parts(chosen, configs):
-        raise ProctorError(message, hint=hint)
     isolated = options.isolation is Isolation.WORKER or not imports.executes_user_code
     # Code that cannot be imported is one error now, not one for every trial.
     versions = {} if isolated else {name: config.version() for name, config in configs.items()}
@@ -424,22 +421,14 @@ def prepare(
     return context
 
 
-def unsupported_parts(
-    cases: Sequence[Case], agents: Mapping[str, Any]
-) -> Iterator[tuple[Case, str, str]]:
-    """Yield a message and a hint for each case that has what an agent is never given."""
+def unsupported_parts(case: Case, agents: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a message and a hint for each agent that is never given what a case has."""
     hint = "agents of kind chat can, and of kind python without a process of its own"
-    # Rows of a large data set have no such parts.
-    for case in () if isinstance(cases, DataCases) else cases:
-        for name, config in agents.items():
-            keys = [key for key in getattr(config, "unsupported", ()) if getattr(case, key)]
-            if keys:
-                shown = " and ".join(f"`{key}`" for key in keys)
-                yield (
-                    case,
-                    f"agent {name!r} ({config.kind}) cannot use {shown} of {case.id!r}",
-                    hint,
-                )
+    for name, config in agents.items():
+        keys = [key for key in getattr(config, "unsupported", ()) if getattr(case, key)]
+        if keys:
+            shown = " and ".join(f"`{key}`" for key in keys)
+            yield f"agent {name!r} ({config.kind}) cannot use {shown} of {case.id!r}", hint
 
 
 def with_sandbox(config: AgentConfig, sandbox: SandboxOptions) -> AgentConfig:
@@ -698,7 +687,7 @@ async def closing(judges: Mapping[str, Judge]) -> AsyncGenerator[None]:
 def _prepared_cases(
     suite: Suite,
     cases: Sequence[Case],
-    agents: Collection[str],
+    agents: Mapping[str, AgentConfig],
     configuration: Configuration,
     design: Design | None,
     code: bool,
@@ -716,6 +705,9 @@ def _prepared_cases(
     prepared: dict[str, PreparedCase] = {}
     missing: dict[str, str] = {}
     for case in cases:
+        in_turns = bool(case.turns or case.user or case.state or case.approvals)
+        for message, hint in unsupported_parts(case, agents) if in_turns else ():
+            raise ProctorError(message, hint=hint)
         if design is not None and (scenario := design.scenarios.get(case.id)) is not None:
             prepared[case.id] = scenario_case(scenario, case)
             continue
@@ -734,7 +726,7 @@ def _prepared_cases(
                 logging.getLogger("proctor").warning("%s; skipped", problem)
         checks = () if case.checks and not code else checks_of(case)
         prepared[case.id] = PreparedCase(case, checks, case.threshold, saved)
-        if case.turns or case.user or case.state or case.approvals:
+        if in_turns:
             from proctor.conversations import converse
 
             prepared[case.id].play = partial(converse, case)

@@ -101,7 +101,7 @@ def test_a_run_by_its_address(
     assert not any(runs[1].path.name in path for path in asked)
     planned = told(capsys, "power", "--effect", "0.1", "--from", runs[0].path)
     assert told(capsys, "power", "--effect", "0.1", "--from", at(runs[0])) == planned
-    assert command(["leaderboard", "latst", "--results", TO]) == 2
+    assert command(["leaderboard", "other", "--results", TO]) == 2
     assert f"{TO} has baseline, shop/" in capsys.readouterr().err
     assert command(["leaderboard", TO]) == 2
     assert f"name one, such as {at(runs[0])}" in capsys.readouterr().err
