@@ -266,6 +266,34 @@ def deepeval(agent: Agent, folder: Path, _clocks: Clocks) -> Work:
     return work
 
 
+def mlflow_genai(agent: Agent, folder: Path, _clocks: Clocks) -> Work:
+    """`mlflow.genai.evaluate` over N equal rows, with traces and results in an SQLite database.
+
+    One at a time: on a busy machine its SQLite store lost results with 10 (147 of 200 came back)
+    and with 100 (77).
+    """
+    os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_GENAI_EVAL_MAX_WORKERS="1")
+    import mlflow  # pyright: ignore[reportMissingImports]
+    from mlflow.genai.scorers import scorer  # pyright: ignore[reportMissingImports]
+
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    mlflow.set_experiment("trials")
+
+    @scorer
+    def contains(outputs: str) -> bool:
+        return WANTED in outputs
+
+    async def predict(question: str) -> str:
+        return await agent(question)
+
+    def work(n: int) -> int:
+        rows = [{"inputs": {"question": QUESTION}} for _ in range(n)]
+        result = mlflow.genai.evaluate(data=rows, predict_fn=predict, scorers=[contains])
+        return int(result.result_df["contains/value"].sum())
+
+    return work
+
+
 CONTESTANTS: dict[str, Callable[[Agent, Path, Clocks], Work]] = {
     "bare loop": bare,
     "bare loop, flushed": bare_flushed,
@@ -274,6 +302,7 @@ CONTESTANTS: dict[str, Callable[[Agent, Path, Clocks], Work]] = {
     "pydantic-evals, spans": pydantic_evals_spans,
     "inspect-ai": inspect_ai,
     "deepeval": deepeval,
+    "mlflow": mlflow_genai,
 }
 
 

@@ -123,6 +123,7 @@ MAKERS: dict[str, Callable[[], Peer]] = {
         f"{EVALS}, spans", peer(f"{EVALS}-spans", [EVALS_PIN, "logfire==5.2.0"]), heavy=True
     ),
     "deepeval": lambda: python_peer("deepeval", peer("deepeval", ["deepeval==4.3.1"]), heavy=True),
+    "mlflow": lambda: python_peer("mlflow", peer("mlflow", ["mlflow==3.17.2"]), heavy=True),
     "promptfoo": promptfoo,
     INSPECT: lambda: python_peer(INSPECT, peer(INSPECT, ["inspect-ai==0.3.285"]), heavy=True),
 }
