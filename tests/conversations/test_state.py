@@ -3,8 +3,10 @@
 import json
 import shutil
 import sqlite3
+import sys
 from copy import deepcopy
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from commands import proctor as command
 
 import proctor
 from proctor.agents.registry import agent_config
-from proctor.agents.session import StateConfig, writes
+from proctor.agents.session import StateConfig, ToolState, writes
 from proctor.llm import MockLLM
 
 SCHEMA = """
@@ -146,6 +148,101 @@ def test_wrong_missing_and_extra_writes_fail() -> None:
     with pytest.raises(ValueError, match="locked"):
         fail()
     assert writes(before, state.snapshot()) == {}
+
+
+def test_a_query_sees_empty_tables_views_and_generated_columns() -> None:
+    """R-N8: the final database has the schema of the first, so that a missing write fails."""
+    sql = """
+    create table refunds (id text, cents integer, euros real generated always as (cents / 100.0));
+    create view large as select * from refunds where cents > 1000;
+    """
+    expect = {
+        "sql": [
+            {"query": "select count(*) from refunds", "rows": [[1]]},
+            {"query": "select id, euros from large", "rows": [["A1", 20.0]]},
+        ],
+        "gold": [{"tool": "refund", "arguments": {"order": "A1"}}],
+    }
+    state = {"sql": sql, "tools": "tests_of_state", "expect": expect}
+    suite = proctor.Suite.model_validate({"cases": [{"input": "x", "state": state}]})
+
+    def refund(state: Any, order: str) -> None:
+        state.execute("insert into refunds (id, cents) values (?, 2000)", (order,))
+
+    module = ModuleType("tests_of_state")
+    vars(module)["refund"] = refund
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tests_of_state", module)
+        for does, status in ((lambda state: refund(state, "A1"), "pass"), (lambda _: None, "fail")):
+
+            def agent(text: str, state: Any, does: Any = does) -> str:
+                does(state)
+                return "done"
+
+            (trial,) = proctor.evaluate(suite, agent=agent).trials
+            assert {check.id: check.status for check in trial.checks} == dict.fromkeys(
+                ("state.sql1", "state.sql2", "state.gold"), status
+            )
+
+
+def test_rows_without_a_key_have_no_order() -> None:
+    """R-N8: two writes in another order than the gold sequence are the same writes."""
+    config = StateConfig(sql="create table log (what text)")
+    made = []
+    for order in (["a", "b", "b"], ["b", "a", "b"], ["b", "a"]):
+        state = config.create(None)
+        with state.opened() as database:
+            database.executemany("insert into log values (?)", [(each,) for each in order])
+        made.append(state.snapshot())
+    assert made[0] == made[1]
+    assert writes(made[1], made[2]) == {"log.b #2": None}
+
+
+def test_objects_in_an_object_are_compared_by_their_fields() -> None:
+    """R-N8: their texts would hold addresses of memory, so that no two states were equal."""
+
+    class Order:
+        def __init__(self, shop: Any) -> None:
+            self.status, self.shop = "open", shop
+
+    class Shop:
+        def __init__(self) -> None:
+            self.orders = {"A1": Order(self)}
+
+    one, other = ToolState(Shop()), ToolState(Shop())
+    assert one.snapshot() == other.snapshot()
+    other.value.orders["A1"].status = "cancelled"
+    assert writes(one.snapshot(), other.snapshot()) == {"orders.A1.status": "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"document": {}, "expect": {"jmespath": {"a[": 1}}}, "is not a JMESPath expression"),
+        ({"document": {}, "expect": {"sql": [{"query": "q", "rows": []}]}}, "needs a database"),
+        ({"document": {}, "expect": {"gold": [{"tool": "t"}]}}, "add `tools: MODULE`"),
+        ({"file": "none.json"}, "the state cannot be read"),
+        ({"sql": "creat table x"}, "syntax error"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_found_by_validate(
+    tmp_path: Path, state: dict[str, Any], message: str
+) -> None:
+    """R-N8 R-S1: not in the middle of a run, trial by trial."""
+    path = tmp_path / "suite.yaml"
+    (tmp_path / "a.py").write_text("def b(text): return text")
+    path.write_text(yaml.safe_dump({"agent": "a:b", "cases": [{"input": "x", "state": state}]}))
+    checked = command("validate", str(path))
+    assert checked.returncode == 2
+    assert message in checked.stderr
+
+
+def test_a_value_that_an_expression_needs_and_that_is_missing_is_a_failure() -> None:
+    """R-N8 R-C2: what the agent did not write is its failure, not one of the check."""
+    state = {"document": {}, "expect": {"jmespath": {"length(orders)": 1}}}
+    suite = proctor.Suite.model_validate({"cases": [{"input": "x", "state": state}]})
+    (trial,) = proctor.evaluate(suite, agent=lambda _text: "done").trials
+    assert trial.status == "hard_fail"
 
 
 def test_a_database_file_is_not_changed(tmp_path: Path) -> None:

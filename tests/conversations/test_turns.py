@@ -92,6 +92,22 @@ def test_a_turn_is_checked_by_its_own_part_of_the_trace() -> None:
     }
 
 
+def test_every_answer_of_a_conversation_can_be_judged() -> None:
+    """R-N8: a leak in an earlier turn is found although the user decides how many there are."""
+    script = {"start": {"say": "hi", "next": [{"to": "more"}]}, "more": {"say": "ok", "end": True}}
+    leaks = {"path": "turns[?contains(answer, 'SECRET')]", "eq": []}
+    case = proctor.Case.model_validate(
+        {"user": {"script": script}, "correctness": {"jmespath": leaks}}
+    )
+    for first, status in (("the SECRET rule", "hard_fail"), ("hello", "passed")):
+
+        def desk(text: str, first: str = first) -> str:
+            return first if text == "hi" else "bye"
+
+        (trial,) = proctor.evaluate(proctor.Suite(cases=[case]), agent=desk).trials
+        assert trial.status == status, trial.checks
+
+
 def test_values_of_earlier_answers_go_into_later_messages() -> None:
     """R-N8: a value that is missing ends the conversation, and says so in later turns."""
 

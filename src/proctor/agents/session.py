@@ -11,6 +11,7 @@ import copy
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import is_dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -151,11 +152,17 @@ class ToolState:
         if isinstance(self.value, sqlite3.Connection):
             with self._lock:
                 return _rows(self.value)
-        value: Any = self.value
-        # An object of the user: its fields.
-        value = getattr(value, "__dict__", value)
         # A copy: the document goes on changing.
-        return msgspec.json.decode(msgspec.json.encode(json_value(value)))
+        return msgspec.json.decode(msgspec.json.encode(json_value(_fields(self.value))))
+
+    def schema(self) -> list[str]:
+        """Return the statements that create the tables and views of a database, without rows."""
+        if not isinstance(self.value, sqlite3.Connection):
+            return []
+        listed = "select sql from sqlite_master where type in ('table', 'view')"
+        real = "name not like 'sqlite_%' and sql not like 'create virtual%'"
+        with self._lock:
+            return [row[0] for row in self.value.execute(f"{listed} and {real} order by type")]
 
     def close(self) -> None:
         """Release a database."""
@@ -163,21 +170,50 @@ class ToolState:
             self.value.close()
 
 
+def _fields(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """Return an object of the user as its fields, and so the objects in it.
+
+    Their texts may hold addresses of memory, which differ in every trial.
+    """
+    if id(value) in above:
+        return None  # a child that knows its parent
+    above = (*above, id(value))
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {key: _fields(each, above) for key, each in items}
+    if isinstance(value, list | tuple):
+        return [_fields(each, above) for each in cast("list[Any]", value)]
+    own_text = type(value).__repr__ is not object.__repr__
+    if isinstance(value, type) or (own_text and above[1:] and not is_dataclass(value)):
+        return value
+    return _fields(vars(value), above) if hasattr(value, "__dict__") else value
+
+
 def _rows(database: sqlite3.Connection) -> dict[str, dict[str, dict[str, Any]]]:
     tables: dict[str, dict[str, dict[str, Any]]] = {}
     listed = "select name from sqlite_master where type='table' and name not like 'sqlite_%'"
     for (table,) in database.execute(f"{listed} order by name").fetchall():
-        quoted = '"' + table.replace('"', '""') + '"'
-        about = database.execute(f"pragma table_info({quoted})").fetchall()
-        names = [column[1] for column in about]
+        about = database.execute(f"pragma table_info({quoted(table)})").fetchall()
         keys = [column[1] for column in sorted(about, key=lambda c: c[5]) if column[5]]
+        found = database.execute(f"select * from {quoted(table)}")  # noqa: S608 (a quoted name)
+        names = [column[0] for column in found.description]
         rows: dict[str, dict[str, Any]] = {}
-        for number, values in enumerate(database.execute(f"select * from {quoted}"), 1):  # noqa: S608 (a quoted name)
+        for values in found:
             row = {name: json_value(value) for name, value in zip(names, values, strict=True)}
-            key = "/".join(str(row[name]) for name in keys) if keys else str(number)
-            rows[key] = row
+            # Without a primary key rows have no order: their values tell them apart.
+            key = each = "/".join(str(row[name]) for name in keys or names)
+            number = 1
+            while each in rows:
+                number += 1
+                each = f"{key} #{number}"
+            rows[each] = row
         tables[table] = rows
     return tables
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def writes(before: Any, after: Any, path: str = "") -> dict[str, Any]:

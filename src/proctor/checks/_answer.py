@@ -28,6 +28,7 @@ from proctor.checks.base import (
     Text,
     Texts,
     checked_by,
+    compile_expression,
     failed,
     passed,
     refused,
@@ -35,7 +36,7 @@ from proctor.checks.base import (
 )
 from proctor.checks.metrics.alignment import canonical
 from proctor.checks.metrics.matching import shortened
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError
 from proctor.formatting import and_more
 from proctor.sanitize import json_value
 from proctor.strict import Strict
@@ -574,13 +575,17 @@ class JMESPath(Operators, Check):
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
+        return self.judge(ctx.document)
+
+    def judge(self, document: Any) -> CheckResult:
+        """Judge one document."""
         from jmespath.exceptions import JMESPathError
 
         details: dict[str, Any] = {
             "expected": {"path": self.path, **{name: getattr(self, name) for name in self.written}}
         }
         try:
-            value = compile_expression(self.path).search(ctx.document)
+            value = compile_expression(self.path).search(document)
         # A function of a missing or wrong value, such as length(null): the trial lacks what the
         # expression needs, so the check fails.
         except (JMESPathError, RecursionError, ArithmeticError) as error:
@@ -624,36 +629,6 @@ def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> 
         key = _key(wanted)
         return any(_key(item) == key for item in cast("list[Any]", value))
     return False
-
-
-def compile_expression(expression: str) -> Any:
-    """Compile a JMESPath expression; raise `ProctorError` if it is not valid."""
-    import jmespath
-    from jmespath.exceptions import JMESPathError
-    from jmespath.functions import Functions
-
-    try:
-        compiled = jmespath.compile(expression)
-    except JMESPathError as error:
-        reason = str(error).splitlines()[0]
-        raise ProctorError(f"{shown(expression)} is not a JMESPath expression: {reason}") from None
-    except RecursionError:
-        raise ProctorError(f"{shown(expression)} is nested too deeply") from None
-    # jmespath itself looks up functions only when it evaluates them, in the middle of a run.
-    pending: list[Any] = [compiled.parsed]
-    while pending:
-        node = pending.pop()
-        if not isinstance(node, dict):
-            continue
-        fields = cast("dict[str, Any]", node)
-        pending.extend(fields.get("children", ()))
-        name = fields.get("value")
-        if fields.get("type") == "function_expression" and name not in Functions.FUNCTION_TABLE:
-            raise ProctorError(
-                f"{shown(expression)} calls an unknown function {name!r}",
-                hint=did_you_mean(str(name), Functions.FUNCTION_TABLE),
-            )
-    return compiled
 
 
 # -- JSON Schema without a network ---------------------------------------------------------------

@@ -28,13 +28,13 @@ import msgspec
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from proctor.checks.metrics.alignment import decoded
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, did_you_mean
 from proctor.sanitize import json_value, printable
 from proctor.strict import Strict, one_or_more
 from proctor.tables import Tabular
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
-from proctor.trace.model import EVALUATION, Event, Observable
+from proctor.trace.model import EVALUATION, TURN, Event, Observable
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
@@ -585,6 +585,36 @@ def refused() -> Generator[None]:
         raise ValueError(f"{error}{f' ({error.hint})' if error.hint else ''}") from error
 
 
+def compile_expression(expression: str) -> Any:
+    """Compile a JMESPath expression; raise `ProctorError` if it is not valid."""
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+    from jmespath.functions import Functions
+
+    try:
+        compiled = jmespath.compile(expression)
+    except JMESPathError as error:
+        reason = str(error).splitlines()[0]
+        raise ProctorError(f"{expression!r} is not a JMESPath expression: {reason}") from None
+    except RecursionError:
+        raise ProctorError(f"{expression!r} is nested too deeply") from None
+    # jmespath itself looks up functions only when it evaluates them, in the middle of a run.
+    pending: list[Any] = [compiled.parsed]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, dict):
+            continue
+        fields = cast("dict[str, Any]", node)
+        pending.extend(fields.get("children", ()))
+        name = fields.get("value")
+        if fields.get("type") == "function_expression" and name not in Functions.FUNCTION_TABLE:
+            raise ProctorError(
+                f"{expression!r} calls an unknown function {name!r}",
+                hint=did_you_mean(str(name), Functions.FUNCTION_TABLE),
+            )
+    return compiled
+
+
 def checked_by(check: Callable[[Any], object]) -> AfterValidator:
     """Return a validator that runs a function which raises `ProctorError`."""
 
@@ -847,6 +877,11 @@ def _document_of(ctx: CheckContext[Any]) -> dict[str, Any]:
         "input": json_value(ctx.input),
         "response": ctx.answer,
         "response_json": response_json,
+        "turns": [
+            {"user": json_value(span.input), "answer": json_value(span.output)}
+            for span in sorted(trace.spans, key=lambda span: span.start_ns)
+            if TURN in span.attributes
+        ],
         "tool_calls": [
             {
                 "name": call.name,

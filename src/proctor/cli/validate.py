@@ -281,6 +281,11 @@ def _names(
     for case in () if isinstance(suite.cases, DataCases) else suite.cases:
         for message, hint in unsupported_parts(case, by_name):
             yield SpecProblem(case.place or here, message, hint)
+        if case.state is not None and case.state.python is None:  # which would run code
+            try:
+                case.state.create(case.folder).close()
+            except ProctorError as error:
+                yield SpecProblem(case.place or here, str(error), error.hint)
     if suite.judge is None and configuration.settings.judge is None:
         for case in suite.cases:
             if needs_default_judge(case):

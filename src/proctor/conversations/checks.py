@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from proctor.agents.session import (
     APPROVAL_TOOL,
     APPROVED,
+    DATABASES,
     ApprovalRule,
     GoldCall,
     StateConfig,
+    quoted,
     writes,
 )
+from proctor.checks import JMESPath
 from proctor.checks.base import (
     Check,
     CheckContext,
@@ -27,15 +30,18 @@ from proctor.checks.base import (
     Metric,
     Names,
     Results,
+    compile_expression,
     failed,
     not_judged,
     passed,
+    refused,
     unobserved,
 )
-from proctor.conversations.play import CONVERSATION, STATE, TURN, fidelity
+from proctor.conversations.play import CONVERSATION, STATE, fidelity
 from proctor.formatting import and_more
 from proctor.strict import Strict
 from proctor.trace import SpanKind, Trace
+from proctor.trace.model import TURN
 
 SHOWN = 3
 """Differences of a state that a reason names; `actual` has them all."""
@@ -148,6 +154,9 @@ class StateCheck(Check):
     def _has_condition(self) -> StateCheck:
         if not self.model_fields_set & {"equals", "writes", "jmespath", "sql", "gold"}:
             raise ValueError("write one of equals, writes, jmespath, sql, gold")
+        with refused():
+            for path in self.jmespath:
+                compile_expression(path)
         return self
 
     def evaluate(self, ctx: CheckContext[Any], /) -> Results:
@@ -166,14 +175,9 @@ class StateCheck(Check):
             reached = config.play(self.gold, ctx.case.folder)
             results["gold"] = _compared(reached, final)
         for path, value in self.jmespath.items():
-            import jmespath
-
-            actual = jmespath.search(path, final)
-            right = actual == value
-            reason = f"{path} is {actual!r}" + ("" if right else f", not {value!r}")
-            results[path] = CheckResult(passed=right, reason=reason, expected=value, actual=actual)
+            results[path] = JMESPath(path, eq=value).judge(final)
         for number, condition in enumerate(self.sql, 1):
-            results[f"sql{number}"] = _queried(condition, final)
+            results[f"sql{number}"] = _queried(condition, found)
         return results
 
 
@@ -198,23 +202,23 @@ def _same_writes(expected: dict[str, Any], made: dict[str, Any]) -> CheckResult:
     return failed(found, expected=expected, actual=made)
 
 
-def _queried(condition: StateQuery, final: Any) -> CheckResult:
+def _queried(condition: StateQuery, recorded: Mapping[str, Any]) -> CheckResult:
     """Run a query over the tables of a recorded state."""
     database = sqlite3.connect(":memory:")
     try:
-        for table, rows in cast("Mapping[str, Mapping[str, Any]]", final).items():
-            columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-            if not columns:
-                continue
-            names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
-            quoted = '"' + table.replace('"', '""') + '"'
-            database.execute(f"create table {quoted} ({names})")
+        for statement in recorded.get("schema", ()):
+            database.execute(statement)
+        for table, rows in recorded["final"].items():
+            # Without the generated columns, which cannot be inserted.
+            about = database.execute(f"pragma table_info({quoted(table)})").fetchall()
+            names = [column[1] for column in about]
+            listed, marks = ", ".join(map(quoted, names)), ", ".join("?" * len(names))
             database.executemany(
-                f"insert into {quoted} values ({', '.join('?' * len(columns))})",  # noqa: S608 (quoted)
-                [[row.get(name) for name in columns] for row in rows.values()],
+                f"insert into {quoted(table)} ({listed}) values ({marks})",  # noqa: S608 (quoted)
+                [[row[name] for name in names] for row in rows.values()],
             )
         rows = [list(row) for row in database.execute(condition.query).fetchall()]
-    except (sqlite3.Error, AttributeError) as error:
+    except sqlite3.Error as error:
         return not_judged("unobserved", f"the query cannot be run: {error}")
     finally:
         database.close()
@@ -273,6 +277,17 @@ class StateOptions(StateConfig):
     """The data that tools share, and what it must be at the end."""
 
     expect: StateCheck | None = None
+
+    @model_validator(mode="after")
+    def _can_be_checked(self) -> StateOptions:
+        if self.expect is not None and self.expect.gold and self.tools is None:
+            raise ValueError("`gold` needs the functions of the tools: add `tools: MODULE`")
+        database = self.sql or (self.file or "").endswith(DATABASES)
+        if self.expect is not None and self.expect.sql and not database:
+            raise ValueError(
+                "`sql` needs a database as the state: `sql`, or a .sql or .sqlite file"
+            )
+        return self
 
 
 class ApprovalOptions(Strict):

@@ -26,10 +26,11 @@ from proctor.conversations.user import (
     said_yes,
 )
 from proctor.errors import ProctorError
-from proctor.gateway.prefix import TURN, current_prefix
+from proctor.gateway.prefix import current_prefix
 from proctor.llm.rate_limits import queue_waits
 from proctor.trace import otel
 from proctor.trace.capture import current_trace, span
+from proctor.trace.model import TURN
 
 if TYPE_CHECKING:
     from proctor.conversations.fidelity import UserFault
@@ -103,7 +104,8 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
                 trace.metadata[CONVERSATION] = about
             if state is not None:
                 after = state.snapshot()
-                trace.metadata[STATE] = {"final": after, "writes": writes(before, after)}
+                made = writes(before, after)
+                trace.metadata[STATE] = {"final": after, "writes": made, "schema": state.schema()}
         await session.close()
     return reply
 

@@ -31,6 +31,7 @@ from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.sanitize import json_value
 from proctor.trace import Message, Span, SpanKind, ToolCall, Trace, otel
 from proctor.trace.capture import HeldTool, tool_replay
+from proctor.trace.model import TURN
 
 FORK = "fork"
 """Key of a trace's metadata: the parent, the step, the change, what was replayed."""
@@ -45,9 +46,6 @@ REMOVED = "[removed]"
 """What replaces the text of a removed message; a tool's result must keep its place."""
 
 SHOWN = 120
-
-TURN = "proctor.turn"
-"""Attribute of the span of a turn in a conversation: its number, from 1."""
 
 
 class PrefixDiverged(ProctorError):

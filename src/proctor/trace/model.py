@@ -202,6 +202,9 @@ class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
         return self.status in (SpanStatus.ERROR, SpanStatus.TIMEOUT)
 
 
+TURN = "proctor.turn"
+"""Attribute of the span of a turn in a conversation: its number, from 1."""
+
 WAITED = "proctor.waited_s"
 """Key in a trace's metadata: seconds that its agent waited for its harness."""
 
