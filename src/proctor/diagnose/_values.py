@@ -1,7 +1,8 @@
-"""Values in requests, arguments and results: records, quantities with units, days."""
+"""Values in requests, arguments and results: records, quantities with units, days, equations."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -256,3 +257,65 @@ def relative_days(text: str, given: str) -> set[date]:
             found.add(today + timedelta(days=days))
             rest = rest.replace(words, " ")
     return found
+
+
+# -- equations -----------------------------------------------------------------------------------
+
+# Characters on the left of an equation; longer ones are lists of figures.
+LONGEST_EQUATION = 200
+
+_TERM = r"\(?\d[\d,]*(?:\.\d+)?\)?"
+_LEFT_SIDE = re.compile(rf"(?<![\w.])({_TERM}(?:\s*[-+*/×·÷−]\s*{_TERM})+)\s*\Z")
+_RIGHT_SIDE = re.compile(r"=\s*\$?(\d[\d,]*(?:\.\d+)?)(?![\w%]|\.\d|\s*[-+*/×·÷−^]\s*\d)")
+
+
+def equations(text: str) -> list[tuple[str, str]]:
+    """Return the two sides of each equation of numbers, of those that are not too long."""
+    found: list[tuple[str, str]] = []
+    for right in _RIGHT_SIDE.finditer(text):
+        begin = max(0, right.start() - LONGEST_EQUATION)
+        left = _LEFT_SIDE.search(text[begin : right.start()])
+        # One that reaches the beginning may be the end of a longer one.
+        if left is not None and (left.start() or not begin):
+            found.append((left[1], right[1]))
+    return found
+
+
+_OPERATORS = str.maketrans("×·÷−", "**/-", ",$")
+
+
+def _calculated(expression: str) -> float | None:
+    """Return the value of an expression of numbers, or None if it has none."""
+    if ")" not in expression:
+        # The parenthesis of the sentence around the equation.
+        expression = expression.lstrip("(")
+
+    def value(node: ast.expr) -> float:
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                return float(number)
+            case ast.BinOp(left, operator, right):
+                a, b = value(left), value(right)
+                match operator:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case _:
+                        return a / b
+            case _:
+                raise ValueError(expression)
+
+    try:
+        return value(ast.parse(expression.translate(_OPERATORS).strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
+
+
+def holds(left: str, right: str) -> bool:
+    """Return whether an equation is right, up to rounding."""
+    value, given = _calculated(left), float(right.replace(",", ""))
+    digits = len(right.partition(".")[2])
+    return value is None or abs(value - given) <= 0.6 * 10**-digits + 0.005 * abs(value)

@@ -16,7 +16,6 @@ these do; figures on made-up logs are no figures on real ones.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections import Counter
@@ -24,6 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.diagnose._steps import plain
+from proctor.diagnose._values import equations, holds
 from proctor.diagnose.finding import RootCause
 from proctor.sanitize import line
 from proctor.trace.formats.transcript import MESSAGE_INDEX
@@ -43,9 +43,6 @@ MIN_QUESTION = 30
 
 # A last message with at most this many words is the answer itself.
 SHORT_ANSWER = 6
-
-# Characters on the left of an equation; longer ones are lists of figures.
-LONGEST_EQUATION = 200
 
 # Characters of an instruction; a longer text is a plan with its facts and guesses.
 LONGEST_INSTRUCTION = 1200
@@ -105,9 +102,6 @@ _FINAL = re.compile(
 )
 _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*")
 _ENDING = re.compile(r"(?:\bTERMINATE|<END>|\bDONE)\W*\Z")
-_TERM = r"\(?\d[\d,]*(?:\.\d+)?\)?"
-_LEFT_SIDE = re.compile(rf"(?<![\w.])({_TERM}(?:\s*[-+*/×·÷−]\s*{_TERM})+)\s*\Z")
-_RIGHT_SIDE = re.compile(r"=\s*\$?(\d[\d,]*(?:\.\d+)?)(?![\w%]|\.\d|\s*[-+*/×·÷−^]\s*\d)")
 _TERMS = re.compile(r"\d[\d,.]*(?:\s*[-+*/×·÷−]\s*\d[\d,.]*)+")
 _ACTED_ON = re.compile(
     r"\b(?:click|typ|enter|open|select|search|navigat|visit|query|quer|look)\w*\s+"
@@ -568,15 +562,15 @@ class _Signals:
     def _derives(self, n: int, wanted: re.Pattern[str]) -> bool:
         """Return whether a message calculates a value, correctly, from what was reported."""
         return any(
-            wanted.search(right) and _holds(left, right)
-            for left, right in _equations(" ".join(self.turns[n].statements))
+            wanted.search(right) and holds(left, right)
+            for left, right in equations(" ".join(self.turns[n].statements))
         )
 
     def _operands(self, n: int, wanted: re.Pattern[str]) -> set[int]:
         """Return the messages that first stated the figures from which an answer is calculated."""
         here = " ".join(self.turns[n].statements)
         used = {
-            f for left, right in _equations(here) if wanted.search(right) for f in _figures(left)
+            f for left, right in equations(here) if wanted.search(right) for f in _figures(left)
         }
         used -= _figures(self.task)
         first = [
@@ -679,8 +673,8 @@ class _Signals:
     def _calculations(self) -> None:
         """Equations that do not hold."""
         for n in self.acting:
-            for left, right in _equations(_FENCED.sub(" ", self.turns[n].text)[:6000]):
-                if not _holds(left, right):
+            for left, right in equations(_FENCED.sub(" ", self.turns[n].text)[:6000]):
+                if not holds(left, right):
                     self._add(n, "miscalculates")
 
     # -- what others say about it -----------------------------------------------------------------
@@ -893,58 +887,6 @@ def _last_line(text: str) -> str:
     lines = [one for one in text.splitlines() if one.strip() and not _EXIT_LINE.match(one)]
     # A record of many values is no result.
     return lines[-1] if lines and len(_FIGURE.findall(lines[-1])) <= 3 else ""
-
-
-def _equations(text: str) -> list[tuple[str, str]]:
-    """Return the two sides of each equation of numbers, of those that are not too long."""
-    found: list[tuple[str, str]] = []
-    for right in _RIGHT_SIDE.finditer(text):
-        begin = max(0, right.start() - LONGEST_EQUATION)
-        left = _LEFT_SIDE.search(text[begin : right.start()])
-        # One that reaches the beginning may be the end of a longer one.
-        if left is not None and (left.start() or not begin):
-            found.append((left[1], right[1]))
-    return found
-
-
-_OPERATORS = str.maketrans("×·÷−", "**/-", ",$")
-
-
-def _calculated(expression: str) -> float | None:
-    """Return the value of an expression of numbers, or None if it has none."""
-    if ")" not in expression:
-        # The parenthesis of the sentence around the equation.
-        expression = expression.lstrip("(")
-
-    def value(node: ast.expr) -> float:
-        match node:
-            case ast.Constant(value=int() | float() as number):
-                return float(number)
-            case ast.BinOp(left, operator, right):
-                a, b = value(left), value(right)
-                match operator:
-                    case ast.Add():
-                        return a + b
-                    case ast.Sub():
-                        return a - b
-                    case ast.Mult():
-                        return a * b
-                    case _:
-                        return a / b
-            case _:
-                raise ValueError(expression)
-
-    try:
-        return value(ast.parse(expression.translate(_OPERATORS).strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError):
-        return None
-
-
-def _holds(left: str, right: str) -> bool:
-    """Return whether an equation is right, up to rounding."""
-    value, given = _calculated(left), float(right.replace(",", ""))
-    digits = len(right.partition(".")[2])
-    return value is None or abs(value - given) <= 0.6 * 10**-digits + 0.005 * abs(value)
 
 
 def _slipped(one: str, other: str) -> bool:
