@@ -230,7 +230,9 @@ _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _DATE = re.compile(
     r"(?=[\djfmasondJFMASOND])(?<![^\W_])(?:"
     r"(?P<y1>\d{4})-(?P<m1>\d{2})-(?P<d1>\d{2})(?!\d)"
-    rf"|(?P<m2>(?i:{_MONTH}))\.? (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?(?!\d)(?:,? (?P<y2>\d{{4}})\b)?"
+    # In "January 1,830.50" is a figure, and no day.
+    rf"|(?P<m2>(?i:{_MONTH}))\.? (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?(?!\d|,\d{{3}}(?!\d)|\.\d)"
+    r"(?:,? (?P<y2>\d{4})\b)?"
     rf"|(?P<d3>\d{{1,2}})(?:st|nd|rd|th)?\.? (?P<m3>(?i:{_MONTH}))\b\.?(?:,? (?P<y3>\d{{4}})\b)?"
     r")"
 )

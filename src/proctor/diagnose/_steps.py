@@ -408,6 +408,8 @@ def _read_acts(steps: Steps) -> list[Act]:
     given = last is not None and (not answer or _gives(last, answer))
     if last is not None and given:
         last.answers = True
+        # A tool may take the answer.
+        last.text = last.text or answer
     elif answer and spans:
         # Plain code, or a framework that records the answer only around everything.
         roots = [span for span in spans if span.parent_id is None or not span.parent_id]

@@ -21,11 +21,15 @@ _STEM = 5
 
 
 def parsed(value: Any) -> Any:
-    """Return a value as data, if it is JSON as text."""
+    """Return a value as data, if it is data as text: JSON, or as Python prints it."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and len(value) <= MAX_TEXT:
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
+            pass
+        try:  # as Python prints it
+            return ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             return value
     return value
 
@@ -75,6 +79,47 @@ def stem(word: str) -> str:
 def words_of(text: str) -> list[str]:
     """Return the words of a text; names in code are split: `create_event`, `createEvent`."""
     return re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+|\d+", text)
+
+
+# Verbs in the names of tools that change something: what such a call did is not undone by looking.
+_CHANGING = frozenset(
+    """add adjust apply approve archive assign award block book buy cancel change charge close
+    commit configure confirm create credit delete deploy disable dispatch edit enable escalate
+    forward handoff hire insert install issue merge migrate modify move notify open order pay
+    place post prescribe publish push put record refund register reject remove rename renew
+    reply reschedule reserve reset restart restock schedule sell send set ship sign submit
+    subscribe sync transfer unlock update upgrade upload write""".split()
+)
+_READING = frozenset(
+    """calculate check compute count describe fetch find get inspect is list load look lookup parse
+    query read retrieve search show summarize view""".split()
+)
+
+
+def reads(name: str) -> bool:
+    """Return whether a tool only looks something up, by the verb in its name."""
+    words = {word.lower() for word in words_of(name)[:2]}
+    return not _READING.isdisjoint(words) and _CHANGING.isdisjoint(words)
+
+
+def changes(name: str) -> bool:
+    """Return whether a tool changes something, by the verb in its name."""
+    words = [word.lower() for word in words_of(name)[:2]]
+    return not _READING.intersection(words[:1]) and not _CHANGING.isdisjoint(words)
+
+
+_HANDS_OVER = re.compile(r"(?:transfer|handoff|hand_off)(?:_back)?_to_(.+)", re.IGNORECASE)
+
+
+def hands_over(name: str) -> str:
+    """Return to whom a tool hands over, as its name says it; empty for other tools."""
+    found = _HANDS_OVER.fullmatch(name)
+    return tool_name(found[1]) if found is not None else ""
+
+
+def tool_name(agent: str) -> str:
+    """Return the name of an agent as in the name of a tool."""
+    return re.sub(r"\W+", "_", agent.lower())
 
 
 NUMBER_WORDS = {
@@ -163,9 +208,9 @@ def measured_data(value: Any, depth: int = 0) -> Iterator[tuple[float, Unit]]:
 
 
 def key_unit(key: str) -> Unit | None:
-    """Return the unit at the end of a key: `distance_m`, `price_eur`."""
+    """Return the unit at the end of a key: `distance_m`, `price_eur`; of `days_per_year`, none."""
     head, _, tail = key.rpartition("_")
-    return UNITS.get(tail.lower()) if head else None
+    return UNITS.get(tail.lower()) if head and not head.lower().endswith("per") else None
 
 
 def _is_amount(key: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from proctor.diagnose._steps import plain
-from proctor.diagnose._values import entries_of, words_of
+from proctor.diagnose._values import changes, entries_of, hands_over, tool_name
 from proctor.diagnose.finding import SHOWN_FROM, WITHOUT_EVIDENCE, Finding, Impact, RootCause
 from proctor.diagnose.group_chat import (
     CLEAR,
@@ -68,20 +68,6 @@ WEIGHTS = {
     "learned": 0.5,
 }
 OTHER_WEIGHT = 0.6
-
-# Verbs in the names of tools that change something: what such a call did is not undone by looking.
-_CHANGING = frozenset(
-    """add adjust apply approve archive assign award block book buy cancel change charge close
-    commit configure confirm create credit delete deploy disable dispatch edit enable escalate
-    forward handoff hire insert install issue merge migrate modify move notify open order pay
-    place post prescribe publish push put record refund register reject remove rename renew
-    reply reschedule reserve reset restart restock schedule sell send set ship sign submit
-    subscribe sync transfer unlock update upgrade upload write""".split()
-)
-_READING = frozenset(
-    """calculate check compute count describe fetch find get inspect is list load look lookup parse
-    query read retrieve search show summarize view""".split()
-)
 
 # An earlier finding wins over a stronger later one if it is nearly as strong.
 NEARLY = 0.75
@@ -177,9 +163,14 @@ def _without_evidence(steps: Steps) -> tuple[RootCause, ...]:
     # Without a model call it is a program's trace: nobody chose a step.
     if any(facts.get(key) is True for key in FAILED_KEYS) or not (steps.steps or failed):
         return ()
-    changes = ((act, call) for act in reversed(steps.acts) for call in act.calls)
+    made = ((act, call) for act in reversed(steps.acts) for call in act.calls)
+    agents = {tool_name(act.agent) for act in steps.acts}
     act, call = next(
-        ((act, call) for act, call in changes if _changes(call.name)),
+        (
+            (act, call)
+            for act, call in made
+            if changes(call.name) and hands_over(call.name) not in agents
+        ),
         (answer or (steps.acts[-1] if steps.acts else None), None),
     )
     if act is None:
@@ -201,14 +192,10 @@ def _without_evidence(steps: Steps) -> tuple[RootCause, ...]:
 
 
 def _shown_call(call: StepCall) -> str:
-    given = ", ".join(f"{key}={value}" for key, value in entries_of(call.arguments))
-    return f"{call.name}({given or call.arguments})"
-
-
-def _changes(name: str) -> bool:
-    """Return whether a tool changes something, by the verb in its name."""
-    words = [word.lower() for word in words_of(name)[:2]]
-    return not _READING.intersection(words[:1]) and not _CHANGING.isdisjoint(words)
+    given = ", ".join(
+        f"{key}={value}" if key else f"{value}" for key, value in entries_of(call.arguments)
+    )
+    return f"{call.name}({given})"
 
 
 def _explained(finding: Finding, cause: Finding) -> bool:
