@@ -28,6 +28,22 @@ PLACES = [
     {"id": "c-101", "name": "Anna Lind", "city": "Malmö"},
     {"id": "c-245", "name": "Anna Lind", "city": "Uppsala"},
 ]
+STAFF = [
+    {"name": "Tomas Reyl", "extension": "4417"},
+    {"name": "Tamara Reyl", "extension": "4471"},
+]
+MENU = [
+    {"id": "p1", "name": "Forestale", "toppings": ["mushrooms", "ham"]},
+    {"id": "p2", "name": "Verdura", "toppings": ["peppers", "olives"]},
+]
+TENTS = [
+    {"sku": "T4-A", "name": "Ridge", "price": 289.0},
+    {"sku": "T4-B", "name": "Vale", "price": 219.0},
+]
+FARES = [
+    {"flight": "DY1852", "direct": True, "price": 214},
+    {"flight": "LH865", "direct": False, "price": 168},
+]
 FLIGHTS = [
     {"flight": "TP761", "price": 189, "stops": 0},
     {"flight": "DY184", "price": 142, "stops": 0},
@@ -49,6 +65,83 @@ CASES = {
         "wrong_record", "", "Book the cheapest direct flight from Oslo to Porto.",
         [call("flights", FLIGHTS), call("book", "ok", flight="TP761"), "Booked."], 2,
         [call("flights", FLIGHTS), call("book", "ok", flight="DY184"), "Booked."],
+    ),
+    "what the request excludes": Case(
+        "wrong_record", "", "Order a pizza without mushrooms.",
+        [call("menu", MENU), call("place_order", "ok", item="p1"), "It is ordered."], 2,
+        [call("menu", MENU), call("place_order", "ok", item="p2"), "It is ordered."],
+    ),
+    "not what the request names": Case(
+        "wrong_record", "", "What is the cheapest direct fare?",
+        [call("fares", FARES), "The cheapest is LH865 for 168."], 2,
+        [call("fares", FARES), "The cheapest is DY1852 for 214."],
+    ),
+    "the value of another record": Case(
+        "crossed_value", "", "What is the extension of Tomas Reyl?",
+        [call("staff", STAFF), "The extension of Tomas Reyl is 4471."], 2,
+        [call("staff", STAFF), "Tomas Reyl has 4417, Tamara Reyl has 4471."],
+    ),
+    "the value of another field": Case(
+        "crossed_value", "", "Who coached the away team?",
+        [call("match", {"home_coach": "Pia Lund", "away_coach": "Marek Zajic"}),
+         "The away coach was Pia Lund."], 2,
+        [call("match", {"home_coach": "Pia Lund", "away_coach": "Marek Zajic"}),
+         "The away coach was Marek Zajic; the home coach, Pia Lund."],
+    ),
+    "the value of another year": Case(
+        "crossed_value", "", "How many visitors came in 2021?",
+        [call("report", "58,900 visitors in 2021, 73,450 in 2022"), "In 2021 73,450 came."], 2,
+        [call("report", "58,900 visitors in 2021, 73,450 in 2022"), "In 2021 58,900 came."],
+    ),
+    "more than the request allows": Case(
+        "over_limit", "", "Find a tent, at most 250 euros. Then order it.",
+        [call("search", TENTS), call("order_item", "ok", sku="T4-A"), "Ordered."], 2,
+        [call("search", TENTS), call("order_item", "ok", sku="T4-B"), "Ordered."],
+    ),
+    "more than the rules allow": Case(
+        "over_limit", "Refunds above 100 USD need approval, never issue them.", "Refund order 7-A.",
+        [call("order", {"price": 140.0}), call("issue_refund", "ok", amount=140.0), "Done."], 2,
+        [call("order", {"price": 140.0}), call("request_approval", "ok", amount=140.0),
+         call("issue_refund", "ok", amount=140.0), "Done."],
+    ),
+    "changes what is not to change": Case(
+        "forbidden_act", "", "Add a bag to QK7Z2M. Do not change my seat.",
+        [call("update_seat", "ok", reservation="QK7Z2M", seat="2A"), "Done."], 1,
+        [call("update_bags", "ok", reservation="QK7Z2M", bags=2), "Done."],
+    ),
+    "edits what is not to be touched": Case(
+        "forbidden_act", "", "Speed up slug.py. Do not touch anything in tests/.",
+        [call("edit_file", "ok", path="tests/test_slug.py", text="x"), "Done."], 1,
+        [call("edit_file", "ok", path="slug.py", text="# tests pass"), "Done."],
+    ),
+    "another value of the same name": Case(
+        "argument_contradicts_request", "", "Move HB-5521 to 14 August.",
+        [call("free", "yes", check_in="2026-08-14"), call("change", "ok", check_in="2026-08-24"),
+         "Done."], 2,
+        [call("free", "no, 2026-08-24 is", check_in="2026-08-14"),
+         call("change", "ok", check_in="2026-08-24"), "14 August is full; it is 24 August now."],
+    ),
+    "an act that no call did": Case(
+        "claimed_act", "", "Book me with Dr. Adler on Friday at 9.",
+        [call("find_slots", {"slots": ["09:00"]}), "I have booked Friday at 09:00 for you."], 2,
+        [call("find_slots", {"slots": ["09:00"]}), call("book_slot", "ok", time="09:00"),
+         "I have booked Friday at 09:00 for you."],
+    ),
+    "a wrong sum": Case(
+        "wrong_equation", "", "How many days are left?",
+        [call("taken", {"taken": 17, "planned": 3}), "Used are 17 + 3 = 21 days."], 2,
+        [call("taken", {"taken": 17, "planned": 3}), "Used are 17 + 3 = 20 days."],
+    ),
+    "more than a word": Case(
+        "answer_form", "", "Give the capital of Uri as a single word in capital letters.",
+        [call("wiki", "Its capital is Altdorf."), "The capital is Altdorf."], 2,
+        [call("wiki", "Its capital is Altdorf."), "ALTDORF"],
+    ),
+    "work for another agent": Case(
+        "wrong_handoff", "Tools:\n- transfer_to_parcels: delivery\n- transfer_to_invoices: money",
+        "My invoice from April is wrong, please check it.",
+        [call("transfer_to_parcels", "ok"), "You have no parcels under way."], 1,
+        [call("transfer_to_invoices", "ok"), "You were charged twice."],
     ),
     "another count": Case(
         "argument_contradicts_request", "", "Reserve the Fjord room for 24 people, 13:00 to 17:00.",
@@ -182,6 +275,22 @@ def test_what_the_request_shows(tmp_path: Path, name: str) -> None:
     assert (found.decisive.step, found.findings[0].detector) == (case.step, f"rule:{case.rule}")
     right = found_in(tmp_path, case, case.right)
     assert [f.description for f in right.findings if f.detector == f"rule:{case.rule}"] == []
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ([{"amount": 312.4}, {"amount": 88.15}, {"amount": 240.0}], "In all it is 640.55."),
+        ({"months": [{"spent": 1830.5}, {"spent": 940.25}]}, "January 1,830.50, March 940.25."),
+        ({"days_per_year": 28, "taken": 17}, "You have 28 days a year and took 17."),
+        ({"mol_per_l": 2, "ml": 500}, "V = 0.1 * 250 / 2 = 12.5 ml."),
+    ],
+)
+def test_what_follows_from_a_result_is_no_finding(tmp_path: Path, result: Any, answer: str) -> None:
+    """R-G8: sums, stated calculations and amounts after the name of a month are no inventions."""
+    case = Case("", "", "What is the figure for 250 ml of 0.1?", [], 0, [])
+    found = found_in(tmp_path, case, [call("look_up", result), answer])
+    assert [finding.description for finding in found.findings] == []
 
 
 def test_a_place_to_look_without_evidence(tmp_path: Path) -> None:

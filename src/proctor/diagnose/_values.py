@@ -29,7 +29,7 @@ def parsed(value: Any) -> Any:
             pass
         try:  # as Python prints it
             return ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             return value
     return value
 
@@ -85,10 +85,11 @@ def words_of(text: str) -> list[str]:
 _CHANGING = frozenset(
     """add adjust apply approve archive assign award block book buy cancel change charge close
     commit configure confirm create credit delete deploy disable dispatch edit enable escalate
-    forward handoff hire insert install issue merge migrate modify move notify open order pay
-    place post prescribe publish push put record refund register reject remove rename renew
-    reply reschedule reserve reset restart restock schedule sell send set ship sign submit
-    subscribe sync transfer unlock update upgrade upload write""".split()
+    exchange forward handoff hire insert install issue merge migrate modify move notify open
+    order pause pay place post prescribe publish push put record refund register reject remove
+    rename renew reply reschedule reserve reset restart restock resume return schedule sell send
+    set ship sign submit subscribe swap sync transfer unlock update upgrade upload
+    write""".split()
 )
 _READING = frozenset(
     """calculate check compute count describe fetch find get inspect is list load look lookup parse

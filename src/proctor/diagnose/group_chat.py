@@ -56,7 +56,7 @@ _ORCHESTRATOR = re.compile(
     re.IGNORECASE,
 )
 _TERMINAL = re.compile(
-    r"terminal|interpreter|sandbox|code_?runner|tool_?(?:node|output|result)|^tools?$"
+    r"terminal|interpreter|sandbox|code_?runner|tool_?(?:node|output|result|executor)|^tools?$"
     r"|environment|^env$|^function$|^shell$|^console$",
     re.IGNORECASE,
 )
@@ -144,6 +144,12 @@ _STUCK = re.compile(
     r"exist|error|404|captcha|still (?:loading|on|shown)|unchanged|spinner)\b",
     re.IGNORECASE,
 )
+# It is not this agent's work: who gave it to it?
+_NOT_MINE = re.compile(
+    r"\bI (?:can|am able to) only\b|\b(?:not|outside) (?:part of )?my (?:task|role|job|scope)\b"
+    r"|\bI (?:do not|don't) have (?:a|any|the) (?:tool|capabilit|abilit|function)",
+    re.IGNORECASE,
+)
 _NO_ANSWER = re.compile(
     r"^(?:unknown|none|n/?a|nothing|no answer|undetermined|not .*)$", re.IGNORECASE
 )
@@ -227,6 +233,8 @@ ODDS = {
     "repeats what was refused": 1.8,
     "instruction leaves the task": 1.2,
     "asks for a guess": 2.6,
+    "gives work to an agent that cannot do it": 2.4,
+    "was given work it cannot do": -1.5,
     "guesses as it was told": -2.5,
     "does what a wrong instruction says": -1.2,
     "approves": -0.6,
@@ -819,6 +827,9 @@ class _Signals:
                 continue
             if asked == before:
                 self._add(after, "guesses as it was told")
+            if lead.role == "orchestrator" and _NOT_MINE.search(" ".join(worker.statements)[:1500]):
+                self._add(before, "gives work to an agent that cannot do it")
+                self._add(after, "was given work it cannot do")
             wanted = _words(lead.text) if lead.role == "orchestrator" else set[str]()
             instructed |= wanted
             aims = [o for s in worker.statements[:3] for o in _ACTED_ON.findall(s)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.checks.grounding import CheckedClaim, ground, quantities
 from proctor.diagnose._steps import MAX_TEXT, gives_up, offered_in, plain
+from proctor.diagnose._values import entries_of, equations, holds, reads, stem, stems
 from proctor.diagnose.finding import Category, Impact
 from proctor.diagnose.rules._failures import RuleHit, error_value, rule
 from proctor.sanitize import line
@@ -62,6 +63,18 @@ _CLAIMED = re.compile(
     r"|database|lookup|api|test) (?:results?|outputs?|responses?|run)\b[^.\n]{0,120}",
     re.IGNORECASE,
 )
+# What an agent says it did to the world, or that it is done.
+_DONE = (
+    r"(?P<verb>(?:re)?sent|e?mailed|(?:re)?booked|cancell?ed|refunded|reserved|ordered"
+    r"|(?:re)?scheduled|reset|submitted|transferred|issued|paid|notified|escalated|forwarded"
+    r"|deleted|blocked|renewed|extended|upgraded)"
+)
+_CLAIMED_ACT = re.compile(
+    r"\b(?:(?:I|we)(?: have|'ve)? (?:just |already |also |now |then |successfully )*"
+    rf"|(?:has|have) (?:now |just |successfully )*been (?:successfully )?){_DONE}\b[^.\n]{{0,80}}",
+    re.IGNORECASE,
+)
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _PLAN_ITEM = re.compile(
     r"(?:^\s*|(?<=\s))(?:\d+[.)]|step \d+[:.])\s+(.{3,200}?)(?=\s+(?:\d+[.)]|step \d+[:.])\s|$)"
     r"|^\s*[-*]\s+(.{3,200})$",
@@ -413,6 +426,57 @@ def claimed_call(steps: Steps) -> Iterator[RuleHit]:
             return
 
 
+@rule(Category.TOOL_RELATED, confidence=0.65, impact=Impact.HIGH, heard=False)
+def claimed_act(steps: Steps) -> Iterator[RuleHit]:
+    """The agent says that it sent, booked or cancelled something; it only ever looked things up.
+
+    Found at: the act that says so.
+    """
+    claims = Claims(steps)
+    if claims.chat or not steps.trace.shows("tool_calls"):
+        return
+    results: list[str] = []
+    called = False
+    for act in steps.acts:
+        found = _CLAIMED_ACT.search(act.text[:MAX_TEXT])
+        if found is not None and called and not act.calls:
+            seen = stems("\n".join(results))
+            # That it is done may be what a result says.
+            if stem(found["verb"]) not in seen and found["verb"].lower() not in claims.asked:
+                yield RuleHit(
+                    act.span,
+                    f"says {line(found.group(), 100)!r}; no call did that",
+                    (sentence_at(act.text, found.start()),),
+                )
+                return
+        if any(not reads(call.name) for call in act.calls):
+            return
+        called = called or bool(act.calls)
+        results += act.results
+
+
+@rule(Category.LANGUAGE_ONLY, confidence=0.8, impact=Impact.HIGH, heard=False)
+def wrong_equation(steps: Steps) -> Iterator[RuleHit]:
+    """The agent writes a calculation that does not hold: 17 + 3 = 21.
+
+    Found at: the act that writes it.
+    """
+    if Claims(steps).chat:
+        return
+    for act in steps.acts:
+        if act.span in act.tools:
+            continue  # plain code: what a tool returned
+        text = _FENCED.sub(" ", act.text[:MAX_TEXT])
+        for left, right in equations(text):
+            if not holds(left, right):
+                yield RuleHit(
+                    act.span,
+                    f"writes {line(left, 60)} = {right}, which does not hold",
+                    (sentence_at(act.text, max(0, act.text.find(left))), act.text),
+                )
+                return
+
+
 @rule(Category.GOAL_DEVIATION, confidence=0.5, heard=False)
 def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
     """A plan names tools that are offered; the agent answers without calling one of them.
@@ -424,7 +488,7 @@ def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
     if answer is None or claims.chat or gives_up(answer.text):
         return
     used = {call.name for act in steps.acts for call in act.calls}
-    offered = _offered(steps)
+    offered = offered_tools(steps)
     known = used | offered
     for act in steps.acts:
         if act is answer:
@@ -492,7 +556,7 @@ def required_call_missing(steps: Steps) -> Iterator[RuleHit]:
     if answer is None or claims.chat or not steps.trace.shows("tool_calls"):
         return
     used = {call.name for act in steps.acts for call in act.calls}
-    offered = _offered(steps)
+    offered = offered_tools(steps)
     for text in claims.given:
         for found in _REQUIRES.finditer(text):
             name = found["name"]
@@ -672,7 +736,8 @@ def _mentions_failure(text: str) -> bool:
     return bool(_FAILURE_WORDS.search(text[:2000]))
 
 
-def _offered(steps: Steps) -> set[str]:
+def offered_tools(steps: Steps) -> set[str]:
+    """Return the names of the tools that the model was offered."""
     names: set[str] = set()
     for step in steps.steps[:20]:
         names.update(offered_in(step.rules))
@@ -754,6 +819,11 @@ def _derivable(claim: CheckedClaim, answer: str, evidence: _Evidence) -> bool:
     wanted = next(quantities(claim.text), None)
     if claim.kind != "number" or wanted is None:
         return False
+    if any(abs(total - wanted.raw) <= wanted.step for total in _totals(evidence)) or any(
+        holds(left, right) and float(right.replace(",", "")) == wanted.raw
+        for left, right in equations(answer)
+    ):
+        return True
     numbers = _numbers((*evidence.given[-3:], *evidence.texts, answer[: claim.start]))
     if len(numbers) > MAX_NUMBERS:
         return True
@@ -767,6 +837,17 @@ def _derivable(claim: CheckedClaim, answer: str, evidence: _Evidence) -> bool:
     return any(abs(number - bare.raw) <= bare.step / 2 for number in numbers) or _computed(
         bare.raw, numbers, max(bare.step, abs(bare.raw) * 1e-3)
     )
+
+
+def _totals(evidence: _Evidence) -> Iterator[float]:
+    """Yield the sum and the mean of all numbers that results have under one key."""
+    columns: dict[str, list[float]] = {}
+    for _, tool, _ in evidence.results:
+        for key, value in entries_of(tool.tool_output):
+            if type(value) in (int, float):
+                columns.setdefault(key, []).append(value)
+    for column in columns.values():
+        yield from (sum(column), sum(column) / len(column))
 
 
 def _numbers(texts: Iterable[str]) -> list[float]:

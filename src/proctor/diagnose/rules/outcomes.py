@@ -48,6 +48,27 @@ _LENGTH = re.compile(
     r"(?P<of>words?|sentences?|characters?|bullet points?|bullets?|paragraphs?)\b",
     re.IGNORECASE,
 )
+# What the whole answer is to be, and what it is not.
+_ANSWER_WITH = r"\b(?:answer|reply|respond|give|output|return|state|name)\b[^.\n]{0,60}?\b"
+_SHAPES = (
+    (
+        re.compile(
+            _ANSWER_WITH + r"(?:as|with|in|using) (?:a |exactly |only )*(?:single|one) word\b", re.I
+        ),
+        re.compile(r"\W*[\w'’-]+\W*"),
+        "answers in more than one word",
+    ),
+    (
+        re.compile(_ANSWER_WITH + r"in (?:capital letters|all caps|capitals|upper ?case)\b", re.I),
+        re.compile(r"[^a-z]*", re.DOTALL),
+        "answers in small letters",
+    ),
+    (
+        re.compile(_ANSWER_WITH + r"(?:only|just|nothing but) (?:a|the) number\b", re.I),
+        re.compile(r"\W*\d[\d.,\s]*\W*"),
+        "answers with more than a number",
+    ),
+)
 # Whose length it is: the answer's, not that of a query or a title that some tool takes.
 _OF_A_FIELD = re.compile(r"\b(?:title|subject|query|queries|name|comment|commit|each|per)\b", re.I)
 
@@ -85,6 +106,9 @@ def _broken_forms(rules: str, answer: str) -> Iterator[tuple[str, str]]:
         and not re.search(r"[{\[].*[}\]]", bare, re.S)
     ):
         yield "answers without JSON", form[0]
+    for wanted, kept, why in _SHAPES:
+        if (found := wanted.search(rules)) is not None and not kept.fullmatch(bare):
+            yield why, found[0]
     for found in _LENGTH.finditer(rules):
         around = rules[max(0, found.start() - 60) : found.end()].rpartition(".")[2] or found[0]
         if _OF_A_FIELD.search(around):

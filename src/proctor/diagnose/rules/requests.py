@@ -17,9 +17,12 @@ from proctor.diagnose._steps import MAX_TEXT, gives_up, plain
 from proctor.diagnose._values import (
     ISO_DAY,
     NUMBER_WORDS,
+    UNITS,
     Unit,
+    changes,
     days_in,
     entries_of,
+    hands_over,
     key_unit,
     measured,
     measured_data,
@@ -28,6 +31,7 @@ from proctor.diagnose._values import (
     relative_days,
     stem,
     stems,
+    tool_name,
     words_of,
 )
 from proctor.diagnose.finding import Category, Impact
@@ -37,6 +41,7 @@ from proctor.diagnose.rules.claims import (
     Claims,
     call_name,
     calls_of,
+    offered_tools,
     result_of,
     sentence_at,
 )
@@ -45,7 +50,7 @@ from proctor.sanitize import line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from proctor.diagnose._steps import Steps
+    from proctor.diagnose._steps import Act, Steps
     from proctor.trace import Span
 
 # Equal calls with equal results from which on the agent is in a loop.
@@ -82,21 +87,24 @@ def wrong_record(steps: Steps) -> Iterator[RuleHit]:
     claims = Claims(steps)
     lists: list[tuple[Span, list[dict[str, Any]]]] = []
     for _, tool in calls_of(claims):
-        given = dict(entries_of(tool.tool_input))
+        given = [value for _, value in entries_of(tool.tool_input)]
         for source, records in lists:
-            chosen = [
-                n for n, one in enumerate(records) if _identified(one, records, given.values())
-            ]
+            chosen = [n for n, one in enumerate(records) if _identified(one, records, given)]
             if len(chosen) != 1:
                 continue
             better = _better(records, chosen[0], claims.asked)
             if better is not None:
                 why, other = better
+                first = _first_to_name(steps, records, chosen[0], source)
                 yield RuleHit(
-                    tool,
+                    tool if first is None else first.span,
                     f"{call_name(tool)} takes {_short(records[chosen[0]])}; {why} "
                     f"{_short(other)}, which {call_name(source)} returned as well",
-                    (plain(tool.tool_input), *map(plain, given.values())),
+                    (
+                        plain(tool.tool_input),
+                        *map(plain, given),
+                        "" if first is None else first.text,
+                    ),
                     causes=(source,),
                 )
                 return
@@ -115,14 +123,33 @@ def wrong_record(steps: Steps) -> Iterator[RuleHit]:
         )
         if better is not None:
             why, other = better
+            first = _first_to_name(steps, records, chosen[0], source) or answer
             yield RuleHit(
-                answer.span,
+                first.span,
                 f"states {_short(records[chosen[0]])}; {why} {_short(other)}, which "
                 f"{call_name(source)} returned as well",
-                (answer.text,),
+                (first.text,),
                 causes=(source,),
             )
             return
+
+
+def _first_to_name(
+    steps: Steps, records: Sequence[Mapping[str, Any]], chosen: int, source: Span
+) -> Act | None:
+    """Return the first act after a result that names only the chosen one of its records."""
+    after = False
+    for act in steps.acts:
+        if after and not act.calls:
+            named = [
+                n
+                for n, one in enumerate(records)
+                if any(v in act.text for v in _own_values(one, records) if isinstance(v, str))
+            ]
+            if named == [chosen]:
+                return act
+        after = after or source in act.tools
+    return None
 
 
 _NAMING_KEY = re.compile(
@@ -159,6 +186,15 @@ def _better(
     records: Sequence[Mapping[str, Any]], chosen: int, request: str, *, named: bool = True
 ) -> tuple[str, Mapping[str, Any]] | None:
     """Return the record that fits the request better than the chosen one, and why."""
+    for found in _EXCLUDED.finditer(request) if named else ():
+        unwanted = stem(found[1])
+        free = [one for one in records if unwanted not in stems(plain([*one.values()]))]
+        if free and unwanted in stems(plain([*records[chosen].values()])):
+            return f"the request says {line(found[0], 40)!r}, which fits", free[0]
+    flags = [_flags(record, request) for record in records]
+    for n, other in enumerate(flags):
+        if missing := other - flags[chosen]:
+            return f"the request names {line(', '.join(sorted(missing)), 40)}, as in", records[n]
     if named:
         fits = [_named(record, request) for record in records]
         wider = [n for n, fit in enumerate(fits) if fits[chosen] < fit]
@@ -204,6 +240,23 @@ def _named(record: Mapping[str, Any], request: str) -> frozenset[str]:
     )
 
 
+_EXCLUDED = re.compile(
+    r"\b(?:nothing with|without|no|not|avoid|allergic to|except|excluding|other than)"
+    r" (?:any |the )?([a-z]{3,})\b",
+    re.IGNORECASE,
+)
+
+
+def _flags(record: Mapping[str, Any], request: str) -> frozenset[str]:
+    """Return the properties that the request names and a record has: `direct`, `pet_friendly`."""
+    return frozenset(
+        key
+        for key, value in record.items()
+        if value is True
+        and re.search(rf"(?<!not )(?<!non-)\b{'[ -]'.join(words_of(key))}\b", request, re.I)
+    )
+
+
 def _comparable(
     one: Mapping[str, Any],
     other: Mapping[str, Any],
@@ -219,6 +272,78 @@ def _comparable(
         if a != b and not names and not re.search(r"(?:^|_)id$", key, re.IGNORECASE):
             return False
     return True
+
+
+_IN_YEAR = re.compile(r"(?<![\w.,])(\d[\d,.]*\d)(?: [a-z]+){0,2} in ((?:19|20)\d\d)\b")
+_CLAUSE = re.compile(r"[.;:,]\s|\n|\b(?:but|while|whereas|so|than|instead|though)\b")
+
+
+@rule(Category.MISREAD_OUTPUT, confidence=0.7, impact=Impact.HIGH, heard=False)
+def crossed_value(steps: Steps) -> Iterator[RuleHit]:
+    """The agent gives to one record, field or year the value that a result has for another.
+
+    Found at: the first act that says so.
+    """
+    claims = Claims(steps)
+    tables: list[tuple[Span, dict[str, str]]] = []
+    for act in () if claims.chat else steps.acts:
+        if act.span not in act.tools:
+            for clause in _CLAUSE.split(act.text[:MAX_TEXT]) if tables else ():
+                for source, table in tables:
+                    if (crossed := _crossed(clause, table)) is not None:
+                        of, other = crossed
+                        yield RuleHit(
+                            act.span,
+                            f"states {table[other]} for {of}; {call_name(source)} returned "
+                            f"{line(table[of], 40)}, and {line(table[other], 40)} for {other}",
+                            (clause.strip(), act.text),
+                            causes=(source,),
+                        )
+                        return
+        tables += [(tool, table) for tool in act.tools for table in _tables(tool.tool_output)]
+        del tables[MAX_CALLS:]
+
+
+def _tables(result: Any) -> Iterator[dict[str, str]]:
+    """Yield what a result has for each of several records, fields of one kind, or years."""
+    data = parsed(result)
+    if isinstance(data, str):
+        yield {year: figure for figure, year in _IN_YEAR.findall(data[:MAX_TEXT])}
+    for records in record_lists(data):
+        for key in records[0]:
+            names = [next((v for v in one.values() if isinstance(v, str)), "") for one in records]
+            if len({*names}) == len(names):
+                yield {n: str(one.get(key, "")) for n, one in zip(names, records, strict=True)}
+    fields = (
+        {" ".join(words_of(k)): v for k, v in entries_of(data)} if isinstance(data, dict) else {}
+    )
+    for word in {word for name in fields for word in name.split()}:
+        alike = {name: v for name, v in fields.items() if word in name.split()}
+        if len({isinstance(v, str) for v in alike.values()}) == 1:
+            yield {name: str(v) for name, v in alike.items()}
+
+
+def _crossed(clause: str, table: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the one name in a clause, and the name whose value the clause has instead."""
+    if len(set(table.values())) < len(table):
+        return None
+    named = [name for name in table if name and _says(clause, name)]
+    if len(named) != 1 or _says(clause, table[named[0]]):
+        return None
+    others = [
+        name
+        for name, value in table.items()
+        if len(re.sub(r"\W", "", value)) > 2 and name != value and _says(clause, value)
+    ]
+    return (named[0], others[0]) if len(others) == 1 else None
+
+
+def _says(text: str, value: str) -> bool:
+    """Return whether a text has a value; 73450 may be written as 73,450."""
+    wanted = rf"(?<![\w.,]){re.escape(value)}(?!\w|[.,]\d)"
+    return re.search(wanted, text, re.I) is not None or (
+        value.isdigit() and re.search(wanted, text.replace(",", "")) is not None
+    )
 
 
 # -- values of the request -----------------------------------------------------------------------
@@ -248,12 +373,14 @@ def argument_contradicts_request(steps: Steps) -> Iterator[RuleHit]:
     claims = Claims(steps)
     known = [*claims.given]
     passed: set[str] = set()
+    before: dict[str, tuple[Any, str]] = {}
     for act, tool in calls_of(claims):
         text = "\n".join(known)[: 4 * MAX_TEXT]
         for key, value in entries_of(tool.tool_input):
             wanted = _other_number(key, value, claims.asked, text)
             wanted = wanted or _other_name(key, value, claims.asked, text, passed, tool)
             wanted = wanted or _other_day(key, value, claims.asked, text)
+            wanted = wanted or _changed(value, before.get(key), call_name(tool), claims.asked, text)
             if wanted:
                 yield RuleHit(
                     tool,
@@ -263,6 +390,7 @@ def argument_contradicts_request(steps: Steps) -> Iterator[RuleHit]:
                 )
                 return
         passed |= {str(value) for _, value in entries_of(tool.tool_input)}
+        before |= {key: (value, call_name(tool)) for key, value in entries_of(tool.tool_input)}
         known += [result_of(tool), act.text]
 
 
@@ -360,6 +488,27 @@ def _other_day(key: str, value: Any, asked: str, known: str) -> str:
     if not near or any(abs((one - day).days) in lengths for one in days | relative):
         return ""
     return _day_words(near)
+
+
+def _changed(value: Any, before: tuple[Any, str] | None, tool: str, asked: str, known: str) -> str:
+    """Return what another tool was given under the same name, if that was asked for and this not.
+
+    Only what has digits is compared: it is copied, not worded.
+    """
+    if before is None or before[1] == tool or type(value) is not type(before[0]):
+        return ""
+    old, new = str(before[0]), str(value)
+    if old == new or len(new) > 40 or not re.search(r"\d", old) or _holds_value(known, new):
+        return ""
+    return old if _holds_value(asked, old) else ""
+
+
+def _holds_value(text: str, value: str) -> bool:
+    """Return whether a text has a value, or the day that it is."""
+    if ISO_DAY.fullmatch(value):
+        day = date.fromisoformat(value)
+        return day in days_in(text, {day.year})
+    return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text) is not None
 
 
 def _day_words(days: set[date]) -> str:
@@ -544,9 +693,12 @@ _CONDITION = re.compile(
     r"invent|make up|forget|worry|hesitate)\b",
     re.IGNORECASE,
 )
+_PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
+# Words for what every tool does that changes something.
+_TO_CHANGE = stems("touch modify change alter edit update")
 _SMALL_WORDS = frozenset(
-    "the a an any to of in on for from with and or by at it its this that these those your our"
-    " their ever directly anything all into be is are as you".split()
+    "my me the a an any to of in on for from with and or by at it its this that these those your"
+    " our their ever directly anything all into be is are as you".split()
 )
 
 
@@ -573,7 +725,11 @@ def forbidden_act(steps: Steps) -> Iterator[RuleHit]:
     if not clauses:
         return
     for _, tool in calls_of(claims):
-        done = stems(f"{call_name(tool)} {plain(tool.tool_input)[:2000]}")
+        # Of a file that is edited, its path tells what is touched, not its text.
+        paths = [plain(v) for key, v in entries_of(tool.tool_input) if _PATH_KEY.search(key)]
+        done = stems(f"{call_name(tool)} {' '.join(paths) or plain(tool.tool_input)[:2000]}")
+        if changes(call_name(tool)):
+            done |= _TO_CHANGE
         for text, tokens in clauses:
             if all(one & done for one in tokens):
                 yield RuleHit(
@@ -582,6 +738,66 @@ def forbidden_act(steps: Steps) -> Iterator[RuleHit]:
                     (plain(tool.tool_input), call_name(tool)),
                 )
                 return
+
+
+_BOUND = re.compile(
+    r"\b(?:more than|above|over|exceed(?:s|ing)?|higher than|at most|up to|under|below|less than"
+    r"|cheaper than|maximum(?: of)?|max\.?|within|budget(?: is| of)?)\s+"
+    r"(?:(?P<sign>[€£$¥]|\b[A-Z]{3}) ?)?(?P<number>\d[\d,]*(?:\.\d+)?) ?(?P<unit>[A-Za-z€£]+)?",
+    re.IGNORECASE,
+)
+_CURRENCY = frozenset(word for word, unit in UNITS.items() if unit.measures == "money") | {
+    "dollar",
+    "dollars",
+}
+_ABOVE = re.compile(r"more than|above|over|exceed|higher", re.IGNORECASE)
+_BINDING = re.compile(
+    r"\b(?:never|not|n't|no|must|needs?|requires?|only|escalate\w*|approv\w+|refuse|reject)\b",
+    re.IGNORECASE,
+)
+_ALLOWS = re.compile(r"approv|escalat|confirm|authori|ask", re.IGNORECASE)
+_AMOUNT_KEY = re.compile(rf"(?:^|_)(?:{_MONEY}|value|sum)(?:$|_)", re.IGNORECASE)
+
+
+@rule(Category.NON_COMPLIANCE, confidence=0.7, impact=Impact.HIGH, heard=False)
+def over_limit(steps: Steps) -> Iterator[RuleHit]:
+    """A call spends, pays or books more than the instructions or the request allow.
+
+    Found at: the call.
+    """
+    claims = Claims(steps)
+    bounds = [
+        (sentence, float(found["number"].replace(",", "")), found[0])
+        for text in claims.given
+        for sentence in re.split(r"(?<=[.!?;])\s+|\n", text[:MAX_TEXT])
+        for found in _BOUND.finditer(sentence)
+        if found["sign"] or (found["unit"] or "").lower() in _CURRENCY
+        # "Orders above 50 EUR ship free" binds nobody.
+        if not _ABOVE.match(found[0]) or _BINDING.search(sentence)
+    ]
+    records: list[dict[str, Any]] = []
+    for _, tool in calls_of(claims) if bounds else ():
+        name = call_name(tool)
+        if _ALLOWS.search(name):
+            return
+        given = [*entries_of(tool.tool_input)]
+        taken = [one for one in records if _identified(one, records, [v for _, v in given])]
+        amounts = [
+            v
+            for k, v in ([*given, *taken[0].items()] if len(taken) == 1 else given)
+            if _AMOUNT_KEY.search(k) and type(v) in (int, float)
+        ]
+        for sentence, most, said in bounds if changes(name) else ():
+            over = max(amounts, default=0) > most
+            if over and name not in sentence and (taken or stems(name) & stems(sentence)):
+                yield RuleHit(
+                    tool,
+                    f"calls {name} with {max(amounts):g}, beyond {line(said, 40)!r}: "
+                    f"{line(sentence, 120)!r}",
+                    (plain(tool.tool_input), name),
+                )
+                return
+        records += [one for some in record_lists(tool.tool_output) for one in some]
 
 
 _DESTROYS = (
@@ -631,6 +847,40 @@ def _results_before(steps: Steps, tool: Span) -> Iterator[str]:
                 return
             yield result_of(other)[:2000]
 
+
+@rule(Category.ORCHESTRATION, confidence=0.6, impact=Impact.MEDIUM, heard=False)
+def wrong_handoff(steps: Steps) -> Iterator[RuleHit]:
+    """An agent hands over to one whose name and duties the request does not mention, though it
+    mentions another one's name.
+
+    Found at: the handoff.
+    """
+    claims = Claims(steps)
+    asked = {stem(word) for word in words_of(claims.asked) if len(word) > 2}
+    offered = {hands_over(name): name for name in offered_tools(steps)}
+    rules = re.split(r"[.;,]\s|\n", "\n".join(set(claims.given) - {claims.asked}))
+
+    def duties(agent: str) -> set[str]:
+        named = [one for one in rules if tool_name(agent) in tool_name(one)]
+        return {stem(word) for word in words_of(" ".join([agent, *named])) if len(word) > 3}
+
+    for act in steps.acts:
+        for call in act.calls:
+            chosen = hands_over(call.name)
+            if not chosen or duties(chosen) & asked:
+                continue
+            for other in sorted(offered.keys() - {chosen, ""}):
+                names = {stem(word) for word in words_of(other)} - _NO_DUTY
+                if names & asked:
+                    yield RuleHit(
+                        act.span,
+                        f"hands over to {chosen}; the request is one for {other}",
+                        (call.name,),
+                    )
+                    return
+
+
+_NO_DUTY = stems("agent assistant bot team specialist expert service support help desk worker")
 
 _WAITING = re.compile(
     r"pending|running|queued|in.progress|processing|waiting|not ready|still|building|started",
