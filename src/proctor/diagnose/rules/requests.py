@@ -13,6 +13,7 @@ from datetime import date
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from proctor.checks.grounding import quantities
 from proctor.diagnose._steps import MAX_TEXT, gives_up, plain
 from proctor.diagnose._values import (
     ISO_DAY,
@@ -746,16 +747,15 @@ _BOUND = re.compile(
     r"(?:(?P<sign>[€£$¥]|\b[A-Z]{3}) ?)?(?P<number>\d[\d,]*(?:\.\d+)?) ?(?P<unit>[A-Za-z€£]+)?",
     re.IGNORECASE,
 )
-_CURRENCY = frozenset(word for word, unit in UNITS.items() if unit.measures == "money") | {
-    "dollar",
-    "dollars",
-}
+_CURRENCY = frozenset(
+    ["$", "dollar", "dollars", *(word for word, unit in UNITS.items() if unit.measures == "money")]
+)
 _ABOVE = re.compile(r"more than|above|over|exceed|higher", re.IGNORECASE)
 _BINDING = re.compile(
     r"\b(?:never|not|n't|no|must|needs?|requires?|only|escalate\w*|approv\w+|refuse|reject)\b",
     re.IGNORECASE,
 )
-_ALLOWS = re.compile(r"approv|escalat|confirm|authori|ask", re.IGNORECASE)
+_ALLOWS = re.compile(r"approv|escalat|authori", re.IGNORECASE)
 _AMOUNT_KEY = re.compile(rf"(?:^|_)(?:{_MONEY}|value|sum)(?:$|_)", re.IGNORECASE)
 
 
@@ -771,15 +771,18 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
         for text in claims.given
         for sentence in re.split(r"(?<=[.!?;])\s+|\n", text[:MAX_TEXT])
         for found in _BOUND.finditer(sentence)
-        if found["sign"] or (found["unit"] or "").lower() in _CURRENCY
+        if not _CURRENCY.isdisjoint((found[name] or "").lower() for name in ("sign", "unit"))
         # "Orders above 50 EUR ship free" binds nobody.
         if not _ABOVE.match(found[0]) or _BINDING.search(sentence)
     ]
     records: list[dict[str, Any]] = []
-    for _, tool in calls_of(claims) if bounds else ():
+    shown: set[float] = set()
+    for act, tool in calls_of(claims) if bounds else ():
         name = call_name(tool)
         if _ALLOWS.search(name):
             return
+        for reply in steps.acts[: steps.acts.index(act)]:
+            shown |= set[float]() if reply.calls else {q.raw for q in quantities(reply.text)}
         given = [*entries_of(tool.tool_input)]
         taken = [one for one in records if _identified(one, records, [v for _, v in given])]
         amounts = [
@@ -788,8 +791,11 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
             if _AMOUNT_KEY.search(k) and type(v) in (int, float)
         ]
         for sentence, most, said in bounds if changes(name) else ():
-            over = max(amounts, default=0) > most
-            if over and name not in sentence and (taken or stems(name) & stems(sentence)):
+            # The user saw the price and went on.
+            agreed = sentence in claims.asked and max(amounts, default=0) in shown
+            if max(amounts, default=0) <= most or agreed:
+                continue
+            if name not in sentence and (taken or stems(name) & stems(sentence)):
                 yield RuleHit(
                     tool,
                     f"calls {name} with {max(amounts):g}, beyond {line(said, 40)!r}: "
