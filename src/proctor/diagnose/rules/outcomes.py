@@ -83,12 +83,17 @@ def answer_form(steps: Steps) -> Iterator[RuleHit]:
     answer = claims.answer
     if answer is None or claims.chat or not answer.text.strip():
         return
-    for text in claims.given:
-        for why, said in _broken_forms(text[:MAX_TEXT], answer.text):
-            yield RuleHit(
-                answer.span, f"{why}; the instructions say {line(said, 120)!r}", (answer.text,)
-            )
-            return
+    broken = [form for text in claims.given for form in _broken_forms(text[:MAX_TEXT], answer.text)]
+    # Of the request alone: instructions have examples of other answers.
+    broken += [
+        (why, asked[0])
+        for wanted, kept, why in _SHAPES
+        if (asked := wanted.search(claims.asked)) and not kept.fullmatch(answer.text)
+    ]
+    for why, said in broken[:1]:
+        yield RuleHit(
+            answer.span, f"{why}; the instructions say {line(said, 120)!r}", (answer.text,)
+        )
 
 
 def _broken_forms(rules: str, answer: str) -> Iterator[tuple[str, str]]:
@@ -106,9 +111,6 @@ def _broken_forms(rules: str, answer: str) -> Iterator[tuple[str, str]]:
         and not re.search(r"[{\[].*[}\]]", bare, re.S)
     ):
         yield "answers without JSON", form[0]
-    for wanted, kept, why in _SHAPES:
-        if (found := wanted.search(rules)) is not None and not kept.fullmatch(bare):
-            yield why, found[0]
     for found in _LENGTH.finditer(rules):
         around = rules[max(0, found.start() - 60) : found.end()].rpartition(".")[2] or found[0]
         if _OF_A_FIELD.search(around):
