@@ -147,7 +147,7 @@ def test_runs_are_compared_on_the_seeds_they_share(tmp_path, capsys):
     ]
     text = told(capsys, tmp_path, "compare", *runs)
     assert "1 case, 10 instances in both" in text
-    assert "10 instances: for cost and latency an interval needs 60" in text
+    assert "10 instances; cost and latency have an interval from 60 on" in text
     assert "t0 (2 instances: seeds 10..11): only in x @ two/" in text
     gate = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
     assert gate["arms"][0]["gate"]["instances"] == 10

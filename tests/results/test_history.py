@@ -53,6 +53,23 @@ def test_change_points_of_short_and_changing_histories() -> None:
     assert [change.at for change in change_points(up_and_down)] == [3, 6]
 
 
+def test_lists_have_the_verdict_of_the_run(tmp_path) -> None:
+    """R-N12: a tolerated error of the infrastructure is no other verdict than on the run's page."""
+    lost: list[int] = []
+
+    def agent(question: str, seed: int) -> str:
+        lost.append(seed)
+        if seed == lost[0]:
+            raise ConnectionError("the shop is closed")
+        return shop_agent()(question)
+
+    run = Run(run_suite(shop_suite("where", "back"), {"clerk": agent}, tmp_path, trials=10))
+    assert (run.totals.unjudged, run.verdict.value) == (1, "INFRA_ERROR")
+    assert (run.exit_code, run_figures(run).verdict) == (0, "passed")
+    bad = Run(run_suite(shop_suite("where"), {"clerk": shop_agent(False)}, tmp_path))
+    assert run_figures(bad).verdict == "failed"
+
+
 def test_cases_that_broke_and_cases_that_are_flaky(tmp_path) -> None:
     """R-N12: the first run of those since a case fails; a flaky one is marked instead."""
 

@@ -145,7 +145,7 @@ def test_tables_have_deviation_and_tails(root: Path) -> None:
     shown = proctor("results", "--results", root).stdout
     for column in ("score ± SD", "p50", "p90", "p99", "per pass"):
         assert column in shown
-    assert "per pass: no interval: 5 cases: for cost and latency an interval needs 60" in shown
+    assert "per pass: no interval: 5 cases; cost and latency have an interval from 60 on" in shown
     (row,) = groups(root, "--agent", "a")
     assert row["spread"]["score_std"] == pytest.approx(0.3010, abs=1e-4)
     assert row["cost_per_pass_usd"]["value"] == pytest.approx((0.1 + 2 * 0.14) / 7)

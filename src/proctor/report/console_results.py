@@ -20,6 +20,7 @@ import click
 
 from proctor.formatting import (
     DASH,
+    and_more,
     dollars,
     duration_ms,
     in_points,
@@ -590,7 +591,7 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     if gate.advice is not None:
         yield f"  advice: {line(gate.advice.text)}"
     if gate.flaky:
-        flaky = ", ".join(line(case, MAX_CELL) for case in gate.flaky)
+        flaky = and_more(gate.flaky, MAX_GATE_CASES, lambda case: line(case, MAX_CELL))
         yield f"  flaky already in the reference: {flaky}"
     if gate.left_out:
         yield f"  left out: {_left_out(gate.left_out)}"

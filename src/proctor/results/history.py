@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.results._comparability import case_hashes
 from proctor.results.leaderboard import LeaderboardRow, agent_rate, agent_row, entrants_of
 from proctor.results.metadata import as_mapping
@@ -38,7 +39,8 @@ class RunFigures(NamedTuple):
     """The pass rate of each agent, as the leaderboard has it."""
     totals: RunTotals
     planned: int
-    verdict: Verdict
+    verdict: str
+    """passed, failed or not judged, by the exit code of the run, as its page has it."""
     duration_ms: float | None
     """From the start of the first trial to the end of the last."""
     cells: tuple[CellSummary, ...]
@@ -58,7 +60,7 @@ def run_figures(run: Run) -> RunFigures:
         rates={arm.name: agent_rate(arm) for arm in outcomes_of(run, by_params=True)},
         totals=run.totals,
         planned=sum(cell.planned for cell in run.cells),
-        verdict=run.verdict,
+        verdict=("passed", "failed", "not judged")[min(run.exit_code, EXIT_CANNOT_JUDGE)],
         duration_ms=max(ends) - min(start for start, _ in spans) if spans else None,
         # Ranked failures hold texts of agents, which no list shows.
         cells=tuple(msgspec.structs.replace(cell, failures=()) for cell in run.cells),

@@ -391,8 +391,8 @@ def bootstrap_over_cases(
     value = math.fsum(sample) / math.fsum(size)
     if n < LEAST_CASES:
         found = plural(n, unit.partition(" ")[0])
-        why = f"{found}: for cost and latency an interval needs {LEAST_CASES}"
-        return result(value, None, None, f"{why}, below it would cover less than it says")
+        why = f"{found}; cost and latency have an interval from {LEAST_CASES} on"
+        return result(value, None, None, why)
     # Equal values are no proof of certainty.
     if float(np.ptp(sample - value * size)) == 0:
         return result(value, None, None, "all values are equal: resampling shows no spread")

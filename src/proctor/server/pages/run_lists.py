@@ -37,7 +37,6 @@ from proctor.runs.annotations import runs_tagged, tags_of
 from proctor.runs.folder import all_runs
 from proctor.runs.heartbeat import Life, look_at
 from proctor.runs.run import Run
-from proctor.runs.summary import Verdict
 from proctor.runs.trial import CellKey
 from proctor.server.pages.templating import Missing, Query, number_in, page
 
@@ -137,10 +136,7 @@ class Listed(NamedTuple):
         """What the filter by verdict calls it."""
         if self.life == Life.ALIVE:
             return "running"
-        if self.figures is None or self.figures.verdict == Verdict.PASS:
-            return "passed" if self.figures else ""
-        failed = (Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL)
-        return "failed" if self.figures.verdict in failed else "not judged"
+        return self.figures.verdict if self.figures else ""
 
     def matches(self, query: Mapping[str, str]) -> bool:
         """Return whether a filter shows it."""
@@ -392,7 +388,7 @@ class RunLists(ResultsPages):
                     "name": self.name(run.path),
                     "link": self.link(run.path),
                     "commit": run.commit,
-                    "verdict": run.verdict.value,
+                    "verdict": run.verdict,
                     "agents": [
                         {
                             "name": agent.name,

@@ -531,6 +531,7 @@ def _shown(found: TraceStatistics | None, query: QueryParams) -> dict[str, Any]:
             ]
             for name, values in found.facets.items()
         },
+        "SHOWN_VALUES": SHOWN_VALUES,
     }
 
 
