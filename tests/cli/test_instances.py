@@ -197,7 +197,7 @@ def test_every_trial_is_in_the_denominator(tmp_path, capsys):
     scores = {(f"c{at:02}", None): [float(n % 2) for n in range(10)] for at in range(20)}
     runs = [made(tmp_path, name, {"x": scores}) for name in ("one", "two")]
     text = told(capsys, tmp_path, "compare", *runs)
-    assert re.search(r"latency: population, [^;]*; 20 cases, 400 trials", text)
+    assert re.search(r"mean latency: population, [^;]*; 20 cases, 400 trials", text)
     assert "40 trials" not in text
 
 

@@ -44,7 +44,7 @@ METRIC_WORDS = {
     "pass_rate": "pass rate",
     "score": "score",
     "cost_usd": "cost per trial",
-    "latency_ms": "latency",
+    "latency_ms": "mean latency",
 }
 """Metric → its display name."""
 
