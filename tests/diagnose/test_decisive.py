@@ -169,6 +169,32 @@ def test_equations_of_agents_are_checked(text: str, wrong: bool) -> None:
     assert ("miscalculates" in cause.why) is wrong
 
 
+def test_work_given_to_an_agent_that_cannot_do_it() -> None:
+    """R-G8: who gave it the work is named, not the agent that says that it cannot do it; a number
+    in words is the number of the answer.
+    """
+    given = diagnose_offline(
+        chat(
+            ("Orchestrator", "ImageAnalyst, translate the notice of the harbour into English."),
+            ("ImageAnalyst", "I can only describe images. There is no image in this request."),
+            ("Orchestrator", "The request could not be satisfied."),
+        )
+    ).decisive
+    assert given is not None
+    assert (given.agent, given.step) == ("Orchestrator", 1)
+    counted = diagnose_offline(
+        chat(
+            ("Coordinator", "Reader, list the piers of 1931. Counter, count their berths."),
+            ("Reader", "North pier: Aino, Brita and Celia. South pier: Dora, closed in 1929."),
+            ("Counter", "I went through the list: that makes four berths on both piers."),
+            ("Coordinator", "Thank you. Writer, please give the answer."),
+            ("Writer", "FINAL ANSWER: 4"),
+        )
+    ).decisive
+    assert counted is not None
+    assert (counted.agent, counted.step) == ("Counter", 3)
+
+
 def chat(*messages: tuple[str, str]) -> Trace:
     """Return a group chat about one question."""
     asked = "How many berths did the harbour of Narva have in 1931, all piers together?"

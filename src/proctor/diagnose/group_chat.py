@@ -22,8 +22,9 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from proctor.checks.grounding import NUMBER_WORDS
 from proctor.diagnose._steps import plain
-from proctor.diagnose._values import equations, holds
+from proctor.diagnose._values import equations, holds, stem
 from proctor.diagnose.finding import RootCause
 from proctor.sanitize import line
 from proctor.trace.formats.transcript import MESSAGE_INDEX
@@ -411,8 +412,18 @@ def _answer_forms(phrase: str) -> list[str]:
 
 
 def _mention(value: str) -> re.Pattern[str]:
-    """Return the pattern of a whole value: 12 is not in 120 or 12.5; 12000 is 12,000 as well."""
+    """Return the pattern of a whole value: 12 is not in 120 or 12.5; it is twelve as well, and
+    12000 is 12,000.
+    """
     figure = value.replace(",", "")
+    spelled = {word: f"{number:g}" for word, number in NUMBER_WORDS.items()}
+    words = [
+        word for word, digits in spelled.items() if digits == spelled.get(figure.lower(), figure)
+    ]
+    if words:
+        return re.compile(
+            rf"(?<![\w.,])(?:{spelled[words[0]]}|{words[0]})(?!\w|[.,]\d)", re.IGNORECASE
+        )
     if re.fullmatch(r"\d+(?:\.\d+)?", figure):
         whole, dot, rest = figure.partition(".")
         # Thousands may be separated.
@@ -912,8 +923,8 @@ def _slipped(one: str, other: str) -> bool:
 
 def _overlap(words: set[str], others: set[str]) -> bool:
     """Return whether words have a common one, or one in another form."""
-    stems = {word[:5] for word in others}
-    return any(word[:5] in stems for word in words)
+    stems = {stem(word) for word in others}
+    return any(stem(word) in stems for word in words)
 
 
 def _almost(one: str, other: str) -> bool:
