@@ -108,10 +108,15 @@ def find_object(path: str, base_dir: str | Path | None = None) -> Path | None:
     parts = module_name.split(".")
     for depth in range(1, len(parts) + 1):
         # `importlib.util.find_spec` would import the parent packages.
-        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), places)
-        if spec is None:
-            hint = did_you_mean(top, _modules_in(Path(base_dir or "."))) if depth == 1 else None
-            raise ProctorError(f"no module {'.'.join(parts[:depth])!r}", where=path, hint=hint)
+        # A module that is no package has no modules in it.
+        if depth == 1 or places is not None:
+            spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:depth]), places)
+        if spec is None or (depth > 1 and places is None):
+            raise ProctorError(
+                f"no module {'.'.join(parts[:depth])!r}",
+                where=path,
+                hint=_near_module(module_name, Path(base_dir or ".")),
+            )
         places = spec.submodule_search_locations
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
@@ -158,11 +163,14 @@ def _defined(body: Iterable[ast.stmt]) -> dict[str, ast.stmt | None]:
     return names
 
 
-def _modules_in(folder: Path) -> list[str]:
-    """Return the names that can be imported from a folder."""
+def _near_module(name: str, folder: Path) -> str | None:
+    """Return a hint with the module of a folder that is probably meant."""
+    if name.endswith(".py"):
+        return f"write {name.removesuffix('.py')!r}: modules are named without .py"
     with contextlib.suppress(OSError):
-        return [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()]
-    return []
+        there = [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()]
+        return did_you_mean(name.partition(".")[0], there)
+    return None
 
 
 def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
@@ -189,8 +197,7 @@ def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
         places, hint = "the Python path", None
         if folder is not None:
             places = f"{folder} and the Python path"
-            near = did_you_mean(name, _modules_in(folder))
-            hint = near or "put it beside the suite, or install its package"
+            hint = _near_module(name, folder) or "put it beside the suite, or install its package"
         raise ProctorError(f"no module {error.name!r} in {places}", where=name, hint=hint) from None
     except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error

@@ -49,6 +49,10 @@ WRONG = [
     ({"agent": "agent:answr"}, "agent:answr: agent has no 'answr'"),
     ({"agent": "agnt:answer"}, "agnt:answer: no module 'agnt'\n  hint: did you mean 'agent'?"),
     ({"agent": "agent:Clerk.walk"}, "agent.Clerk has no 'walk'"),
+    (
+        {"agent": "agent.py:answer"},
+        "no module 'agent.py'\n  hint: write 'agent': modules are named",
+    ),
     ({"agent": {"kind": "langgraph", "target": "agent:graph"}}, "agent has no 'graph'"),
     (
         {"agent": {"kind": "chat", "model": "openai:m", "tools": [{"python": "agent:find"}]}},
