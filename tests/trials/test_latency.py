@@ -11,6 +11,7 @@ from commands import proctor
 from run_one_parts import context_of
 from run_parts import journal, only_run
 
+from proctor import run
 from proctor.agents._python import PythonAgentConfig
 from proctor.llm.chat_model import ChatReply, ChatRequest
 from proctor.llm.rate_limits import RateLimit, RateLimited, RateLimiter, Reservation
@@ -155,3 +156,32 @@ async def test_waiting_for_our_own_rate_limit_is_not_the_agents_time() -> None:
     assert trial.latency_ms is not None
     assert trial.latency_ms < 1900
     assert 2000 <= trial.queue_ms < 4000, "three waits at a time count once"
+
+
+CROWD = """
+import asyncio, time
+
+async def answer(input):
+    await asyncio.sleep(0.01)
+    time.sleep(0.005)
+    await asyncio.sleep(0.01)
+    return "fine"
+"""
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_a_process_that_cannot_keep_up_is_named(tmp_path: Path, here: bool, capsys) -> None:
+    """R-R8: with too many trials at a time, latencies are those of the process; few are fine."""
+    (tmp_path / "crowd.py").write_text(CROWD)
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"agent": "crowd:answer", "cases": [{"input": "q", **FINE}]}))
+
+    def messages(at_once: int) -> str:
+        if here:
+            run(suite, trials=at_once, concurrency=at_once, results=tmp_path / "here")
+            return capsys.readouterr().err
+        options = ("--trials", str(at_once), "--concurrency", str(at_once), "--results", "there")
+        return proctor("run", suite, *options, cwd=tmp_path).stderr
+
+    assert "one process cannot keep up with 300 trials at a time" in messages(300)
+    assert "keep up" not in messages(4)

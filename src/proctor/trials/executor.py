@@ -8,6 +8,7 @@ has to be fast and to deliver every trial it took, finished or cancelled. Both e
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +32,12 @@ timers and the other workers from running."""
 
 COOL_DOWN = 1.0
 """Seconds in which several 429s count as one overload."""
+
+MANY = 200
+"""Trials at a time from which it is measured whether the process keeps up with them."""
+
+LATE = 0.025
+"""Seconds of typical lateness that distort latencies: those of a tool, not of a model."""
 
 
 class Executor(Protocol):
@@ -93,10 +100,13 @@ class LocalExecutor:
 
     async def run(self, trials: Iterator[PlannedTrial], deliver: Deliver) -> None:
         """Work until the trials run out or `stop` is called."""
+        lateness = Lateness(self.at_once) if self.at_once >= MANY else None
         async with asyncio.TaskGroup() as group:
             self._workers = [
                 group.create_task(self._work(trials, deliver)) for _ in range(self.at_once)
             ]
+        if lateness is not None:
+            lateness.report()
 
     async def _work(self, trials: Iterator[PlannedTrial], deliver: Deliver) -> None:
         throttle, context, done = self._throttle, self._context, 0
@@ -122,6 +132,36 @@ class LocalExecutor:
         self._stopping = True
         for worker in self._workers:
             worker.cancel()
+
+
+class Lateness:
+    """How much later than requested the event loop resumes the agents, of which it has many."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._late: list[float] = []
+        self._wait()
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LATE
+
+        def resumed() -> None:
+            self._late.append(loop.time() - due)
+            self._wait()
+
+        self._timer = loop.call_at(due, resumed)
+
+    def report(self) -> None:
+        """Stop; warn where latencies are mostly those of this process."""
+        self._timer.cancel()
+        late = sorted(self._late)[len(self._late) // 2] if self._late else 0.0
+        if late > LATE:
+            sys.stderr.write(
+                f"warning: latencies are about {1000 * late:,.0f} ms too long at each wait: one "
+                f"process cannot keep up with {self._at_once:,} trials at a time; use a lower "
+                "--concurrency\n"
+            )
 
 
 class Throttle:

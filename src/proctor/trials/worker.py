@@ -55,6 +55,7 @@ from proctor.llm.retry import Transient
 from proctor.processes import ProcessGroup, descendants, kill
 from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
 from proctor.sanitize import json_bytes
+from proctor.trials.executor import MANY, Lateness
 from proctor.trials.messages import (
     SLOW_DOWN,
     Ask,
@@ -334,6 +335,7 @@ class TrialLoop:
         self._stopping = False
         self._ticked = time.monotonic()
         self._stalled = 0.0
+        self._lateness: Lateness | None = None
         self._burning: dict[int, float] = {}
         """Threads of ended trials, with the CPU seconds they had used when that was noticed."""
         self._driver = driver = DriverClient(outbox.add)
@@ -419,6 +421,8 @@ class TrialLoop:
         if isinstance(message, Orders):
             self._stopping = False
             self._slots = message.slots
+            if self._slots >= MANY and self._lateness is None:
+                self._lateness = Lateness(self._slots)
             self._waiting.extend(message.trials)
             self._fill()
         elif isinstance(message, StopTrials):
@@ -428,6 +432,8 @@ class TrialLoop:
             for lane in self._lanes:
                 lane.cancel()
         elif isinstance(message, EndWorker):
+            if self._lateness is not None:
+                self._lateness.report()
             self._loop.stop()
         else:
             self._ponging = self._loop.create_task(self._pong())
