@@ -218,6 +218,35 @@ def test_tools_of_a_plain_loop_are_inferred_from_the_messages():
     assert first.end_ns == span.start_ns <= span.end_ns == second.start_ns
 
 
+@pytest.mark.parametrize("ids", [True, False], ids=["ids of the model", "no ids"])
+def test_calls_without_ids_get_their_own_results(ids):
+    """R-N1: of calls of one tool whose results have no ids, as Gemini's, each has its own."""
+    cities = (("Paris", "Oslo"), ("Lima",))
+    calls = [[{"name": "weather", "arguments": {"city": c}} for c in each] for each in cities]
+    script = [*({"tool_calls": each} for each in calls), "done"]
+    contents: list[Any] = [{"role": "user", "parts": [{"text": "what is the weather?"}]}]
+    with MockLLM(script) as server, observing(), proctor.capture(query="?") as trace:
+        for each in (*cities, ()):
+            url = f"{server.url}/v1beta/models/m:generateContent"
+            said = httpx.post(url, json={"contents": contents}).json()["candidates"][0]["content"]
+            for part in said["parts"]:
+                part.get("functionCall", {}).pop("id", None)
+            answers = [
+                {"functionResponse": {"name": "weather", "response": {"result": f"rain in {c}"}}}
+                for c in each
+            ]
+            contents += [said, {"role": "user", "parts": answers}]
+    if not ids:
+        for span in trace.llm_calls:
+            for call in (c for m in span.output_messages for c in m.tool_calls):
+                call.id = None
+    complete(trace)
+    assert [(c.arguments, c.result) for c in trace.tool_calls] == [
+        ({"city": city}, f"rain in {city}") for city in ("Paris", "Oslo", "Lima")
+    ]
+    assert len(trace.of_kind(SpanKind.TOOL)) == 3
+
+
 def test_a_recorded_tool_is_not_inferred_again():
     """R-N1: where a tool has a span of its own, nothing is inferred."""
 

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from proctor.llm.http_hook import install, uninstall
@@ -22,7 +23,7 @@ from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.trace import otel
 from proctor.trace.capture import Recorder, new_span_id
 from proctor.trace.conventions import merge_models, merge_tools, recover_calls, same_reply
-from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import Span, SpanKind, SpanStatus, ToolCall, Trace
 
 if TYPE_CHECKING:
     from proctor.llm.cassette import RecordedResponse
@@ -38,6 +39,9 @@ INFERRED = "proctor.inferred"
 _TOLERANCE_NS = 5_000_000
 
 _OBSERVATION = re.compile(r"\s*Observations?:\s*")
+
+_Result = tuple[Span, str | None]
+"""A tool's result, and the model call that sent it."""
 
 _FILLED = ("model", "input_tokens", "output_tokens", "input_messages", "output_messages")
 
@@ -224,19 +228,21 @@ def _infer_tools(trace: Trace) -> None:
     results = _first_results(calls)
     for position, call in enumerate(calls):
         requests = [c for m in call.output_messages for c in m.tool_calls]
-        for requested in requests:
-            # Gemini's and some local models' calls have no id: the name must do.
-            found = results.get(requested.id or requested.name)
-            if found is None and len(requests) == 1:
-                found = _observation(calls[position + 1 :])
-            if found is None or requested.id in ids or found[0].start_ns < call.start_ns:
+        following = calls[position + 1 :]
+        found = [results.get(requested.id or "") for requested in requests]
+        if not any(found):
+            found = _results_in_order(requests, following)
+        if not any(found) and len(requests) == 1:
+            found = [_observation(following)]
+        for requested, result in zip(requests, found, strict=True):
+            if result is None or requested.id in ids or result[0].start_ns < call.start_ns:
                 continue
             if requested.id:
                 ids.add(requested.id)
             if unnamed[requested.name] > 0:
                 unnamed[requested.name] -= 1
                 continue
-            later, result = found
+            later, content = result
             began = call.start_ns if call.end_ns is None else call.end_ns
             trace.spans.append(
                 Span(
@@ -252,19 +258,40 @@ def _infer_tools(trace: Trace) -> None:
                     tool_name=requested.name,
                     tool_call_id=requested.id,
                     tool_input=requested.arguments,
-                    tool_output=result,
+                    tool_output=content,
                 )
             )
 
 
-def _first_results(calls: list[Span]) -> dict[str, tuple[Span, str | None]]:
-    """Return each tool result by call id, or else tool name, with the first call that sent it."""
-    results: dict[str, tuple[Span, str | None]] = {}
+def _first_results(calls: list[Span]) -> dict[str, _Result]:
+    """Return each tool result by its call id, with the first call that sent it."""
+    results: dict[str, _Result] = {}
     for call in calls:
         for message in call.input_messages:
-            if message.role == "tool" and (key := message.tool_call_id or message.name):
-                results.setdefault(key, (call, message.content))
+            if message.role == "tool" and message.tool_call_id:
+                results.setdefault(message.tool_call_id, (call, message.content))
     return results
+
+
+def _results_in_order(requests: list[ToolCall], later: list[Span]) -> list[_Result | None]:
+    """Return the results that follow requests of Gemini or a local model, which have no ids.
+
+    The first later call that repeats the requests has them, in the order of each tool's requests.
+    """
+    asked = [(each.name, each.arguments) for each in requests]
+    for call in later if asked else ():
+        messages = call.input_messages
+        for at in range(len(messages) - 1, -1, -1):
+            if asked == [(each.name, each.arguments) for each in messages[at].tool_calls]:
+                answers = list(takewhile(lambda each: each.role == "tool", messages[at + 1 :]))
+                found: list[_Result | None] = []
+                for name, _ in asked:
+                    own = next((each for each in answers if each.name in (None, name)), None)
+                    found.append(own and (call, own.content))
+                    if own is not None:
+                        answers.remove(own)
+                return found
+    return [None] * len(asked)
 
 
 def _observation(later: list[Span]) -> tuple[Span, str] | None:
