@@ -415,12 +415,12 @@ def main() -> int:
     if given.sandbox:
         SANDBOX["sandbox"] = given.sandbox
     with tempfile.TemporaryDirectory(prefix="coding-agents-") as folder:
+        kinds = [kind for kind in given.agents if shutil.which(PRESETS[kind].program)]
+        for kind in sorted({*given.agents} - {*kinds}):
+            print(f"{kind}: not installed ({PRESETS[kind].install})")
         if given.clients:
-            problems += mixed(given.agents, Path(folder), given.clients)
-        for kind in () if given.clients else given.agents:
-            if shutil.which(PRESETS[kind].program) is None:
-                print(f"{kind}: not installed ({PRESETS[kind].install})")
-                continue
+            problems += mixed(kinds, Path(folder), given.clients)
+        for kind in () if given.clients else kinds:
             problems += show(kind, given.trials, Path(folder))
     print("\n".join(problems) or "everything agrees")
     return 1 if problems else 0
