@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.methods import diagnose
     from proctor.errors import ProctorError
+    from proctor.gateway.observe import capture
     from proctor.runs.run import Run
     from proctor.runs.trial import Trial
     from proctor.server.ingest import store_traces
     from proctor.spec import Case, Suite, load_suite
     from proctor.spec.experiment import Experiment
     from proctor.trace import Span, SpanQuery, Trace
-    from proctor.trace.capture import capture, span, tool
+    from proctor.trace.capture import span, tool
     from proctor.trace.load import load_traces
 
 __version__ = "0.2.0"
@@ -65,13 +66,14 @@ _NAMES_IN = {
     "proctor.api": "arun check compare evaluate gate run",
     "proctor.diagnose.finding": "Diagnosis",
     "proctor.errors": "ProctorError",
+    "proctor.gateway.observe": "capture",
     "proctor.runs.run": "Run",
     "proctor.runs.trial": "Trial",
     "proctor.server.ingest": "store_traces",
     "proctor.spec": "Case Suite load_suite",
     "proctor.spec.experiment": "Experiment",
     "proctor.trace": "Span SpanQuery Trace",
-    "proctor.trace.capture": "capture span tool",
+    "proctor.trace.capture": "span tool",
     "proctor.trace.load": "load_traces",
 }
 """Module → the public names it defines; `proctor` itself has the public modules."""

@@ -236,7 +236,8 @@ def test_calls_without_ids_get_their_own_results(ids):
                 for c in each
             ]
             contents += [said, {"role": "user", "parts": answers}]
-    if not ids:
+    if not ids:  # as older models of Gemini reply
+        trace.spans[:] = [span for span in trace.spans if span.kind is not SpanKind.TOOL]
         for span in trace.llm_calls:
             for call in (c for m in span.output_messages for c in m.tool_calls):
                 call.id = None
@@ -245,6 +246,34 @@ def test_calls_without_ids_get_their_own_results(ids):
         ({"city": city}, f"rain in {city}") for city in ("Paris", "Oslo", "Lima")
     ]
     assert len(trace.of_kind(SpanKind.TOOL)) == 3
+
+
+def test_a_capture_sees_what_a_trial_sees():
+    """R-N1: `proctor.capture` records the model calls of its block, as trials do."""
+    before = httpx.Client.send
+    with MockLLM(SCRIPT) as server, proctor.capture(query="what is the weather?") as trace:
+        trace.response = tool_loop(server.base_url)
+    assert [call.model for call in trace.llm_calls] == ["gpt-4o-mini"] * 2
+    assert [(call.name, call.result) for call in trace.tool_calls] == [("weather", "18 degrees")]
+    assert httpx.Client.send is before
+
+
+def test_a_wrapper_of_another_library_stays(monkeypatch):
+    """R-N1: an instrumentation that begins while a block is observed goes on after it."""
+    seen: list[str] = []
+    with MockLLM(["one", "two"]) as server:
+        url = f"{server.base_url}/chat/completions"
+        with proctor.capture() as trace:
+            observed = httpx.Client.send
+
+            def send(self, request, **options):
+                seen.append(request.url.path)
+                return observed(self, request, **options)
+
+            monkeypatch.setattr(httpx.Client, "send", send)
+            httpx.post(url, json={"model": "m", "messages": []})
+        httpx.post(url, json={"model": "m", "messages": []})
+    assert (len(trace.llm_calls), len(seen)) == (1, 2)
 
 
 def test_a_recorded_tool_is_not_inferred_again():

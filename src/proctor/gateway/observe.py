@@ -1,6 +1,6 @@
 """See the model calls of agents that run in this process, without instrumentation.
 
-    with observing(trace), Recorder(trace, …):
+    with proctor.capture(query="…") as trace:
         ...        # every request to a model becomes a span of the capture
 
 Guarantees: a call that an instrumentation recorded as well is one span, the instrumentation's, with
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from proctor.llm.http_hook import install, uninstall
 from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.trace import otel
-from proctor.trace.capture import Recorder, new_span_id
+from proctor.trace.capture import Capture, Recorder, new_span_id
 from proctor.trace.conventions import merge_models, merge_tools, recover_calls, same_reply
 from proctor.trace.model import Span, SpanKind, SpanStatus, ToolCall, Trace
 
@@ -56,6 +56,10 @@ def observing(trace: Trace | None = None) -> Generator[None]:
         uninstall(_intercept)
         if trace is not None:
             complete(trace)
+
+
+capture = Capture(around=observing)
+"""`proctor.capture`: sees the model calls of its block, as a trial does."""
 
 
 def _intercept(method: str, url: str) -> Callable[[bytes], _ObservedCall] | None:

@@ -60,7 +60,7 @@ Interceptor = Callable[[str, str], "Callable[[bytes], InterceptedRequest] | None
 _interceptors: list[Interceptor] = []
 _uses: Counter[Interceptor] = Counter()
 _switch = threading.Lock()
-_originals: list[tuple[Any, str, Any]] = []
+_originals: list[tuple[Any, str, Any, Any]] = []
 _patched: set[str] = set()
 # A library may send one request through two patched methods (a redirect): only the outer counts.
 _inside: ContextVar[bool] = ContextVar("proctor_http_hook", default=False)
@@ -106,8 +106,10 @@ def uninstall(interceptor: Interceptor) -> None:
         with contextlib.suppress(ValueError):  # code of an agent has cleared the list
             sys.meta_path.remove(_finder)
         while _originals:
-            owner, name, original = _originals.pop()
-            setattr(owner, name, original)
+            owner, name, original, wrapped = _originals.pop()
+            # Another library may have wrapped it since: that stays, and ours passes requests on.
+            if getattr(owner, name) is wrapped:
+                setattr(owner, name, original)
         _patched.clear()
 
 
@@ -147,8 +149,9 @@ _finder = _Finder()
 
 def _replace(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
-    _originals.append((owner, name, original))
-    setattr(owner, name, wrapper(original))
+    wrapped = wrapper(original)
+    _originals.append((owner, name, original, wrapped))
+    setattr(owner, name, wrapped)
 
 
 class _Exchanges:
@@ -618,9 +621,9 @@ def _patch_threads() -> None:
             return submit_alone(self, fn, *args, **kwargs)
         return submit_alone(self, context.run, fn, *args, **kwargs)
 
-    for owner, name, wrapper in ((thread, "start", start), (pool, "submit", submit)):
-        _originals.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, wrapper)
+    for owner, name, wrapped in ((thread, "start", start), (pool, "submit", submit)):
+        _originals.append((owner, name, getattr(owner, name), wrapped))
+        setattr(owner, name, wrapped)
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {

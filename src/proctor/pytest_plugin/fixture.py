@@ -23,6 +23,7 @@ from proctor import api
 from proctor.background import run_sync
 from proctor.checks.base import CheckResults, CheckStatus
 from proctor.errors import ProctorError
+from proctor.gateway.observe import capture
 from proctor.pytest_plugin._repeat import ProctorWarning, explain, input_text, reason_of
 from proctor.runs.trial import UNJUDGED, Trial, TrialStatus
 from proctor.sanitize import line, shown
@@ -31,7 +32,6 @@ from proctor.spec.located import SourceLocation, tree_of
 from proctor.spec.suite import DEFAULT_THRESHOLD
 from proctor.spec.validation import located
 from proctor.trace import Trace
-from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import AgentLike, agent_name, prepare

@@ -504,8 +504,8 @@ async def _attempt(built: Built, agent: Any, steps: int | None) -> EpisodeOutcom
 async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> EpisodeOutcome:
     from proctor.checks.base import CheckContext
     from proctor.checks.evaluate import evaluate
+    from proctor.gateway.observe import capture
     from proctor.spec.case_checks import checks_of
-    from proctor.trace.capture import capture
 
     case = built.case()
     with capture(case.input) as trace:

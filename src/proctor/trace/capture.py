@@ -267,7 +267,13 @@ class Capture:
     capture runs its block and is dropped.
     """
 
-    __slots__ = ()
+    __slots__ = ("_around",)
+
+    def __init__(
+        self, around: Callable[[Trace], AbstractContextManager[None]] | None = None
+    ) -> None:
+        self._around = around
+        """Observes what the block does by itself; it is entered first and left last."""
 
     def __call__(
         self,
@@ -294,7 +300,8 @@ class Capture:
             user_id=user_id,
             metadata=dict(metadata) if metadata else {},
         )
-        return Recorder(trace, name, clock)
+        recorder = Recorder(trace, name, clock)
+        return recorder if self._around is None else _observed(recorder, self._around)
 
     def tool_call(
         self, name: str, arguments: Any = None, *, call_id: str | None = None
@@ -360,6 +367,14 @@ class _Step(AbstractContextManager[Span]):
         if not self._entered:
             message = f"nothing is recorded: write `with proctor.capture.{self._name}(…):`"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+@contextmanager
+def _observed(
+    recorder: Recorder, around: Callable[[Trace], AbstractContextManager[None]]
+) -> Generator[Trace]:
+    with around(recorder.trace), recorder as trace:
+        yield trace
 
 
 @contextmanager
