@@ -225,3 +225,42 @@ def test_unpriced_costs_are_not_tested(root: Path) -> None:
         False,
         True,
     ]
+
+
+def test_trials_that_only_a_failure_lets_judge_have_no_interval(tmp_path: Path) -> None:
+    """R1, Q1: where a right answer is not judged (its price is unknown) and a wrong one fails, the
+    judged trials are the wrong ones: no interval, no test and no place follow for the agent."""
+    trials = [trial(case, "b", at, "passed" if at else "failed") for case in CASES for at in (0, 1)]
+    trials += [
+        trial(case, "a", at, "not_judged", score=1.0, category="unpriced")
+        if at
+        else trial(case, "a", at, "failed")
+        for case in CASES
+        for at in (0, 1)
+    ]
+    write_run(tmp_path, trials, cases=CASES)
+    why = "5 of 10 trials were not judged, but failures among them would have been"
+    for command in (("results",), ("leaderboard", "latest"), ("report", "latest")):
+        (row,) = [
+            line
+            for line in proctor(*command, "--results", tmp_path).stdout.splitlines()
+            if " a  " in line and "0/5" in line
+        ]
+        assert " –  " in row, command
+        assert "[" not in row, command
+    assert why in proctor("results", "--results", tmp_path).stdout
+    board = json.loads(proctor("leaderboard", "latest", "--results", tmp_path, "--json").stdout)
+    assert why in board["reason"]
+    assert {row["best"] for row in board["rows"]} == {None}
+    done = proctor("compare", "latest", "--agents", "a,b", "--results", tmp_path, "--json")
+    (pair,) = json.loads(done.stdout)["pairs"]
+    assert pair["metrics"][0]["suite"]["p_value"] is None
+    found = query(results=tmp_path)
+    assert found.compare("a", "b").test.p_value is None
+    assert found.where(agent="a").pass_hat_k(1).value is None
+    # One of 40 is within what is tolerated, and cases without checks select nothing.
+    fine = [trial("c0", "c", at, "passed" if at else "failed") for at in range(40)]
+    fine += [trial("c1", "c", at, "not_judged", category="no_checks") for at in range(40)]
+    fine += [trial("c0", "c", 40, "not_judged", score=1.0, category="unpriced")]
+    write_run(tmp_path, fine, cases=CASES, name="other")
+    assert query(results=tmp_path, agent="c").pass_rate().low is not None

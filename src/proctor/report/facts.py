@@ -340,7 +340,7 @@ class ReportFacts:
     def figures_by(self, group_of: Mapping[str, str | None]) -> list[GroupFigures]:
         """Return pass rate and score of each agent by group; `group_of` maps cases to groups."""
         from proctor.results.leaderboard import agent_rate, score_over
-        from proctor.results.outcomes import unless_stopped
+        from proctor.results.outcomes import unless_biased
 
         found: list[GroupFigures] = []
         for entrant in self._entrants:
@@ -351,7 +351,7 @@ class ReportFacts:
             for group, cases in groups.items():
                 part = msgspec.structs.replace(entrant.outcomes, cases=tuple(cases))
                 rate = agent_rate(part)
-                score = unless_stopped(score_over(part), cases)
+                score = unless_biased(score_over(part), cases)
                 found.append(GroupFigures(group, entrant.name, len(cases), rate, score))
         return found
 

@@ -30,6 +30,7 @@ from proctor.stats.types import (
     CaseCounts,
     Estimand,
     Interval,
+    self_selected,
     values_by_case,
 )
 from proctor.tables import Tabular
@@ -80,12 +81,14 @@ class Percentiles(Tabular, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialTally(msgspec.Struct):
-    """Counts and sums over trials; every trial is in exactly one of the first six counts."""
+    """Counts and sums over trials; each is in one of passed … after_stop, without `undecided`."""
 
     passed: int = 0
     failed: int = 0
     infra_error: int = 0
     not_judged: int = 0
+    undecided: int = 0
+    """Not judged trials that other checks scored; part of `not_judged`."""
     cancelled: int = 0
     after_stop: int = 0
     scored: int = 0
@@ -118,6 +121,13 @@ class TrialTally(msgspec.Struct):
         """All trials, whatever their status."""
         return self.judged + self.unjudged + self.cancelled + self.after_stop
 
+    @property
+    def bias(self) -> str | None:
+        """Why no interval of a rate is valid; None where one is."""
+        if self.stopped:
+            return STOPPED
+        return self_selected(self.undecided, self.judged + self.unjudged)
+
     def add(self, other: TrialTally) -> None:
         """Add another tally to this one."""
         for name in self.__struct_fields__:
@@ -140,6 +150,7 @@ TALLY = """
     count(*) FILTER (counted AND status IN ('failed', 'hard_fail')),
     count(*) FILTER (counted AND status = 'infra_error'),
     count(*) FILTER (counted AND status = 'not_judged'),
+    count(score) FILTER (counted AND status = 'not_judged'),
     count(*) FILTER (counted AND status = 'cancelled'),
     count(*) FILTER (NOT counted),
     count(score) FILTER (counted AND judged),
@@ -353,14 +364,16 @@ def rate_of(
     `clusters` maps a case to the cluster it shares with other cases, where it has one.
     """
     counts = [CaseCounts(t.passed, t.judged, t.unjudged) for t in instances.values()]
-    stopped = any(t.stopped for t in instances.values())
+    total = TrialTally()
+    for one in instances.values():
+        total.add(one)
     clustering = _clustering(instances, clusters)
     found = rate_over(
         counts,
         clustering,
         level=level,
-        stopped=stopped,
-        watched=any(t.watched for t in instances.values()),
+        bias=total.bias,
+        watched=bool(total.watched),
         estimand=estimand,
     )
     if selected_by is not None:
@@ -373,7 +386,7 @@ def rate_over(
     clustering: Clustering,
     *,
     level: float = LEVEL,
-    stopped: bool = False,
+    bias: str | None = None,
     watched: bool = False,
     estimand: Estimand = "suite",
 ) -> Interval:
@@ -381,18 +394,20 @@ def rate_over(
 
     As a draw of a population it has none: it shows no variation between draws.
 
-    After an early stop (`stopped`) several have no interval: the stopping has used up the guarantee
-    of one at a fixed number of trials. A single instance that could have stopped (`watched`) has a
-    confidence sequence even if it did not: with Wilson for those that did not, both would miss.
+    With a `bias` (its reason) there is no interval. After an early stop the stopping has used up
+    the guarantee of one at a fixed number of trials; but a single instance that could have stopped
+    (`watched`) has a confidence sequence, even if it did not: with Wilson for those that did not,
+    both would miss.
     """
     # A clustered interval needs two draws: one says nothing about the variance between them.
     judged = [row for row in counts if row.trials]
     seen = {case for case, row in zip(clustering.cases, counts, strict=True) if row.trials}
     of = {"cases": len(seen), "left_out": len(set(clustering.cases)) - len(seen)}
     if estimand == "suite" and (len(judged) == 1 or len(counts) == 1):
-        of_cell = stopped_rate if stopped or watched else case_rate
-        return replace(of_cell(*(judged or counts)[0][:2], level=level), **of)
-    if estimand == "suite":
+        of_cell = stopped_rate if bias == STOPPED or watched else case_rate
+        rate = of_cell(*(judged or counts)[0][:2], level=level)
+        bias = None if bias == STOPPED else bias
+    elif estimand == "suite":
         rate = suite_rate(counts, level=level)
     else:
         rate = population_rate(
@@ -402,7 +417,9 @@ def rate_over(
             unit=clustering.unit,
             level=level,
         )
-    return replace(without_bounds(rate, STOPPED) if stopped else rate, **of)
+    if bias is not None and rate.value is not None:
+        rate = without_bounds(rate, bias)
+    return replace(rate, **of)
 
 
 def mean_score(

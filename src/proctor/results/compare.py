@@ -39,7 +39,7 @@ from proctor.results.outcomes import (
     pick,
     ratings_of,
     same_instance,
-    unless_stopped,
+    unless_biased,
 )
 from proctor.runs.folder import run_name
 from proctor.runs.run import Run
@@ -297,7 +297,7 @@ def _rate_of_case(case: CaseOutcome, level: float) -> Interval:
     """Return the rate of a case, with an interval that its stopping rule leaves valid."""
     if case.watched and not (case.stopped and case.parts):
         return stopped_rate(case.passes, case.trials, level=level)
-    return unless_stopped(case_rate(case.passes, case.trials, level=level), (case,))
+    return unless_biased(case_rate(case.passes, case.trials, level=level), (case,))
 
 
 def _cases(
@@ -399,7 +399,7 @@ def _measured(
             compare_draws(draws, seed=seed),
             bootstrap_over_cases(gaps, unit=draws.unit, level=level, seed=seed),
         )
-    population = _unless_stopped(population.counting(**counted), outcomes)
+    population = _unless_biased(population.counting(**counted), outcomes)
     chosen = suite if suite is not None and estimand == "suite" else population
     # The mean of the instances for a suite, of the draws for a population.
     shown = [mean(arm) for arm in (means if chosen is suite else (draws.first, draws.second))]
@@ -449,9 +449,9 @@ def compare_metric(
     return compare_draws(draws_of(*means, cases=cases, clusters=clusters), seed=seed)
 
 
-def _unless_stopped(found: Compared, outcomes: Iterable[CaseOutcome]) -> Compared:
+def _unless_biased(found: Compared, outcomes: Iterable[CaseOutcome]) -> Compared:
     cases = tuple(outcomes)
-    return Compared(unless_stopped(found.test, cases), unless_stopped(found.interval, cases))
+    return Compared(unless_biased(found.test, cases), unless_biased(found.interval, cases))
 
 
 def _on_suite(metric: Metric, rows: Rows, level: float, seed: int = 0) -> Compared:
@@ -463,7 +463,7 @@ def _on_suite(metric: Metric, rows: Rows, level: float, seed: int = 0) -> Compar
     else:
         scores = [[row[arm].scores for row in rows] for arm in (0, 1)]
         found = scores_on_suite(*scores, cases=cases, level=level, seed=seed)
-    return _unless_stopped(found, outcomes)
+    return _unless_biased(found, outcomes)
 
 
 # Pair the arms of runs: an agent is compared with itself in each other run, or named agents with
@@ -866,6 +866,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
           list(score {order}) FILTER ({judged} AND score IS NOT NULL),
           count(*) FILTER (counted AND status = 'infra_error'),
           count(*) FILTER (counted AND status = 'not_judged'),
+          count(score) FILTER (counted AND status = 'not_judged'),
           count(*) FILTER (counted AND status = 'cancelled'),
           count(*) FILTER (NOT counted),
           any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
@@ -884,8 +885,8 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     several = len({row[2] for row in rows}) > 1
     instances: list[tuple[CellKey, CaseOutcome]] = []
     for agent, params, experiment, case, axis_seed, *figures in rows:
-        passes, trials, scores, infra, not_judged, cancelled, after, *more = figures
-        threshold, cluster, latencies, costs, spent, unpriced, stopped, watched = more
+        passes, trials, scores, infra, not_judged, undecided, cancelled, *more = figures
+        after, threshold, cluster, latencies, costs, spent, unpriced, stopped, watched = more
         name = f"{experiment}/{case}" if several else case
         # SQL groups by the text of params; the same params in another order are one cell.
         outcome = CaseOutcome(
@@ -896,6 +897,7 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
             unscored=trials - len(scores or ()),
             infra=infra,
             not_judged=not_judged,
+            undecided=undecided,
             cancelled=cancelled,
             after_stop=after,
             threshold=threshold,

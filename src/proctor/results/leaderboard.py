@@ -23,11 +23,12 @@ from proctor.results.compare import METRIC_VALUES, Metric, compare_metric, stopp
 from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
+    bias,
     by_case,
     estimand_line,
     outcomes_of,
     same_instance,
-    unless_stopped,
+    unless_biased,
 )
 from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import describe, percentile
@@ -240,23 +241,22 @@ def leaderboard(
         rows = [(instances[first][key], instances[second][key]) for key in shared]
         return compare_metric(metric, rows, estimand, sign=sign, seed=seed)
 
-    # Ranking prefers higher values, so costs and durations are negated and turned back below.
-    ranking = rank_sets(
-        {name: {key: sign * v for key, v in by_key.items()} for name, by_key in ranked.items()},
-        alpha=alpha,
-        seed=seed,
-        stopped={
-            name: [key for key, each in by_key.items() if each.stopped]
-            for name, by_key in instances.items()
-        },
-        test=test,
-    )
     common = {
         key: each
         for key, each in (instances[next(iter(ranked))].items() if ranked else ())
         if all(key in by_key for by_key in ranked.values())
     }
     shared = list(common.values())
+    # Ranking prefers higher values, so costs and durations are negated and turned back below.
+    ranking = rank_sets(
+        {name: {key: sign * v for key, v in by_key.items()} for name, by_key in ranked.items()},
+        alpha=alpha,
+        seed=seed,
+        biased={
+            name: why for name in ranked if (why := bias(instances[name][key] for key in common))
+        },
+        test=test,
+    )
     # Ordered by what the tests compare: instances of a suite, cases of a population.
     of_suite = estimand == "suite" and metric in ("pass_rate", "score")
     units = [key if of_suite else each.case for key, each in common.items()]
@@ -366,7 +366,7 @@ def agent_rate(
         seen.counts,
         seen.clustering,
         level=level,
-        stopped=seen.stopped,
+        bias=bias(seen.cases),
         watched=seen.watched,
         estimand=estimand,
     )
@@ -402,11 +402,12 @@ def agent_row(
         why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
         # The mean of what is known is no bound: the trials without a price may cost less.
         intervals["cost_usd"] = replace(without_bounds(intervals["cost_usd"], why), value=None)
-    intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
+    intervals = {name: unless_biased(found, seen.cases) for name, found in intervals.items()}
     intervals["pass_rate"] = agent_rate(seen, estimand, level=level)
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     # The largest k that every judged instance can estimate: mixed seeds would look like luck.
     k = min((row.trials for row in seen.counts if row.trials), default=1)
+    biased = bias(seen.cases)
     return LeaderboardRow(
         name=entrant.name,
         agent=seen.agent,
@@ -429,8 +430,8 @@ def agent_row(
         latency_p90_ms=percentile(latencies, 90),
         latency_p95_ms=percentile(latencies, 95),
         latency_p99_ms=percentile(latencies, 99),
-        pass_at_k=pass_at_k(seen.counts, k, stopped=seen.stopped),
-        pass_hat_k=pass_hat_k(seen.counts, k, stopped=seen.stopped),
+        pass_at_k=pass_at_k(seen.counts, k, bias=biased),
+        pass_hat_k=pass_hat_k(seen.counts, k, bias=biased),
         cases=sum(bool(case.trials) for case in seen.cases),
         trials=seen.trials,
         passes=seen.passes,

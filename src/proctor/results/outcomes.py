@@ -36,6 +36,7 @@ from proctor.stats.types import (
     Estimand,
     Interval,
     mean,
+    self_selected,
 )
 
 
@@ -74,6 +75,8 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     unscored: int = 0
     infra: int = 0
     not_judged: int = 0
+    undecided: int = 0
+    """Not judged trials that other checks scored: had one of those failed, they would be judged."""
     cancelled: int = 0
     after_stop: int = 0
     asked: int | None = None
@@ -207,11 +210,6 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     def passes(self) -> int:
         """Number of judged trials that passed."""
         return sum(case.passes for case in self.cases)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a cell stopped early: then no interval or test at a fixed n is valid."""
-        return any(case.stopped for case in self.cases)
 
     @property
     def watched(self) -> bool:
@@ -435,6 +433,9 @@ def _instance(
         unscored=len(judged) - len(scores),
         infra=sum(trial.status == TrialStatus.INFRA_ERROR for trial in counted),
         not_judged=sum(trial.status == TrialStatus.NOT_JUDGED for trial in counted),
+        undecided=sum(
+            trial.status == TrialStatus.NOT_JUDGED and trial.score is not None for trial in counted
+        ),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
         threshold=threshold,
@@ -492,7 +493,7 @@ def corrected(
     if all(one.label is None for one in trials):
         return None
     found = corrected_rate(trials, estimand=estimand, level=level)
-    return replace(found, rate=unless_stopped(found.rate, instances))
+    return replace(found, rate=unless_biased(found.rate, instances))
 
 
 def corrected_rates(run: Run) -> dict[str, CorrectedRate]:
@@ -673,10 +674,23 @@ def pair_agents(first: Sequence[AgentOutcomes], second: Sequence[AgentOutcomes])
 Estimate = TypeVar("Estimate", Interval, DifferenceTest)
 
 
-def unless_stopped(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
-    """Return an interval or test, without its bounds or p-value where a case stopped early."""
-    if not any(case.stopped for case in cases):
+def bias(cases: Iterable[CaseOutcome]) -> str | None:
+    """Return why no interval or test of these cases is valid; None where it is.
+
+    A case stopped early, or which trials were judged depends on how they ended.
+    """
+    known = tuple(cases)
+    if any(case.stopped for case in known):
+        return STOPPED
+    trials = sum(case.trials + case.unjudged for case in known)
+    return self_selected(sum(case.undecided for case in known), trials)
+
+
+def unless_biased(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
+    """Return an interval or test, without its bounds or p-value where none is valid."""
+    reason = bias(cases)
+    if reason is None:
         return figure
     if isinstance(figure, Interval):
-        return replace(figure, low=None, high=None, reason=STOPPED)
-    return replace(figure, p_value=None, reason=STOPPED)
+        return replace(figure, low=None, high=None, reason=reason)
+    return replace(figure, p_value=None, reason=reason)

@@ -215,7 +215,7 @@ class ResultSet(Tabular):
 
         instances = self._grouped(()).get((), {}).values()
         counts = [(each.passed, each.judged, each.unjudged) for each in instances]
-        found = getattr(intervals, name)(counts, k, stopped=any(each.stopped for each in instances))
+        found = getattr(intervals, name)(counts, k, bias=self.tally().bias)
         by = self.selected_by()
         return found if by is None else replace(found, value=None, reason=by_outcome(by))
 

@@ -37,7 +37,15 @@ from proctor.stats.power import (
     within_variance,
 )
 from proctor.stats.ranking import adjusted
-from proctor.stats.types import CaseCounts, Estimand, checked, mean, mean_of_cases, share
+from proctor.stats.types import (
+    MAX_ERROR_RATE,
+    CaseCounts,
+    Estimand,
+    checked,
+    mean,
+    mean_of_cases,
+    share,
+)
 
 # Flakiness as a rate, separately for the agent, the judge and the infrastructure. A case is called
 # flaky when its Jeffreys posterior puts more than 0.9 on rates between 0.05 and 0.95; counts must
@@ -132,9 +140,6 @@ MARGIN = 0.05
 
 ALPHA = 0.05
 """One false alarm in twenty runs without a change, one-sided."""
-
-MAX_ERROR_RATE = 0.05
-"""Above this share of errored trials the infrastructure was measured, not the agent."""
 
 # Number of worst cases named in the advice: enough to inspect by hand.
 _ADVISED = 5

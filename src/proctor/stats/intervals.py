@@ -28,7 +28,6 @@ from proctor.stats._distributions import (
 from proctor.stats.types import (
     LEVEL,
     RESAMPLES,
-    STOPPED,
     CaseCounts,
     Estimand,
     Interval,
@@ -504,31 +503,31 @@ class PassK(Tabular):
     reason: str | None = None
 
 
-def pass_at_k(counts: Sequence[tuple[int, ...]], k: int, *, stopped: bool = False) -> PassK:
+def pass_at_k(counts: Sequence[tuple[int, ...]], k: int, *, bias: str | None = None) -> PassK:
     """Return the probability that at least one of k trials passes: mean of 1 − C(n−c,k)/C(n,k).
 
-    After an early stop (`stopped`) it is None: n then depends on the outcomes.
+    With a `bias` (its reason) it is None: after an early stop n depends on the outcomes.
     """
     return _mean_over_cases(
         counts,
         k,
         "pass@k",
         lambda row: 1 - math.comb(row.trials - row.passes, k) / math.comb(row.trials, k),
-        stopped=stopped,
+        bias=bias,
     )
 
 
-def pass_hat_k(counts: Sequence[tuple[int, ...]], k: int, *, stopped: bool = False) -> PassK:
+def pass_hat_k(counts: Sequence[tuple[int, ...]], k: int, *, bias: str | None = None) -> PassK:
     """Return the probability that all of k trials pass: mean of C(c,k)/C(n,k).
 
-    After an early stop (`stopped`) it is None: n then depends on the outcomes.
+    With a `bias` (its reason) it is None: after an early stop n depends on the outcomes.
     """
     return _mean_over_cases(
         counts,
         k,
         "pass^k",
         lambda row: math.comb(row.passes, k) / math.comb(row.trials, k),
-        stopped=stopped,
+        bias=bias,
     )
 
 
@@ -538,14 +537,14 @@ def _mean_over_cases(
     method: Literal["pass@k", "pass^k"],
     of_case: Callable[[CaseCounts], float],
     *,
-    stopped: bool,
+    bias: str | None,
 ) -> PassK:
     if k < 1:
         raise ProctorError(f"{method}: k is {k}", hint="k is 1 or more")
     rows = judged(counts)
     n, left_out = sum(row.trials for row in rows), len(counts) - len(rows)
-    if stopped:
-        return PassK(None, k, method, n, len(rows), left_out, reason=STOPPED)
+    if bias is not None:
+        return PassK(None, k, method, n, len(rows), left_out, reason=bias)
     short = [row.trials for row in rows if row.trials < k]
     if short:
         raise ProctorError(

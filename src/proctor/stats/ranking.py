@@ -2,20 +2,20 @@
 
 An agent's best place is 1 + the agents significantly better, its worst is all − those significantly
 worse, by paired tests on shared instances, Holm over all pairs. Agents are listed by mean; those
-without a significant difference share places. For an agent with early-stopped trials no fixed-n
-test is valid, so none is made; it may hold any place that the others leave.
+without a significant difference share places. For an agent whose rate is biased (trials stopped
+early) no test is valid, so none is made; it may hold any place that the others leave.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb
 
 from proctor.errors import ProctorError
 from proctor.stats.compare import paired_means
-from proctor.stats.types import RESAMPLES, STOPPED, DifferenceTest, Estimand, finite, mean, share
+from proctor.stats.types import RESAMPLES, DifferenceTest, Estimand, finite, mean, share
 
 # Adjusted p-values for multiple tests. Holm controls the probability of a single false alarm (for
 # gates). Benjamini–Hochberg controls the share of false discoveries (for lists of cases to look
@@ -128,13 +128,13 @@ def rank_sets(
     alpha: float = 0.05,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    stopped: Mapping[str, Collection[str]] | None = None,
+    biased: Mapping[str, str] | None = None,
     test: Callable[[str, str, Sequence[str]], DifferenceTest] | None = None,
 ) -> Ranking:
     """Rank agents by their mean score per case (agent → case → mean), higher is better.
 
     `test` compares two agents on the shared cases; by default over cases, for a population.
-    `stopped` lists the early-stopped cases of each agent. Where that leaves no pair to test,
+    `biased` maps agents for whom no test is valid to the reason. Where that leaves no pair to test,
     `reason` explains it, and the places carry no information.
     """
     share(alpha, "alpha")
@@ -148,17 +148,20 @@ def rank_sets(
         agent: finite((scores[agent][case] for case in shared), f"agent {agent}")
         for agent in agents
     }
-    cut = {agent for agent, cases in (stopped or {}).items() if not {*cases}.isdisjoint(shared)}
     pairs: list[PairedTest] = []
+    valid: list[int] = []
+    invalid: dict[str, None] = {}
     for a, b in itertools.combinations(agents, 2):
         if test is None:
             found = paired_means(rows[a], rows[b], resamples=resamples, seed=seed)
         else:
             found = test(a, b, shared)
-        if a in cut or b in cut:
-            found = replace(found, p_value=None, reason=STOPPED)
+        if why := (biased or {}).get(a) or (biased or {}).get(b):
+            found = replace(found, p_value=None, reason=why)
+            invalid[why] = None
+        else:
+            valid.append(len(pairs))
         pairs.append(PairedTest(a, b, found, None))
-    valid = [at for at, pair in enumerate(pairs) if pair.test.reason != STOPPED]
     for at, value in zip(valid, adjusted([pairs[at].test.p_value for at in valid]), strict=True):
         pairs[at] = replace(pairs[at], adjusted=value)
     better = dict.fromkeys(agents, 0)
@@ -177,7 +180,7 @@ def rank_sets(
     ]
     places.sort(key=lambda place: (-(place.mean or 0.0), place.agent))
     why = None if shared or not agents else "no case was run by every agent"
-    if why is None and pairs and all(pair.test.reason == STOPPED for pair in pairs):
-        why = STOPPED
+    if why is None and pairs and not valid:
+        why = "; ".join(invalid)
     n = len(shared) * len(agents)
     return Ranking(tuple(places), tuple(pairs), alpha, n, len(shared), left_out, reason=why)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.tables import Tabular
 
 Estimand = Literal["suite", "population"]
@@ -26,8 +27,26 @@ LEVEL = 0.95
 RESAMPLES = 9_999
 """With the observed arrangement this makes 10,000: p-values step by a round 0.0001."""
 
+MAX_ERROR_RATE = 0.05
+"""Above this share of trials without a verdict the infrastructure was measured, not the agent."""
+
 STOPPED = "stopped early: the rate is biased, and no fixed-n interval or test is valid"
 """Reason for a missing figure after early stopping."""
+
+
+def self_selected(undecided: int, trials: int) -> str | None:
+    """Return why the judged trials are no fair sample of all; None where they are.
+
+    `undecided` trials were not judged for want of an observation or a price, although other checks
+    scored them: had one of those failed, they would have been judged.
+    """
+    if undecided <= MAX_ERROR_RATE * trials:
+        return None
+    return (
+        f"{undecided} of {plural(trials, 'trial')} were not judged, but failures among them would"
+        " have been: figures of the rest are biased"
+    )
+
 
 TIES = 1e-9
 """Relative tolerance: closer statistics differ by rounding only and count as equal."""
