@@ -175,6 +175,14 @@ def test_soft_failures_warn_and_pass(place, proctor):
     assert "2 of 2 cases passed; 1 warning" in said.out
 
 
+def test_a_check_without_a_baseline_says_that_it_has_no_effect(place, proctor):
+    """R-C4: a limit relative to a baseline is skipped without one, and the report says so."""
+    limit = "    cost: {max_cost_multiplier: 2}\n"
+    said = proctor(suite(place, GOOD + limit, WRONG))
+    assert "skipped: max_cost_multiplier: there is no baseline" in said.out
+    assert "skipped" not in proctor(suite(place, GOOD, WRONG)).out
+
+
 def test_a_wrong_answer_fails_the_gate(place, proctor):
     """R-C2: correctness blocks: exit code 1, with the reason and the place of the case."""
     said = proctor(suite(place, GOOD, WRONG))

@@ -18,6 +18,7 @@ from proctor.agents.session import AgentSession
 from proctor.conversations import turn_of
 from proctor.llm import MockLLM
 from proctor.spec import SpecError, load_suite
+from proctor.trace.render import tree_text
 
 REMEMBERING = [
     {"when": "what is my name", "text": "Ada", "times": "forever"},
@@ -333,6 +334,7 @@ def test_a_recorded_conversation_is_judged_like_a_live_one(tmp_path: Path) -> No
     suite = proctor.Suite(cases=[two_turns()])
     run = proctor.run(suite, agent=with_history, trials=1, results=tmp_path)
     (trace,) = proctor.load_traces(run.path / "traces")
+    assert "one → one" in tree_text(trace)  # what was said is in `trace show`
     part = turn_of(trace, 2)
     assert part is not None
     assert (part.query, part.response) == ("two", "one / two")
@@ -350,6 +352,7 @@ def test_conversations_in_yaml_have_located_errors(tmp_path: Path) -> None:
         "  - {id: b, turns: [hi], user: {script: {a: {say: hi}}}}\n"
         "  - {id: c, user: {script: {a: {say: hi, next: [{to: nowhere}]}}}}\n"
         "  - {id: d, user: {goal: x}}\n"
+        "  - {id: e, user: {script: {a: {say: hi, save: {x: '('}}}}}\n"
     )
     with pytest.raises(SpecError) as caught:
         load_suite(path)
@@ -359,6 +362,7 @@ def test_conversations_in_yaml_have_located_errors(tmp_path: Path) -> None:
         (4, "write `turns` or `user`, not both"),
         (5, "there is no state 'nowhere'"),
         (6, "either a `script` or a `model`"),
+        (7, "x: not a regular expression"),
     ):
         assert any(f":{line}:" in each and message in each for each in text.splitlines()), (
             line,

@@ -84,7 +84,18 @@ def test_hostile_text_is_not_obeyed():
     obeyed = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ud800-\udfff]")
     assert obeyed.findall(text) == []
     labels = ("FAIL", "WARN", "PASS", "SKIP", "UNSCORED", "ERROR", "SCORE", "expected", "actual")
-    ours = (*labels, "spans", "note:", "✗", "!", "suite.yaml", "case", "0 of 3", "cost: n/a")
+    ours = (
+        *labels,
+        "skipped",
+        "spans",
+        "note:",
+        "✗",
+        "!",
+        "suite.yaml",
+        "case",
+        "0 of 3",
+        "cost: n/a",
+    )
     assert [line for line in text.split("\n") if line and not line.strip().startswith(ours)] == []
 
 

@@ -184,6 +184,10 @@ def failed(reason: str, *, score: float = 0.0, **details: Any) -> CheckResult:
     )
 
 
+NOT_REACHED = "not judged:"
+"""Start of the reason of a skipped check that an earlier failure made needless."""
+
+
 def skipped(reason: str, **details: Any) -> CheckResult:
     """Return the result of a check that had nothing to judge."""
     return CheckResult(status=CheckStatus.SKIP, reason=reason, **details)

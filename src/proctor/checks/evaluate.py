@@ -19,6 +19,7 @@ import msgspec
 from proctor.background import threads
 from proctor.checks.base import (
     FAILED,
+    NOT_REACHED,
     Check,
     CheckContext,
     CheckResult,
@@ -58,7 +59,7 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
         if check.judged:  # no money is spent on an answer that already failed
             blocker = next((r.id for r in results if r.status is CheckStatus.FAIL), None)
         if blocker is not None:
-            found = skipped(f"not judged: {blocker} already failed")
+            found = skipped(f"{NOT_REACHED} {blocker} already failed")
         else:
             try:
                 needs = check.needs

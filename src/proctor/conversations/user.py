@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from proctor.agents.registry import agent_config
 from proctor.checks.base import Names
@@ -35,6 +35,16 @@ STOP = "###STOP###"
 """What a model writes when the user has nothing more to say."""
 
 
+def check_patterns(patterns: Mapping[str, str]) -> dict[str, str]:
+    """Raise ValueError for a text, by its name, that is not a regular expression."""
+    for name, pattern in patterns.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{name}: not a regular expression: {error}") from None
+    return dict(patterns)
+
+
 class Transition(Strict):
     """Where a scripted user goes after an answer."""
 
@@ -42,13 +52,11 @@ class Transition(Strict):
     when: str | None = None
     """Regular expression that the answer must contain; without it the transition always fits."""
 
-    @model_validator(mode="after")
-    def _check_pattern(self) -> Transition:
-        try:
-            re.compile(self.when or "")
-        except re.error as error:
-            raise ValueError(f"`when` is not a regular expression: {error}") from None
-        return self
+    @field_validator("when")
+    @classmethod
+    def _is_pattern(cls, value: str | None) -> str | None:
+        check_patterns({"when": value or ""})
+        return value
 
 
 class UserStep(Strict):
@@ -62,6 +70,11 @@ class UserStep(Strict):
     """Name → regular expression: the first group (or the match) in the answer is saved."""
     end: bool = False
     """Whether the user leaves after the answer."""
+
+    @field_validator("save")
+    @classmethod
+    def _are_patterns(cls, value: dict[str, str]) -> dict[str, str]:
+        return check_patterns(value)
 
 
 class SimulatedUser(Strict):
@@ -107,21 +120,8 @@ class SimulatedUser(Strict):
             for transition in step.next:
                 if transition.to not in (self.script or {}):
                     raise ValueError(f"{name}: there is no state {transition.to!r}")
-        for pattern in self.stop:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(
-                    f"`stop`: {pattern!r} is not a regular expression: {error}"
-                ) from None
+        check_patterns({f"`stop` {pattern!r}": pattern for pattern in self.stop})
         return self
-
-    @property
-    def first(self) -> str:
-        """Return what names the case: the first message, else the goal."""
-        if self.script is not None:
-            return next(iter(self.script.values())).say
-        return self.opening or self.goal
 
     def reached(self, answer: str) -> bool:
         """Return whether an answer fulfils the goal, as far as `stop` says."""
@@ -157,7 +157,8 @@ def extract(patterns: Mapping[str, str], answer: str) -> dict[str, str]:
     for name, pattern in patterns.items():
         match = re.search(pattern, answer, re.IGNORECASE)
         if match is not None:
-            found[name] = match[1] if match.re.groups else match[0]
+            # A group that took no part ("(on )?(.*)") leaves the match.
+            found[name] = match[0] if not match.re.groups or match[1] is None else match[1]
     return found
 
 

@@ -12,6 +12,7 @@ the words.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.agents.base import AGENT_ERROR, RESOURCE_LIMIT, TIMEOUT
-from proctor.checks.base import CheckResult, CheckStatus, Layer
+from proctor.checks.base import NOT_REACHED, CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, money, percent, plural
 from proctor.report import figures
 from proctor.report.facts import MOST_SPANS, NO_VERDICT, REPORTED, ReportFacts, status_word
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 LARGE = 24
 """Cells of a large run: as many as fit a screen. Only those that failed or changed are listed."""
+
+MOST_SKIPPED = 5
+"""Skipped checks that are named."""
 
 MOST_CELLS = 20
 """Cells listed of a large run."""
@@ -122,7 +126,7 @@ def render(facts: ReportFacts) -> str:
             middle[0] += _not_listed(facts, len(cells), len(shown))
     totals, code = facts.totals, facts.exit_code
     colour = "green" if code == 0 else "red" if code == 1 else "magenta"
-    closing = [f"note: {line(remark)}" for remark in facts.remarks]
+    closing = [*_skipped(facts), *(f"note: {line(remark)}" for remark in facts.remarks)]
     closing.append(click.style(facts.headline, fg=colour, bold=True))
     if not facts.detailed and (missing := figures.not_judged(totals)):
         closing.append(f"not judged: {missing}")
@@ -202,6 +206,19 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
         heading = click.style(f"{mark} {line(each.name)}{agent}", fg=colour, bold=True)
         why = CATEGORY_WORDS.get(trial.category) or words
         yield [f"{heading}  {why}{place}", *details]
+
+
+def _skipped(facts: ReportFacts) -> Iterator[str]:
+    """Yield the checks that had no effect for lack of what they compare with."""
+    found = Counter(
+        (result.id, result.reason)
+        for each in facts.trials
+        for result in each.trial.checks
+        if result.status is CheckStatus.SKIP and not result.reason.startswith(NOT_REACHED)
+    )
+    for (name, reason), trials in found.most_common(MOST_SKIPPED):
+        times = f" in {trials} cases" if trials > 1 else ""
+        yield f"skipped{times}: {line(name)}: {line(reason)}"
 
 
 def _check(result: CheckResult) -> Iterator[str]:

@@ -32,7 +32,7 @@ from proctor.checks.base import Check, Share, Weight
 from proctor.checks.custom import written_check
 from proctor.checks.layers import Assertion, Correctness, CostChecks, PathChecks
 from proctor.conversations.checks import ApprovalOptions, StateOptions
-from proctor.conversations.user import SimulatedUser
+from proctor.conversations.user import SimulatedUser, check_patterns
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.case_rows import NAME, RESERVED, escaped, escaped_values, merge, slug
@@ -288,12 +288,7 @@ class Turn(Strict):
     @field_validator("save")
     @classmethod
     def _are_patterns(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, pattern in value.items():
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{name}: not a regular expression: {error}") from None
-        return value
+        return check_patterns(value)
 
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import msgspec
 from proctor.formatting import dollars, duration_ms, money, plural
 from proctor.sanitize import ELLIPSIS, json_bytes, line
 from proctor.trace.assemble import TraceProblem
-from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import TURN, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.tree import SpanTree
 
 # Deeper than this, lines of a normal terminal would be all indentation.
@@ -143,6 +143,9 @@ def span_line(span: Span, indent: str = "") -> TreeLine:
         details.append(f"→ {line(span.handoff_to, MAX_NAME)}")
     elif span.documents:
         details.append(plural(len(span.documents), "document"))
+    elif TURN in span.attributes:
+        half = MAX_VALUE // 2
+        details.append(f"{_shown(span.input, half)} → {_shown(span.output or '', half)}")
     return TreeLine(
         indent=indent,
         mark=_MARKS[span.status],
