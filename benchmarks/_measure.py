@@ -93,8 +93,8 @@ def reports(command: Sequence[str | Path], env: Mapping[str, str] | None = None)
 
     def contestant() -> Sample:
         done = subprocess.run(argv, check=True, capture_output=True, text=True, env=env)
-        told = json.loads(done.stdout.splitlines()[-1])
-        return Sample(wall=float(told["wall"]), cpu=float(told["cpu"]))
+        timing = json.loads(done.stdout.splitlines()[-1])
+        return Sample(wall=float(timing["wall"]), cpu=float(timing["cpu"]))
 
     return contestant
 
@@ -147,7 +147,7 @@ def peer(name: str, requirements: Sequence[str]) -> Path:
     """Return the Python of a peer's environment; create it from the package index if missing.
 
     Layout: `.cache/bench-envs/<name>/` is a virtual environment; `requirements.txt` in it is
-    written last and says what it holds, so a half-made one is made anew.
+    written last and says what it holds, so an incomplete one is created again.
     """
     home = ENVIRONMENTS / name
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")

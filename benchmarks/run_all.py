@@ -3,8 +3,8 @@
     benchmarks/run [--quick] [--only startup query ...] [--fetch] [-o FOLDER]
 
 Each benchmark runs as it does alone, one after the other; its tables are taken from what it
-prints, figures as they stand. Peers that are not there are left out, and that is said, unless
-`--fetch` allows to bring them from the package index. Exit code 1: a goal was missed or a
+prints, figures unchanged. Goals come first. Peers that are not installed are left out and listed,
+unless `--fetch` allows to install them from the package index. Exit code 1: a goal was missed or a
 benchmark failed.
 """
 
@@ -26,39 +26,36 @@ HERE = Path(__file__).resolve().parent
 
 
 class Benchmark(NamedTuple):
-    """A benchmark program, its issue, and the arguments for a quick run."""
+    """What a benchmark program compares, and the arguments for a quick run."""
 
-    issue: int
     about: str
     quick: tuple[str, ...]
 
 
 ALL = {
-    "startup": Benchmark(1, "start of the command", ("--rounds", "11")),
-    "install_size": Benchmark(1, "size of an installation", ("--rounds", "11")),
-    "traces": Benchmark(2, "trees, queries, loading, memory", ("--quick",)),
-    "matching": Benchmark(3, "trajectory matching", ("--rounds", "3", "--pairs", "200")),
-    "observe": Benchmark(5, "model calls seen over HTTP", ("--rounds", "3", "--calls", "200")),
-    "checks": Benchmark(3, "a case's checks", ("--rounds", "3", "--pairs", "200")),
-    "pytest_start": Benchmark(3, "what the plugin costs others", ("--rounds", "15")),
-    "trials": Benchmark(4, "many trials", ("--quick", "--no-flatness")),
+    "startup": Benchmark("start of the command", ("--rounds", "11")),
+    "install_size": Benchmark("size of an installation", ("--rounds", "11")),
+    "traces": Benchmark("trees, queries, loading, memory", ("--quick",)),
+    "matching": Benchmark("trajectory matching", ("--rounds", "3", "--pairs", "200")),
+    "observe": Benchmark("model calls seen over HTTP", ("--rounds", "3", "--calls", "200")),
+    "checks": Benchmark("a case's checks", ("--rounds", "3", "--pairs", "200")),
+    "pytest_start": Benchmark("what the plugin costs others", ("--rounds", "15")),
+    "trials": Benchmark("many trials", ("--quick", "--no-flatness")),
     "conversations": Benchmark(
-        10, "turns of conversations", ("--rounds", "1", "--conversations", "10", "--trials", "2")
+        "turns of conversations", ("--rounds", "1", "--conversations", "10", "--trials", "2")
     ),
-    "datasets": Benchmark(10, "large data sets", ("--rounds", "3")),
-    "planning": Benchmark(5, "plans", ("--rounds", "5")),
-    "sandboxes": Benchmark(4, "what a sandbox costs", ("--trials", "100")),
-    "scenarios": Benchmark(5, "building scenarios", ("--rounds", "3", "--builds", "200")),
-    "query": Benchmark(6, "queries over runs", ("--quick",)),
-    "report": Benchmark(6, "the HTML report", ("--rounds", "3")),
-    "diagnosis": Benchmark(7, "diagnosing a trace", ("--rounds", "1")),
-    "growth": Benchmark(3, "CPU time at ten times the size", ("--quick",)),
-    "serve": Benchmark(8, "live traces", ("--quick",)),
-    "viewer": Benchmark(9, "pages of a large run", ("--rounds", "3")),
-    "gateway": Benchmark(7, "the model gateway", ("--rounds", "50")),
-    "executors": Benchmark(
-        9, "workers of Ray", ("--trials", "500", "--busy", "50", "--rounds", "1")
-    ),
+    "datasets": Benchmark("large data sets", ("--rounds", "3")),
+    "planning": Benchmark("plans", ("--rounds", "5")),
+    "sandboxes": Benchmark("what a sandbox costs", ("--trials", "100")),
+    "scenarios": Benchmark("building scenarios", ("--rounds", "3", "--builds", "200")),
+    "query": Benchmark("queries over runs", ("--quick",)),
+    "report": Benchmark("the HTML report", ("--rounds", "3")),
+    "diagnosis": Benchmark("diagnosing a trace", ("--rounds", "1")),
+    "growth": Benchmark("CPU time at ten times the size", ("--quick",)),
+    "serve": Benchmark("live traces", ("--quick",)),
+    "viewer": Benchmark("pages of a large run", ("--rounds", "3")),
+    "gateway": Benchmark("the model gateway", ("--rounds", "50")),
+    "executors": Benchmark("workers of Ray", ("--trials", "500", "--busy", "50", "--rounds", "1")),
 }
 
 
@@ -77,40 +74,40 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: minutes, not an hour")
     parser.add_argument("--only", nargs="+", choices=list(ALL), default=list(ALL))
-    parser.add_argument("--fetch", action="store_true", help="bring peers that are not there")
+    parser.add_argument("--fetch", action="store_true", help="install missing peers")
     parser.add_argument("-o", "--output", type=Path, default=HERE / "results", metavar="FOLDER")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows: list[Row] = []
     remarks: dict[str, list[str]] = {}
     failed: list[str] = []
-    for name in asked.only:
-        said, code = played(name, quick=asked.quick, fetch=asked.fetch)
-        found = list(tables(name, said))
+    for name in options.only:
+        output, code = run_benchmark(name, quick=options.quick, fetch=options.fetch)
+        found = list(tables(name, output))
         rows += found
-        remarks[name] = [line for line in said.splitlines() if REMARK.match(line)]
+        remarks[name] = [line for line in output.splitlines() if REMARK.match(line)]
         remarks[name] += [missed(row) for row in found if "missed" in row.figures.values()]
         if code and not remarks[name]:
-            word = "left out" if "is not installed" in reason(said) else "missed"
-            remarks[name].append(f"{word}: {reason(said)}")
+            word = "left out" if "is not installed" in reason(output) else "missed"
+            remarks[name].append(f"{word}: {reason(output)}")
         if code and not any(line.startswith("left out") for line in remarks[name]):
             failed.append(name)
-    told = {
+    results = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "load": os.getloadavg(),
-        "quick": asked.quick,
+        "quick": options.quick,
         "rows": [row._asdict() for row in rows],
         "remarks": remarks,
         "failed": failed,
     }
-    asked.output.mkdir(parents=True, exist_ok=True)
-    (asked.output / "benchmarks.json").write_text(
-        json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "benchmarks.json").write_text(
+        json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    text = markdown(told, rows)
-    (asked.output / "benchmarks.md").write_text(text, encoding="utf-8")
+    text = markdown(results, rows)
+    (options.output / "benchmarks.md").write_text(text, encoding="utf-8")
     print(text)
-    print(f"kept in {asked.output}", file=sys.stderr)
+    print(f"stored in {options.output}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -118,8 +115,8 @@ REMARK = re.compile(r"(missed|left out|skipped|all goals met)\b", re.IGNORECASE)
 """Matches the lines of a benchmark about goals and missing peers."""
 
 
-def played(name: str, *, quick: bool, fetch: bool) -> tuple[str, int]:
-    """Output of a benchmark, and its exit code."""
+def run_benchmark(name: str, *, quick: bool, fetch: bool) -> tuple[str, int]:
+    """Run a benchmark; return its output and its exit code."""
     began = time.monotonic()
     print(f"{name} …", end=" ", file=sys.stderr, flush=True)
     done = subprocess.run(
@@ -135,21 +132,23 @@ def played(name: str, *, quick: bool, fetch: bool) -> tuple[str, int]:
 
 
 def missed(row: Row) -> str:
-    """A row of a table of goals, said as a remark."""
-    told = [f"{name} {value}".strip() for name, value in row.figures.items() if value != "missed"]
-    return f"missed: {row.who}: {', '.join(told)}"
+    """Return a missed row of a table of goals as a remark."""
+    figures = [
+        f"{name} {value}".strip() for name, value in row.figures.items() if value != "missed"
+    ]
+    return f"missed: {row.who}: {', '.join(figures)}"
 
 
-def reason(said: str) -> str:
+def reason(output: str) -> str:
     """Return the last output line of a failed benchmark."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
 
 
-def tables(name: str, said: str) -> Iterator[Row]:
-    """Every row of every Markdown table, under the last heading or line of words before it."""
+def tables(name: str, output: str) -> Iterator[Row]:
+    """Yield the rows of each Markdown table with the heading above it."""
     heading, header = ALL[name].about, None
-    for line in said.splitlines():
+    for line in output.splitlines():
         if not line.startswith("|"):
             header = None
             if line.startswith("#"):
@@ -163,25 +162,30 @@ def tables(name: str, said: str) -> Iterator[Row]:
             yield Row(name, heading, cells[0], figures)
 
 
-def markdown(told: dict[str, Any], rows: Sequence[Row]) -> str:
-    """Return all results as one table, then the missed goals and skipped peers."""
-    load = ", ".join(f"{figure:.1f}" for figure in told["load"])
-    size = "quick" if told["quick"] else "full"
+def markdown(results: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Return the goals, then all results as one table, then missed goals and skipped peers."""
+    load = ", ".join(f"{figure:.1f}" for figure in results["load"])
+    size = "quick" if results["quick"] else "full"
     lines = [
-        f"# Benchmarks, {told['made'][:10]}",
+        f"# Benchmarks, {results['made'][:10]}",
         "",
-        f"{told['machine']}; load at the end {load}; {size} sizes. With a load above the CPUs,",
+        f"{results['machine']}; load at the end {load}; {size} sizes. With a load above the CPUs,",
         "trust CPU before wall.",
         "",
-        "| benchmark | comparison | | figures |",
-        "|---|---|---|---|",
+        "| benchmark | goal | figures |",
+        "|---|---|---|",
     ]
+    for row in rows:
+        if {"met", "missed"} & {*row.figures.values()}:
+            figures = "; ".join(f"{name} {value}".strip() for name, value in row.figures.items())
+            lines.append(f"| {row.benchmark} | {row.who} | {figures} |")
+    lines += ["", "| benchmark | comparison | | figures |", "|---|---|---|---|"]
     for row in rows:
         figures = "; ".join(f"{name} {value}".strip() for name, value in row.figures.items())
         lines.append(f"| {row.benchmark} | {row.comparison} | {row.who} | {figures} |")
     lines.append("")
-    for name, said in told["remarks"].items():
-        lines += [f"- {name}: {line}" for line in said]
+    for name, remarks in results["remarks"].items():
+        lines += [f"- {name}: {line}" for line in remarks]
     return "\n".join(lines) + "\n"
 
 

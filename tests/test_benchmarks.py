@@ -37,6 +37,9 @@ def test_figures_are_taken_as_they_stand(gather) -> None:
     text = gather.markdown({**told, "remarks": {"trials": ["left out: deepeval"]}}, [bare, ours])
     assert "| trials | 1,000 trials | proctor | cpu ms, median 3.60; × bare loop 3.00 |" in text
     assert "- trials: left out: deepeval" in text
+    (goal,) = gather.tables("trials", "| | measured | |\n|---|---|---|\n| CPU | 3.6 | met |")
+    text = gather.markdown({**told, "remarks": {}}, [bare, goal])
+    assert text.index("| trials | CPU | measured 3.6; met |") < text.index("| trials | 1,000")
 
 
 def test_every_benchmark_is_in_it(gather, root: Path) -> None:
