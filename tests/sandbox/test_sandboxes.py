@@ -707,6 +707,21 @@ def test_programs_that_a_suite_names_are_shown_and_nothing_beside_them(
     assert trial.passed, trial.checks
 
 
+@needs_bwrap
+def test_pytest_beside_proctor_grades_in_a_sandbox(tmp_path: Path) -> None:
+    """R-N6: the README's suite works in a clone, whose pytest loads Proctor from outside of it."""
+    pytest_here = Path(sys.executable).with_name("pytest")
+    test = "def test_it():\n    assert open('a.txt').read() == 'a'\n"
+    (tmp_path / "suite.yaml").write_text(
+        f"sandbox: bwrap\nworkspace: {{files: {{a.txt: a, test_a.py: {json.dumps(test)}}}}}\n"
+        "agent: {kind: command, command: /bin/echo fine, protocol: text}\n"
+        "cases:\n  - input: go\n    trials: 1\n"
+        f"    correctness: {{command: {pytest_here} -q}}\n"
+    )
+    done = proctor("run", "suite.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
 def test_an_installation_is_what_a_program_needs(tmp_path: Path) -> None:
     """R-N6: packages of Node, a virtual environment with its Python, or the file alone."""
     script = tmp_path / "lib" / "node_modules" / "@x" / "cli" / "node_modules" / "y" / "cli.js"

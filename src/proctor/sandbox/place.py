@@ -19,6 +19,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import weakref
@@ -291,7 +292,10 @@ too."""
 PROXY_PORT = 3128
 """Port of the proxy inside a sandbox; nothing else listens there, and no other trial sees it."""
 
-FORWARDER = Path(__file__).resolve().with_name("_forward.py")
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Proctor itself."""
+
+FORWARDER = PACKAGE / "sandbox" / "_forward.py"
 """The program that forwards connections from inside a sandbox."""
 
 LOOPBACK = re.compile(r"https?://(?:127\.0\.0\.1|localhost):(\d+)")
@@ -315,7 +319,9 @@ def installation(program: Path) -> list[Path]:
     shown = [packages[-1] if packages else real]
     if (environment / "pyvenv.cfg").is_file():
         base = (environment / "bin" / "python").resolve().parent.parent
-        return [environment, *([] if base.is_relative_to("/usr") else [base])]
+        needed = [environment, *([] if base.is_relative_to("/usr") else [base])]
+        # In a clone, Proctor is beside its environment, and pytest there loads its plugin.
+        return [*needed, PACKAGE] if environment == Path(sys.prefix) else needed
     with real.open("rb") as file:
         first = file.readline(256)
     if first.startswith(b"#!"):
