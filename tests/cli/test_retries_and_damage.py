@@ -102,6 +102,8 @@ def test_retrying_failed_trials_changes_no_figure(tmp_path):
     ]
     after = statuses.count("passed")
     assert f"after retries: {after} of 40 trials passed" in done.stdout
+    shown = proctor("results", cwd=tmp_path).stdout
+    assert f"after retries {after} of 40 trials passed; every figure counts the first" in shown
     # Without the Parquet file a query reads the journal, by the same rule.
     (run / "results.parquet").unlink()
     assert figures(tmp_path, run) == again
@@ -123,6 +125,24 @@ def test_a_failed_trial_is_retried_until_it_passed(tmp_path):
     assert "0 of 6 trials left" in dry.stdout
     proctor("run", "--retry-failed", run, "--quiet", cwd=tmp_path)
     assert len((run / "trials.jsonl").read_text().splitlines()) == lines
+
+
+def test_results_of_an_unfinished_run_say_what_is_missing(tmp_path):
+    """R-Q1, R-R4: the planned trials of a run that a limit stopped are named beside its figures,
+    until it is resumed; cells that stopped early miss none."""
+    write(tmp_path, "half")
+    proctor("run", "suite.yaml", "--trials", 5, "--max-trials", 12, "--quiet", cwd=tmp_path)
+    run = only_run(tmp_path / "results")
+    missing = f"{run.parent.name}/{run.name}: 12 of 20 planned trials done (trial limit reached"
+    assert missing in proctor("results", cwd=tmp_path).stdout
+    (note,) = json.loads(proctor("results", "--json", cwd=tmp_path).stdout)["notes"]
+    assert missing in note
+    board = proctor("leaderboard", cwd=tmp_path).stdout
+    assert "2 cells with fewer trials than planned" in board
+    proctor("run", "--resume", run, "--quiet", cwd=tmp_path)
+    assert "planned trials done" not in proctor("results", cwd=tmp_path).stdout
+    proctor("run", "suite.yaml", "--trials", 5, "--early-stop", "--quiet", cwd=tmp_path)
+    assert json.loads(proctor("results", "--json", cwd=tmp_path).stdout)["notes"] == []
 
 
 def test_an_early_stop_counts_the_same_everywhere(tmp_path):

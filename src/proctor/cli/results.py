@@ -147,14 +147,14 @@ def _echo_groups(found: ResultSet, form: str, group_by: str, estimand: Estimand)
     names = [name.strip() for name in group_by.split(",") if name.strip()]
     groups = found.group_by(*names, estimand=estimand)
     if form == "json":
-        click.echo(groups_json(groups.rows, found.problems))
+        click.echo(groups_json(groups.rows, found.problems, found.notes))
     elif form == "csv":
         flat = [row.flat() for row in groups.rows]
         # An empty result still has a header, so that programs can read the file.
         head = list(flat[0]) if flat else [*names, *FLAT]
         click.echo(to_stdout(as_csv(head, [list(row.values()) for row in flat])))
     else:
-        click.echo(render_groups(names, groups.rows))
+        click.echo(render_groups(names, groups.rows, found.notes))
 
 
 def _echo_trials(found: ResultSet, form: str, limit: int | None) -> None:

@@ -66,8 +66,8 @@ NOT_COUNTED = ("infra_error", "not_judged", "cancelled", "after_stop")
 # -- groups of trials and rows of queries --------------------------------------------------------
 
 
-def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
-    """Return groups of trials as a table."""
+def render_groups(names: Sequence[str], rows: Sequence[GroupRow], notes: Sequence[str] = ()) -> str:
+    """Return groups of trials as a table; `notes` are what it leaves out."""
     # A column of zeros is noise; one trial that no rate counts must be visible.
     not_counted = [name for name in NOT_COUNTED if any(getattr(row, name) for row in rows)]
     costs = any(row.cost_usd is not None or row.unpriced_calls for row in rows)
@@ -110,14 +110,18 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
             *(f"  {note}" for note in figures.estimand_note(several)),
             *(f"  {note}" for note in figures.weight_note(rates, estimand)),
             *(f"  {note}" for note in figures.per_pass_note(rows)),
+            *(f"  {line(note)}" for note in notes),
             f"{plural(total, 'trial')} in {plural(len(rows), 'group')}",
         ]
     )
 
 
-def groups_json(rows: Sequence[GroupRow], problems: Sequence[str]) -> str:
+def groups_json(
+    rows: Sequence[GroupRow], problems: Sequence[str], notes: Sequence[str] = ()
+) -> str:
     """Return groups as one JSON document."""
-    return figures.document("results", {"groups": list(rows), "problems": list(problems)})
+    found = {"groups": list(rows), "problems": list(problems), "notes": list(notes)}
+    return figures.document("results", found)
 
 
 def rows_json(rows: Sequence[dict[str, Any]], problems: Sequence[str]) -> str:

@@ -232,7 +232,7 @@ def compare_arms(
         for each in flakiness_of(arm.outcomes, arm.votes)
         if each.flaky and each.case in compared
     ]
-    whole = [[c for c in arm.cases if c.case in compared] for arm in selected]
+    whole = [case for arm in selected for case in arm.cases if case.case in compared]
     comparison = ArmComparison(
         first=first.name,
         second=second.name,
@@ -248,7 +248,7 @@ def compare_arms(
         passes=(sum(a.passes for a, _ in rows), sum(b.passes for _, b in rows)),
         instances=len(rows),
         estimand=estimand,
-        notes=tuple(_notes(*whole)),
+        notes=tuple(plan_notes(whole)),
         corrected=_corrected_by_labels(rows, first.ratings, second.ratings, estimand, level),
     )
     return _corrected([comparison])[0]
@@ -268,26 +268,22 @@ def _corrected_by_labels(
     return CorrectedDifference(first=first, second=second, interval=gap, reason=gap.reason)
 
 
-def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
-    yield from stopped_note((*before, *after))
-    short = sum(
-        case.asked is not None
-        and not case.stopped
-        and case.trials + case.unjudged + case.cancelled + case.after_stop < case.asked
-        for case in (*before, *after)
-    )
-    if short:
-        cells = plural(short, "cell")
-        yield f"{cells} with fewer trials than planned: a run was stopped or is still running"
-
-
-def stopped_note(cases: Iterable[CaseOutcome]) -> Iterator[str]:
-    """Return a warning where early stopping invalidates the comparison of these cases."""
+def plan_notes(cases: Sequence[CaseOutcome]) -> Iterator[str]:
+    """Yield a warning where early stopping or missing trials limit what these cases say."""
     if stopped := sum(bool(case.stopped) for case in cases):
         yield (
             f"{plural(stopped, 'cell')} stopped early: their rates are biased and no interval or"
             " test at a fixed number of trials is valid; run without --early-stop to compare"
         )
+    short = sum(
+        case.asked is not None
+        and not case.stopped
+        and case.trials + case.unjudged + case.cancelled + case.after_stop < case.asked
+        for case in cases
+    )
+    if short:
+        cells = plural(short, "cell")
+        yield f"{cells} with fewer trials than planned: a run was stopped or is still running"
 
 
 # -- case by case ----------------------------------------------------------------------------------

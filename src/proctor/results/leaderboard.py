@@ -19,7 +19,7 @@ from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
 from proctor.results._comparability import case_hashes
 from proctor.results.aggregate import cost_per_pass, rate_over, without_bounds
-from proctor.results.compare import METRIC_VALUES, Metric, compare_metric, stopped_note
+from proctor.results.compare import METRIC_VALUES, Metric, compare_metric, plan_notes
 from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
@@ -329,7 +329,7 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
             yield f"{entrant.name}: {calls} unpriced, its cost is a lower bound{rest}"
         elif none:
             yield f"{entrant.name} has no value and no rank"
-    yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
+    yield from plan_notes([case for entrant in entrants for case in entrant.outcomes.cases])
 
 
 def score_over(

@@ -46,6 +46,7 @@ from proctor.results.database import (
 )
 from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
+from proctor.runs.heartbeat import read_beat
 from proctor.sanitize import visible
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Estimand, Interval
@@ -84,6 +85,27 @@ class ResultSet(Tabular):
         """Problems while reading: skipped folders, dropped lines."""
         _ = self._view.connection  # journals are read by the first query
         return list(self._view.problems)
+
+    @property
+    def notes(self) -> list[str]:
+        """What no figure counts: planned trials that have not finished, and attempts at retries."""
+        found: list[str] = []
+        sql = "SELECT run, count(*) FROM trials GROUP BY run"
+        done = dict(self._view.run(sql, {"run"}).fetchall())
+        for run in self._view.runs:
+            beat = read_beat(run.path) if run.live or run.facts.stopped else None
+            if beat is not None and done.get(run.name, 0) + beat.not_needed < beat.planned:
+                why = f" ({run.facts.stopped})" if run.facts.stopped else ""
+                ended = f"{done.get(run.name, 0):,} of {plural(beat.planned, 'planned trial')}"
+                found.append(f"{run.name}: {ended} done{why}")
+        sql = """
+            SELECT run, count(*) FILTER (last_status = 'passed'), count(*) FROM trials
+            WHERE counted GROUP BY run HAVING bool_or(last_status != status) ORDER BY run
+        """
+        for run, passed, trials in self.fetch(sql, {"run", "counted", "status", "last_status"}):
+            after = f"after retries {passed:,} of {plural(trials, 'trial')} passed"
+            found.append(f"{run}: {after}; every figure counts the first judged attempt")
+        return found
 
     @property
     def runs(self) -> list[Path]:
