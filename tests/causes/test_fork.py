@@ -13,6 +13,7 @@ from commands import proctor as command
 import proctor
 from proctor.background import run_sync
 from proctor.causes.fork import checked_arm, edit_from, fork_result, prepare_fork, recorded_trace
+from proctor.causes.why import run_why
 from proctor.errors import ProctorError
 from proctor.gateway.calls import _without_trial
 from proctor.gateway.options import ForkArm, ForkEdit
@@ -158,12 +159,21 @@ def test_a_trial_that_leaves_the_record_says_where(
         for step, edit, why in (
             (9, None, "there is no step 9"),
             (3, "result=1", "calls no tool"),
-            (6, "hint=x", "behind the last"),
+            (6, "hint=x", "there is no step 6"),
         ):
             arm = ForkArm(step=step, edit=None if edit is None else edit_from(edit))
             with pytest.raises(ProctorError, match=why):
                 checked_arm(trace, arm)
-    for text, why in (("colour=red", "no change"), ("temperature=hot", "cannot be used")):
+        with pytest.raises(ProctorError, match="there is no step 9") as wrong:
+            run_why(run, trial, lambda *_: run, at=9)
+        assert wrong.value.hint == "steps of the trial: 1 to 5"
+    for text, why in (
+        ("colour=red", "no change"),
+        ("temperature=hot", "temperature: expected a number, got text"),
+        ("hint=", "hint must not be empty"),
+        ("call=read [1]", "arguments: expected a mapping, got a list"),
+        ('call=read {"a"', "arguments: expected a mapping, got text"),
+    ):
         with pytest.raises(ProctorError, match=why):
             edit_from(text)
 

@@ -96,6 +96,9 @@ def test_traces_of_a_run_are_named_by_their_trials(tmp_path: Path) -> None:
     one = "made/2026-01-01_001:is:3/b/0/0"
     found = json.loads(proctor("trace", "query", one, "{}", "--json", cwd=tmp_path).out)
     assert {each["trial"] for each in found["matches"]} == {"is:3/b/0/0"}
+    # A trial is meant, and only its run is named.
+    wrong = proctor("fork", "latest", "--at", "1", cwd=tmp_path)
+    assert "latest is a run; name one of its trials\nhint: such as latest:is:" in wrong.err
     diagnosis = proctor("diagnose", "latest:is:3/b/0/0", cwd=tmp_path).out
     assert diagnosis.startswith("is:3/b/0/0 trace ")
     near = proctor("trace", "show", "latest:is:3/agent:anser/0/0", cwd=tmp_path)

@@ -9,6 +9,7 @@ the step (`gateway/prefix.py`) or is not judged, and says where it left the reco
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -16,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from proctor.agents.replay import ReplayAgentConfig
-from proctor.diagnose.methods import acts_of
+from proctor.diagnose.methods import act_at, acts_of
 from proctor.errors import ProctorError
-from proctor.gateway.options import ForkArm, ForkCall, ForkEdit, ForkPoint
+from proctor.gateway.options import ForkArm, ForkEdit, ForkPoint
 from proctor.runs.folder import FORK_OF, RunFolder
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.seeds import derive_seed
+from proctor.spec.validation import first_fault
 from proctor.trace import SpanKind, Trace
 from proctor.trials.options import OF_WORKERS, RunOptions
 from proctor.trials.plan import Axes
@@ -69,16 +72,12 @@ def recorded_trace(run: Run, trial: Trial) -> Trace:
 def checked_arm(trace: Trace, arm: ForkArm) -> ForkArm:
     """Return a fork that is possible in a trace, or say why it is not."""
     acts = acts_of(trace)
-    last = acts[-1].number if acts else 0
-    # One behind the last step holds everything as it was.
-    if not acts or not acts[0].number <= arm.step <= last + 1:
-        raise ProctorError(f"there is no step {arm.step}", hint=f"the trial has steps 1 to {last}")
-    act = next((act for act in acts if act.number == arm.step), None)
     edit = arm.edit
+    if edit is None and acts and arm.step == acts[-1].number + 1:
+        return arm  # one behind the last step holds everything as it was
+    act = act_at(trace, arm.step)
     if edit is None:
         return arm
-    if act is None:
-        raise ProctorError(f"step {arm.step} is behind the last one, so nothing changes")
     model = act.span.kind is SpanKind.LLM
     if edit.kind == "result" and not act.tools:
         raise ProctorError(f"step {arm.step} calls no tool", hint="choose a step that does")
@@ -196,18 +195,15 @@ def edit_from(text: str) -> ForkEdit:
             value = Path(value[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ProctorError(f"cannot be read: {error}", where=value[1:]) from None
+    tool, _, arguments = value.strip().partition(" ")
+    given: Any = (arguments or "{}") if key == "call" else value
+    if key in ("call", "temperature", "result"):
+        with contextlib.suppress(ValueError):
+            given = json.loads(given)
+    if key == "call":
+        given = {"tool": tool, "arguments": given}
     try:
-        if key == "call":
-            tool, _, written = value.strip().partition(" ")
-            arguments: Any = json.loads(written or "{}")
-            return ForkEdit(call=ForkCall(tool=tool, arguments=arguments))
-        if key == "temperature":
-            return ForkEdit(temperature=float(value))
-        if key == "result":
-            try:
-                return ForkEdit(result=json.loads(value))
-            except ValueError:
-                return ForkEdit(result=value)
-        return ForkEdit.model_validate({key: value})
-    except ValueError as error:
-        raise ProctorError(f"cannot be used: {error}", where=f"--edit {text}") from None
+        return ForkEdit.model_validate({key: given})
+    except ValidationError as error:
+        hint = 'write call=TOOL {"NAME": VALUE}' if key == "call" else None
+        raise ProctorError(first_fault(error).message, where=f"--edit {text}", hint=hint) from None

@@ -125,6 +125,10 @@ _GRADER_CODE = re.compile(
     re.IGNORECASE,
 )
 _PACKAGE = re.compile(r"(?:^|[/\\])(?:src|lib|app|pkg|packages|internal)[/\\]", re.IGNORECASE)
+# Documentation answers questions, too.
+_PAGE = re.compile(
+    r"(?:^|[/\\])(?:docs?|documentation|faqs?|help)[/\\].*\.(?:mdx?|rst|html?|adoc)$", re.IGNORECASE
+)
 _WRITE_TOOL = re.compile(
     r"(?:^|[_\W]|(?<=[a-z])(?=[A-Z]))(?i:write|edit|create|replace|patch|delete|remove|update|save"
     r"|apply)"
@@ -267,8 +271,13 @@ def _secret(act: _Act, own: set[str], task: str) -> str:
             continue
         if _RUNS_SOLUTION.search(act.text) and name.startswith("solution."):
             continue
-        folder = "" if _PACKAGE.search(bare) else bare
-        secrets = (_SECRET_FOLDER, folder), (_SECRET_NAME, name), (_SECRET_WORD, bare)
+        page = _PAGE.search(bare)
+        folder = "" if page or _PACKAGE.search(bare) else bare
+        secrets = (
+            (_SECRET_FOLDER, folder),
+            (_SECRET_NAME, "" if page else name),
+            (_SECRET_WORD, bare),
+        )
         if any(pattern.search(text) for pattern, text in secrets):
             return bare
     asked = _ASKS_FOR_SECRET.search(act.text)

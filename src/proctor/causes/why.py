@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from proctor.causes.ab import look_shares
-from proctor.causes.fork import DIVERGED, checked_arm, prepare_fork, recorded_trace
+from proctor.causes.fork import DIVERGED, prepare_fork, recorded_trace
 from proctor.diagnose.evidence import Trajectories
 from proctor.diagnose.finding import Diagnosis
-from proctor.diagnose.methods import TrialEvidence, acts_of, diagnose_offline
+from proctor.diagnose.methods import TrialEvidence, act_at, acts_of, diagnose_offline
 from proctor.errors import ProctorError
 from proctor.formatting import clipped
 from proctor.gateway.options import ForkArm, ForkCall, ForkEdit
@@ -185,7 +185,7 @@ def interventions(
     Resample it; make the call that passing trials make; return what the tool returned to them;
     remove the last message the model saw; give it a hint.
     """
-    act = next(act for act in acts_of(trace) if act.number == step)
+    act = act_at(trace, step)
     model = act.span.kind is SpanKind.LLM
     arms = {UNCHANGED: ForkArm(step=step + 1), RESAMPLE: ForkArm(step=step)}
     call = _passing_call(act, step, passing)
@@ -375,10 +375,7 @@ def run_why(  # noqa: PLR0913 (the options of the command)
     found, passing = diagnosis_of(run, trial, trace)
     listed = suspects_of(trace, found, passing, len(trace.spans) if at is not None else suspects)
     if at is not None:
-        act = next((act for act in acts_of(trace) if act.number == at), None)
-        if act is None:
-            checked_arm(trace, ForkArm(step=at + 1))  # raises, and says which steps there are
-            raise ProctorError(f"there is no step {at}", where=trial.name)
+        act = act_at(trace, at)
         own = Suspect(at, act.agent, act.span.span_id, clipped(act.text, 120) or "the named step")
         listed = [next((one for one in listed if one.step == at), own)]
     if not listed:

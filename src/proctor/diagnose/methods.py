@@ -261,6 +261,16 @@ def acts_of(trace: Trace) -> list[Act]:
     return read_steps(trace).acts
 
 
+def act_at(trace: Trace, step: int) -> Act:
+    """Return a step of a trace, or say which steps there are."""
+    acts = acts_of(trace)
+    act = next((act for act in acts if act.number == step), None)
+    if act is None:
+        numbers = f"{acts[0].number} to {acts[-1].number}" if acts else "none"
+        raise ProctorError(f"there is no step {step}", hint=f"steps of the trial: {numbers}")
+    return act
+
+
 def may_know(steps: Steps) -> bool:
     """Return whether the learned detector may know this kind of trace: it was trained on agents
     whose prompt lists their tools or requests a plan. Its own measure of likeness decides.

@@ -569,6 +569,17 @@ def find_trial(source: str, root: Path) -> tuple[Run, Trial]:
         # `refund/hasty/0/1` cannot be meant as a run.
         if first is not None and "/" not in source.partition(":")[0]:
             raise first from None
+        try:
+            run = Run(find_run(source, root))
+        except ProctorError:
+            pass
+        else:
+            failing = next(
+                (one.name for one in run.trials() if not one.passed), "CASE/AGENT/SEED/0"
+            )
+            raise ProctorError(
+                f"{source} is a run; name one of its trials", hint=f"such as {source}:{failing}"
+            ) from None
         raise
 
 
