@@ -495,6 +495,23 @@ def test_javascript_and_counts_of_promptfoo_run_as_checks(project: Path, capsys)
     ]
 
 
+def test_variables_of_files_and_of_variables_are_filled_in(project: Path, capsys) -> None:
+    """R-S6: no test is lost, and no prompt keeps a name in braces."""
+    (project / "vars.yaml").write_text("{who: Ann, q: 'Hi {{who}}'}")
+    (project / "promptfooconfig.yaml").write_text(
+        "prompts: ['{{q}}', 'prompts/make.py:prompt']\n"
+        "tests:\n"
+        "  - {vars: file://vars.yaml, assert: [{type: word-count, value: 2, metric: brief}]}\n"
+        "  - {vars: [vars.yaml], assert: [{type: javascript, value: 'true'}]}\n"
+    )
+    assert run(["import-suite", "promptfooconfig.yaml", "--agent", "bot:answer"]) == 0
+    out, err = capsys.readouterr()
+    cases = yaml.safe_load(out)["cases"]
+    assert [case["input"] for case in cases] == ["Hi Ann", "Hi Ann"]
+    assert [case["checks"][0]["id"] for case in cases] == ["brief", "javascript"]
+    assert "no equivalent: prompt function (1)" in err
+
+
 def test_assertions_on_a_transformed_output_have_no_equivalent(project: Path, capsys) -> None:
     """R-S6: what promptfoo checks after a transformation, a suite does not check before it."""
     (project / "promptfooconfig.yaml").write_text(

@@ -267,6 +267,8 @@ class _Promptfoo:
 
     def _case(self, test: dict[str, Any], values: dict[str, Any], label: str, prompt: Any) -> None:
         values = {name: self._file(value) for name, value in values.items()}
+        # A variable may name others.
+        values = {name: self._rendered(value, values) for name, value in values.items()}
         given = self._rendered(prompt, values)
         messages = _decoded(given.strip()) if isinstance(given, str) else given
         # A prompt written as JSON is a conversation.
@@ -335,6 +337,8 @@ class _Promptfoo:
                 else:
                     found = _equivalent(name, value, given, inverse)
             for each in self.out.valid(kind, found):
+                if "check" in each:
+                    each["id"] = str(given.get("metric") or kind)
                 # Weight 0 means: reported, and without effect on the result.
                 each["required"] = required and weight > 0
                 if (own := round(weight / len(found or [0]), 6)) != 1:
@@ -395,7 +399,7 @@ class _Promptfoo:
             entry = options.get("raw") or options.get("id")
         if isinstance(entry, str):
             name = entry.removeprefix("file://")
-            if name.endswith((".py", ".js", ".ts", ".mjs", ".cjs")):
+            if re.search(r"\.(?:py|[cm]?js|ts)(?::\w+)?$", name):
                 self.out.left_out["prompt function"] += 1
                 return
             if entry.startswith("file://") or name.endswith((".txt", ".md", ".json", ".j2")):
@@ -410,7 +414,8 @@ class _Promptfoo:
     def _tests(self, listed: Any) -> Iterator[dict[str, Any]]:
         for entry in _list(listed):
             if isinstance(entry, dict):
-                yield cast("dict[str, Any]", entry)
+                test = cast("dict[str, Any]", entry)
+                yield {**test, "vars": self._variables(test.get("vars"))}
             elif re.match(r"https?://|huggingface://", str(entry)) or str(entry).endswith(
                 (".py", ".js", ".ts")
             ):
@@ -443,6 +448,12 @@ class _Promptfoo:
             else:
                 test["vars"][name] = value
         return test
+
+    def _variables(self, value: Any) -> dict[str, Any]:
+        """Return the variables of a test, which may be in files."""
+        if isinstance(value, dict):
+            return _map(value)
+        return {name: each for file in _list(value) for name, each in self._loaded(file).items()}
 
     def _loaded(self, value: Any) -> dict[str, Any]:
         return _map(self.out.data(value) if isinstance(value, str) else value)
