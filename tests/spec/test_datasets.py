@@ -144,9 +144,10 @@ def test_a_matrix_makes_a_case_for_each_combination(tmp_path: Path) -> None:
 def test_bad_data_is_an_error_with_its_place(tmp_path: Path) -> None:
     """R-N9 R-S1: a short row, broken JSON, a missing file, an unknown key."""
     for name, text, message in (
-        ("a.csv", "input,b\n1,2\n3\n", "not as many cells"),
-        ("a.jsonl", '{"input": "x"}\n{broken\n', "not JSON"),
-        ("a.jsonl", "[1]\n", "a row is an object"),
+        ("a.csv", "input,b\n1,2\n3\n", "a.csv:3:1: .*not as many cells"),
+        ("a.csv", "input,b,b\n1,2,3\n", "a.csv:1:1: the header names 'b' twice"),
+        ("a.jsonl", '{"input": "x"}\n{broken\n', "a.jsonl:2:1: not JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1:1: a row is an object"),
         ("a.csv", "input\n", "the data has no rows"),
     ):
         (tmp_path / name).write_text(text)
@@ -154,6 +155,9 @@ def test_bad_data_is_an_error_with_its_place(tmp_path: Path) -> None:
             load(tmp_path, {"data": name})
     with pytest.raises(SpecError, match="there is no file"):
         load(tmp_path, "missing.csv")
+    write(tmp_path / "data.csv")
+    with pytest.raises(SpecError, match="a sample of 7 needs as many rows, and there are 6"):
+        load(tmp_path, {"data": "data.csv", "columns": COLUMNS, "sample": 7})
     with pytest.raises(SpecError, match="colums"):
         load(tmp_path, {"data": "a.csv", "colums": {}})
 
@@ -169,6 +173,9 @@ def test_a_run_records_the_version_and_data_diff_shows_changes(tmp_path: Path) -
     done = command("data", "show", "latest", "--json", cwd=tmp_path)
     assert suite.data is not None
     assert json.loads(done.stdout)["data"]["sha256"] == suite.data.sha256
+    shown = command("data", "show", "latest", cwd=tmp_path).stdout.splitlines()
+    assert shown[:2] == ["file     data.csv", "rows     6"]
+    assert shown[-1] == "cases    6"
     changed = [*ROWS[1:5], {**ROWS[5], "answer": "13"}, {**ROWS[0], "key": "q9"}]
     write(tmp_path / "data.csv", changed)
     done = command("data", "diff", "latest", "suite.yaml", cwd=tmp_path)

@@ -185,7 +185,8 @@ def show(source: str, as_json: bool) -> None:
     rows = [("file", version["file"]), ("rows", f"{version['rows']:,}")]
     rows += [(key, str(version[key])) for key in ("split", "sample", "seed") if version.get(key)]
     rows += [("version", version["sha256"]), ("cases", f"{len(cases):,}")]
-    click.echo(table(["", ""], [[name, printable(value)] for name, value in rows]))
+    for name, value in rows:
+        click.echo(f"{name:<9}{printable(value)}")
 
 
 @data.command()

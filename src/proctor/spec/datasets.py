@@ -167,7 +167,9 @@ def _from_data(
     try:
         rows = select_rows(source, folder)
     except ProctorError as error:
-        problems.add(cases.place, error.message, error.hint)
+        row = re.fullmatch(r"(.+):(\d+)", error.where or "")
+        place = SourceLocation(row[1], int(row[2]), 1) if row else cases.place
+        problems.add(place, error.message, error.hint)
         return None
     known = rows.columns | source.matrix.keys()
     columns = {name: name for name in FIELDS if name in known}
@@ -294,7 +296,10 @@ def select_rows(source: DataSource, folder: Path) -> RowFile:
     if not rows:
         raise ProctorError("the data has no rows", where=str(path))
     rows.close_for_writing()
-    if source.sample is not None and source.sample < len(rows):
+    if source.sample is not None:
+        if source.sample > len(rows):
+            message = f"a sample of {source.sample:,} needs as many rows, and there are"
+            raise ProctorError(f"{message} {len(rows):,}", where=str(path))
         # In the order of the data, so that a larger sample does not reorder the cases.
         chosen = Random(source.seed).sample(range(len(rows)), source.sample)  # noqa: S311 (repeatable)
         rows = rows.only(sorted(chosen))
@@ -347,13 +352,16 @@ def read_rows(path: Path) -> Iterator[Row]:
             f"there is no file {path.name!r}", where=str(path), hint=instead_of(path)
         ) from None
     except (OSError, UnicodeDecodeError, csv.Error, msgspec.DecodeError, RecursionError) as error:
-        raise ProctorError(f"the data cannot be read: {error}", where=str(path)) from None
+        raise ProctorError(f"{path.name} cannot be read: {error}", where=str(path)) from None
 
 
 def _table(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         header, name = next(reader, list[str]()), str(path)
+        for column in header:
+            if header.count(column) > 1:
+                raise ProctorError(f"the header names {column!r} twice", where=f"{path}:1")
         for cells in reader:
             if len(cells) == len(header):
                 yield Row(dict(zip(header, cells, strict=True)), name, reader.line_num)
