@@ -13,6 +13,7 @@ from proctor.cli.main import run
 from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.runs.trial import TrialError
+from proctor.spec import load_suite
 
 
 def grades(folder: Path, name: str, passes: int) -> Path:
@@ -315,6 +316,16 @@ def test_the_samples_of_inspect_become_a_suite(project: Path, capsys, form: str)
     assert statuses == {"7": "passed", "pick": "hard_fail"}
     assert "no equivalent: field sandbox" in listed
     assert "B) Paris" in (project / "suite.yaml").read_text()
+
+
+def test_goldens_of_deepeval_are_data(project: Path, capsys) -> None:
+    """R-S6: they name no checks; the hint is a suite that reads them."""
+    (project / "goldens.json").write_text('[{"input": "Who?", "expected_output": "Ann"}]')
+    assert run(["import-suite", "goldens.json", "--agent", "bot:answer"]) == 2
+    hint = capsys.readouterr().err.partition("`")[2].partition("`")[0]
+    (project / "suite.yaml").write_text(f"agent: bot:answer\n{hint}\n")
+    (case,) = load_suite(project / "suite.yaml").cases
+    assert (case.input, case.correctness.exact_match) == ("Who?", "Ann")
 
 
 def test_a_data_set_needs_an_agent(project: Path, capsys) -> None:

@@ -183,6 +183,13 @@ def convert(file: Path, source: str | None = None) -> Converter:
         if keys & {"prompts", "providers", "targets", "tests", "scenarios"}:
             source = "promptfoo"
     elif source is None and isinstance(content, list) and content:
+        if {"actual_output", "expected_output"} & set(_map(content[0])):
+            raise ProctorError(
+                "goldens of DeepEval name no checks, so they are data and not a suite",
+                where=str(file),
+                hint=f"write `cases: {{data: {file.name}, case: {{correctness:"
+                " {exact_match: '{expected_output}'}}}`, or other checks, in a suite",
+            )
         source = "inspect" if "input" in content[0] else None
     if source == "promptfoo" and isinstance(content, dict):
         _Promptfoo(done, cast("dict[str, Any]", content)).read()
