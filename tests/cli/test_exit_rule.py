@@ -52,6 +52,8 @@ def test_one_infrastructure_error_in_forty_is_tolerated(tmp_path):
     assert "PASS" in done.stdout
     assert "39/39" in done.stdout
     assert "1 of 40 could not be judged" in done.stdout
+    quiet = run(tmp_path, "--trials", 40, "--quiet").stdout
+    assert "39 of 39 judged trials; 1 could not be judged" in quiet
 
 
 def test_more_than_the_tolerated_share_is_not_judged(tmp_path):

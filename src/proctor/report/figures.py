@@ -269,11 +269,12 @@ INPUT_SHOWN = 2_000
 
 
 def sentence(cells: Sequence[CellSummary], totals: RunTotals) -> str:
-    """Return the number of cells and trials that passed."""
+    """Return the number of cells and trials that passed, and of those without a verdict."""
     passed = sum(cell.verdict == Verdict.PASS for cell in cells)
     return (
         f"{passed:,} of {plural(len(cells), 'cell')} passed; "
         f"{totals.passed:,} of {plural(totals.judged, 'judged trial')}"
+        + (f"; {totals.unjudged:,} could not be judged" if totals.unjudged else "")
     )
 
 
