@@ -73,7 +73,7 @@ def test_compare_pairs_by_instance(tmp_path, capsys):
     assert overall["interval"]["high"] < 0
     text = told(capsys, tmp_path, "compare", *runs)
     assert "2 cases, 100 instances in both" in text
-    assert "estimand suite (default)" in text
+    assert "estimand suite (default: it assumes nothing about other cases)" in text
     assert "exactly these 2 cases (100 instances)" in text
     general = told(capsys, tmp_path, "compare", *runs, "--estimand", "population")
     assert "estimand population: cases like these, clustered by case" in general
@@ -416,6 +416,20 @@ def test_a_population_is_settled_by_more_cases(tmp_path, capsys):
     half = score["drop_at_most"] - score["drop"]
     needed = 2 * (half / z[0] * z.sum() / 0.02) ** 2
     assert found["arms"][0]["gate"]["advice"]["more_trials"] == math.ceil(needed) - 2
+
+
+def test_advised_trials_are_per_seed(tmp_path, capsys):
+    """R-Q2: trials are added to each seed of a case, so a tenth as many settle a case of ten."""
+    plain = {("t0", None): [0.0, 1.0] * 5}
+    seeds = grid(1, 10, lambda case, seed: seed % 2)
+    found = {}
+    for name, scores in (("plain", plain), ("seeds", seeds)):
+        runs = [made(tmp_path, f"{name}{arm}", {"x": scores}) for arm in "ab"]
+        gate = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])
+        found[name] = gate["arms"][0]["gate"]["advice"]
+    assert found["seeds"]["more_trials"] == math.ceil(found["plain"]["more_trials"] / 10)
+    assert "more trials per case in both runs" in found["plain"]["text"]
+    assert "more trials per case and seed in both runs" in found["seeds"]["text"]
 
 
 def test_a_changed_case_is_not_ranked_on(tmp_path, capsys):

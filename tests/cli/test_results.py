@@ -39,7 +39,7 @@ def test_the_table_has_every_denominator(root: Path, capsys) -> None:
     columns = [re.split(r"  +", line) for line in (head, careful, hasty)]
     infra = columns[0].index("infra error")
     assert [line[infra] for line in columns[1:]] == ["0", "1"]
-    assert estimand.startswith("  estimand suite (default): ")
+    assert estimand.startswith("  estimand suite (default: it assumes nothing about other cases): ")
     assert closing == "13 trials in 2 groups"
 
 

@@ -134,7 +134,7 @@ def test_the_estimand_is_named(root: Path) -> None:
     assert population["value"] == suite["value"]
     assert groups(root)[0]["pass_rate"] == suite
     named = proctor("results", "--results", root).stdout
-    assert "estimand suite (default)" in named
+    assert "estimand suite (default: it assumes nothing about other cases)" in named
     assert "exactly these cases and instances; --estimand population" in named
     other = proctor("results", "--results", root, "--estimand", "population").stdout
     assert "estimand population: intervals are for cases like these" in other

@@ -206,7 +206,8 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
     if board.rows:
         first = board.rows[0].value
         yield f"  {line(board.about, 300)}"
-        yield f"  intervals: {first.estimand}, {first.method}"
+        if any(row.value.low is not None for row in board.rows):
+            yield f"  intervals: {first.estimand}, {first.method}"
     if board.reason:
         yield f"  no ranks: {line(board.reason)}"
     elif board.rows:

@@ -31,6 +31,7 @@ from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.sanitize import json_value, line
 from proctor.stats.intervals import SEQUENCE
+from proctor.stats.types import SUITE_DEFAULT
 
 if TYPE_CHECKING:
     from proctor.results.aggregate import GroupRow
@@ -94,7 +95,9 @@ def change(metric: str, value: float | None) -> str:
     if metric == "pass_rate":
         return f"{points(value)} points"
     if metric in ("cost_usd", "latency_ms"):
-        return f"{MINUS if value < 0 else '+'}{figure(metric, abs(value))}"
+        size = figure(metric, abs(value))
+        # A difference that is rounded to none has no sign.
+        return size if size == "0 µs" else f"{MINUS if value < 0 else '+'}{size}"
     return f"{value:+z.3f}".replace("-", MINUS)
 
 
@@ -134,7 +137,7 @@ def per_pass_note(rows: Iterable[GroupRow | LeaderboardRow]) -> Iterator[str]:
 
 ESTIMANDS = {
     "population": "estimand population: intervals are for cases like these",
-    "suite": "estimand suite (default): intervals are for exactly these cases and instances;"
+    "suite": f"{SUITE_DEFAULT}: intervals are for exactly these cases and instances;"
     " --estimand population is about cases like these",
 }
 """What an interval is about, in one line."""

@@ -261,7 +261,7 @@ class GateResult(Tabular, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def more_trials(self) -> int | None:
-        """Trials per case, in both runs, that would decide it if the observed drop persists."""
+        """Trials per case (and seed), in both runs, that would decide it if the drop persists."""
         advised = [arm.gate.advice.more_trials for arm in self.arms if arm.gate.advice]
         return max((number for number in advised if number is not None), default=None)
 

@@ -31,6 +31,7 @@ from proctor.stats.intervals import CorrectedRate, RatedTrial, corrected_rate
 from proctor.stats.types import (
     LEVEL,
     STOPPED,
+    SUITE_DEFAULT,
     CaseCounts,
     DifferenceTest,
     Estimand,
@@ -632,12 +633,14 @@ def seed_list(seeds: Sequence[int]) -> str:
 
 
 def estimand_line(estimand: Estimand, cases: int, instances: int) -> str:
-    """Return one line that says what the figures are about."""
+    """Return one line that says what the figures are about, and why that is the default."""
+    if not cases:
+        return f"estimand {estimand}: no case has a figure in both"
     size = plural(cases, "case")
     size += f" ({plural(instances, 'instance')})" if instances != cases else ""
     if estimand == "suite":
         return (
-            f"estimand suite (default): exactly {'this' if cases == 1 else 'these'} {size};"
+            f"{SUITE_DEFAULT}: exactly {'this' if cases == 1 else 'these'} {size};"
             " --estimand population is about cases like these"
         )
     if cases == 1:

@@ -189,7 +189,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Trials to add to each case in each arm that would decide it if the observed drop persists.
+    """Trials to add to each instance in each arm that would decide it if the drop persists.
 
     For a population more trials of the same cases decide nothing: then `text` has the cases to add,
     and `more_trials` is None. `cases` dropped most. Extra trials on them alone are tested on the
@@ -328,7 +328,7 @@ def judge_gate(
     advice = None
     if verdict == "INCONCLUSIVE" and not too_many and drop is not None:
         on_scores = score if reason.startswith(_OF_SCORES) else None
-        advice = _advice(moves, drop, rule, draws, on_scores)
+        advice = _advice(moves, drop, rule, draws, on_scores, len(rows))
     return Gate(
         verdict=verdict,
         reason=reason,
@@ -531,6 +531,7 @@ def _advice(
     rule: GateRule,
     draws: Draws | None,
     score: ScoreDrop | None,
+    instances: int,
 ) -> Advice:
     """Return what would settle the pass rate, or the `score` if that is open.
 
@@ -560,7 +561,10 @@ def _advice(
         more = more_draws(gaps, distance, alpha=rule.alpha, power=rule.power)
     more, rest = max(1, more), "in both runs would settle it if the drop stays the same."
     if draws is None:
-        return Advice(more, worst, f"{plural(more, 'more trial')} per case {rest}{look}")
+        # Trials are added to each seed of a case.
+        more = math.ceil(more * len(moves) / instances)
+        each = "case" if instances == len(moves) else "case and seed"
+        return Advice(more, worst, f"{plural(more, 'more trial')} per {each} {rest}{look}")
     return Advice(None, worst, f"{plural(more, f'more {_drawn(draws)}')} {rest}{look}")
 
 

@@ -18,6 +18,9 @@ from proctor.tables import Tabular
 Estimand = Literal["suite", "population"]
 """suite: exactly these cases, only trial noise counts. population: cases drawn from one."""
 
+SUITE_DEFAULT = "estimand suite (default: it assumes nothing about other cases)"
+"""How a line begins that says what the figures of a suite are about."""
+
 Alternative = Literal["two-sided", "less", "greater"]
 """`less`: the second arm is lower than the first. `greater`: it is higher."""
 
