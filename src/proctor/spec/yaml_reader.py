@@ -419,8 +419,9 @@ class _Builder:
 
     def too_large(self, event: Any) -> _StopReadingError:
         """Return the error that ends a collection before a hostile one fills the memory."""
-        message = f"the file holds more than {MAX_VALUES:,} values once aliases are expanded"
-        return _StopReadingError(self.place(event), message)
+        message = f"the file holds more than {MAX_VALUES:,} values, counting every use of an alias"
+        hint = "cases from data are read row by row: `cases: questions.csv`"
+        return _StopReadingError(self.place(event), message, hint)
 
     def key(self, event: Any, depth: int) -> str | None:
         """Return a key as its text: `2024:` and `true:` are not converted."""
