@@ -71,10 +71,11 @@ WRONG = [
 ]
 
 
+NO_FOLDER = ({"workspace": "./nowhere"}, "suite.yaml:1:124: there is no folder './nowhere'")
 NO_PYTHON = ({"agent": "broken:answer"}, "broken:answer: broken.py, line 1, is not Python 3.")
 
 
-@pytest.mark.parametrize(("changes", "message"), [*WRONG, NO_PYTHON])
+@pytest.mark.parametrize(("changes", "message"), [*WRONG, NO_FOLDER, NO_PYTHON])
 def test_names_are_looked_up_without_running_code(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:

@@ -144,7 +144,7 @@ def test_a_matrix_makes_a_case_for_each_combination(tmp_path: Path) -> None:
 def test_bad_data_is_an_error_with_its_place(tmp_path: Path) -> None:
     """R-N9 R-S1: a short row, broken JSON, a missing file, an unknown key."""
     for name, text, message in (
-        ("a.csv", "input,b\n1,2\n3\n", "a.csv:3:1: .*not as many cells"),
+        ("a.csv", "input,b\n1,2\n3\n", "a.csv:3:1: the row has 1 cell, the header 2"),
         ("a.csv", "input,b,b\n1,2,3\n", "a.csv:1:1: the header names 'b' twice"),
         ("a.jsonl", '{"input": "x"}\n{broken\n', "a.jsonl:2:1: not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1:1: a row is an object"),
@@ -267,12 +267,12 @@ def test_a_bad_row_of_a_large_data_set_is_named(tmp_path: Path) -> None:
         (1_400, "q9,What?,1,a,b,.", "the id 'q9' is that of"),
         (1_400, "a/b,What?,1,a,b,.", "must begin with a letter"),
         (1_400, ",,1,a,b,.", "the input is empty"),
-        (1_400, "q1399,What?", "not as many cells"),
+        (1_400, "q1399,What?", r"large\.csv:1401:1: the row has 2 cells"),
     ):
         path.write_text("\n".join([*lines[:number], cell, *lines[number + 1 :]]) + "\n")
         with pytest.raises(SpecError, match=message) as caught:
             load(tmp_path, source)
-        assert "large.csv" in str(caught.value.where) or "not as many" in message
+        assert "large.csv" in str(caught.value.where)
     lines[1_400] = "q1399,What?,1,a,b,("
     path.write_text("\n".join(lines) + "\n")
     suite = load(tmp_path, source)

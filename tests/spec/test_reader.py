@@ -125,6 +125,7 @@ def test_one_located_message(text: str | bytes, expected: str, tmp_path: Path) -
         ("a: b: c\n", "t.yaml:1:5", "a colon inside text needs quotes"),
         ("a: @b\n", "t.yaml:1:4", "needs quotes"),
         ("a:\n  - b\n c: d\n", "t.yaml:3:2", "indented like its neighbours"),
+        ("a: 1\nb: {c: [d\ne: f\n", "t.yaml:3:2", "close the bracket that opens in line 2"),
     ],
 )
 def test_syntax_errors_say_what_to_do(text: str, place: str, hint: str) -> None:

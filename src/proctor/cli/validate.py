@@ -286,6 +286,12 @@ def _names(
                 case.state.create(case.folder).close()
             except ProctorError as error:
                 yield SpecProblem(case.place or here, str(error), error.hint)
+        folder = None if case.workspace is None else case.workspace.folder
+        if (
+            folder is not None
+            and not ((case.folder or suite.folder) / Path(folder).expanduser()).is_dir()
+        ):
+            yield SpecProblem(place_of(folder), f"there is no folder {folder!r}")
     if suite.judge is None and configuration.settings.judge is None:
         for case in suite.cases:
             if needs_default_judge(case):

@@ -38,6 +38,7 @@ from pydantic import Field
 
 from proctor.errors import ProctorError, hint_among
 from proctor.files import read_bounded
+from proctor.formatting import plural
 from proctor.runs.case_rows import CaseTemplate, Row, RowFile, fill
 from proctor.sanitize import json_value
 from proctor.spec.located import (
@@ -367,7 +368,11 @@ def _table(path: Path) -> Iterator[Row]:
                 yield Row(dict(zip(header, cells, strict=True)), name, reader.line_num)
             elif cells:
                 where = f"{path}:{reader.line_num}"
-                raise ProctorError("the row has not as many cells as the header", where=where)
+                raise ProctorError(
+                    f"the row has {plural(len(cells), 'cell')}, the header {len(header)}",
+                    where=where,
+                    hint="put quotes around a cell with a comma or a line break",
+                )
 
 
 def _json_lines(path: Path) -> Iterator[Row]:

@@ -453,9 +453,10 @@ def _events(text: str, name: str) -> Iterator[Any]:
         at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         place = SourceLocation(name, *at)
         reason = " ".join(str(part) for part in (error.problem, error.context) if part)
-        raise _StopReadingError(
-            place, f"not YAML: {reason}", _advice(reason, text, place)
-        ) from None
+        hint = _advice(reason, text, place)
+        if "flow" in reason and error.context_mark:
+            hint = f"close the bracket that opens in line {error.context_mark.line + 1}"
+        raise _StopReadingError(place, f"not YAML: {reason}", hint) from None
     except (yaml.YAMLError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _StopReadingError(SourceLocation(name, 1, 1), f"not YAML: {reason}") from None
