@@ -1,5 +1,5 @@
 # ruff: noqa: T201, S603 - a script that reports to its terminal and runs our own command
-"""Create the screenshots of the documentation from a real run of `proctor demo`.
+"""Create the screenshots of the documentation from real runs: `proctor demo`, and a small shop.
 
     python tools/screenshots.py            writes docs/images/*.png
 
@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from browser import ARGUMENTS, chromium  # noqa: E402 (beside the tests, which use it too)
+from viewer_parts import run_suite, shop_agent, shop_suite  # noqa: E402
+
+from proctor.runs.annotations import tag  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 MAX_BYTES = 200_000
@@ -33,6 +36,7 @@ def main() -> int:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         page = report_of_demo(Path(place))
+        runs_of_shop(Path(place))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
             for name, (theme, height, show) in PICTURES.items():
@@ -44,8 +48,14 @@ def main() -> int:
                 show(shown)
                 shown.screenshot(path=IMAGES / f"{name}.png")
             with viewer(Path(place)) as address:
-                shown = browser.new_page(viewport={"width": WIDTH, "height": 860})
-                look_at_a_failure(shown, address)
+                shown = browser.new_page(viewport={"width": 1280, "height": 900})
+                shown.goto(f"{address}/runs")
+                shown.locator("table.runs tbody a").first.click()
+                shown.locator(".clusters table").wait_for()
+                shown.screenshot(path=IMAGES / "viewer-run.png")
+                shown.locator(".heat tr", has_text="refund").locator("a").last.click()
+                shown.locator("tr", has_text="hard fail").locator("a").first.click()
+                shown.locator(".turn.decisive").wait_for()
                 shown.screenshot(path=IMAGES / "viewer.png")
             browser.close()
     sizes = {path.name: path.stat().st_size for path in sorted(IMAGES.glob("*.png"))}
@@ -61,6 +71,14 @@ def report_of_demo(place: Path) -> Path:
     return place / "report.html"
 
 
+def runs_of_shop(place: Path) -> None:
+    """Write a baseline and a run after a change that made one of two agents worse."""
+    suite = shop_suite("late-parcel", "refund", "where-is-it")
+    agents = {"careful": shop_agent(), "hasty": shop_agent()}
+    tag(run_suite(suite, agents, place / "results", trials=10), "baseline")
+    run_suite(suite, {**agents, "hasty": shop_agent(False)}, place / "results", trials=10)
+
+
 @contextmanager
 def viewer(place: Path) -> Iterator[str]:
     """The address of a `proctor view` of the demo's runs."""
@@ -68,21 +86,10 @@ def viewer(place: Path) -> Iterator[str]:
     with subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = next(line for line in process.stderr if "http://" in line)
-        yield re.findall(r"http://[^/]+", told)[0]
-        process.terminate()
-
-
-def look_at_a_failure(shown: Page, address: str) -> None:
-    """The trial that called a tool it must not, in the viewer, its last step chosen."""
-    shown.goto(f"{address}/runs")
-    shown.locator("table.list a").first.click()
-    shown.locator(".heat tr", has_text="unknown-order").locator("a").last.click()
-    shown.locator("tr", has_text="hard fail").locator("a").first.click()
-    shown.locator(".span").first.wait_for()
-    shown.locator("#tree").focus()
-    shown.keyboard.press("End")
-    shown.locator("#detail dl").first.wait_for()
-    shown.wait_for_load_state("networkidle")
+        try:
+            yield re.findall(r"http://[^/]+", told)[0]
+        finally:
+            process.terminate()
 
 
 def top(_shown: Page) -> None:
