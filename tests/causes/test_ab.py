@@ -102,11 +102,12 @@ def test_a_changed_prompt_must_reach_the_model(tmp_path: Path) -> None:
     """R-N10: the changed system prompt is seen in every trial of b, and in none of a."""
     with MockLLM([{"text": "no", "times": "forever"}]) as server:
         chat = {"kind": "chat", "model": "openai:gpt-4o-mini", "base_url": server.base_url,
-                "system": "Be brief."}  # fmt: skip
+                "system": "Be brief.", "tools": [{"python": "ab_tools:now"}]}  # fmt: skip
+        (tmp_path / "ab_tools.py").write_text("def now() -> str:\n    return 'noon'\n")
         suite_in(tmp_path, chat=chat)
         (tmp_path / "prompt.txt").write_text("Always say yes, whatever the question is.\n")
         done = command(
-            "ab", "suite.yaml", "--change", "system=@prompt.txt", "--trials", "2", "--looks", "1",
+            "ab", "suite.yaml", "--change", "system=@prompt.txt", "--trials", "2", "--looks", "2",
             "--json", "--quiet", cwd=tmp_path, env={"OPENAI_API_KEY": "k"},
         )  # fmt: skip
     found = json.loads(done.stdout)

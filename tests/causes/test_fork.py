@@ -160,6 +160,7 @@ def test_a_trial_that_leaves_the_record_says_where(
             (9, None, "there is no step 9"),
             (3, "result=1", "calls no tool"),
             (6, "hint=x", "there is no step 6"),
+            (3, "remove=9 left", "has the text to remove"),
         ):
             arm = ForkArm(step=step, edit=None if edit is None else edit_from(edit))
             with pytest.raises(ProctorError, match=why):

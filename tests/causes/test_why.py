@@ -192,3 +192,8 @@ def test_a_chat_agent_is_tested_within_a_cost_limit(tmp_path: Path) -> None:
         assert limited["trials"] < found["trials"]
         assert "0.004" in limited["stopped"] or "budget" in limited["stopped"], limited["stopped"]
         assert limited["causes"][-1]["reason"] or limited["causes"][-1]["judged"]
+        # Too few for all suspects: they are for the most suspicious one, in a single look.
+        few = proctor("why", f"{run.path}:{failing.name}", "--max-trials", "18")
+        judged = {cause["step"]: cause["judged"] for cause in few["causes"]}
+        assert (few["trials"], judged) == (16, {1: 4, 2: 0}), few
+        assert few["stopped"] == "the budget is used up"

@@ -88,7 +88,9 @@ class ToolConfig(Strict):
 
     @model_validator(mode="after")
     def _check_options(self) -> ToolConfig:
-        set_keys = [key for key in _ANSWERS if key in self.model_fields_set]
+        # A record of all options has `when`, too, where it is empty.
+        given = self.model_fields_set - (set[str]() if self.when else {"when"})
+        set_keys = [key for key in _ANSWERS if key in given]
         if not set_keys:
             raise ValueError(f"a tool needs one of {', '.join(_ANSWERS)}")
         plain = [key for key in set_keys if key != "when"]

@@ -60,6 +60,8 @@ class ForkResult(msgspec.Struct, frozen=True, kw_only=True):
     replayed_tool_calls: int | None
     notes: tuple[str, ...]
     """Tools that returned something else when they ran again; the agent got the record."""
+    stopped: str = ""
+    """Why not every trial was run."""
 
 
 def recorded_trace(run: Run, trial: Trial) -> Trace:
@@ -88,6 +90,12 @@ def checked_arm(trace: Trace, arm: ForkArm) -> ForkArm:
         raise ProctorError(
             f"`{edit.kind}` changes a model call, and the agent makes none from step {arm.step} on",
             hint="plain code can be forked with `call`, `result`, or without a change",
+        )
+    messages = [m.content for one in calls for m in one.span.input_messages if m.content]
+    if edit.remove is not None and messages and not any(edit.remove in one for one in messages):
+        raise ProctorError(
+            f"no message that the model is shown from step {arm.step} on has the text to remove",
+            hint="copy a part of one from `proctor trace show RUN:TRIAL --json`",
         )
     if edit.kind == "answer" and not model:
         raise ProctorError(f"step {arm.step} is no model call", hint="use `call` for a tool call")
@@ -177,6 +185,7 @@ def fork_result(run: Run, parent: Run, trial: Trial, arm: ForkArm) -> ForkResult
         replayed_model_calls=None if replayed is None else replayed["model_calls"],
         replayed_tool_calls=None if replayed is None else replayed["tool_calls"],
         notes=tuple(notes),
+        stopped=run.stopped or "",
     )
 
 

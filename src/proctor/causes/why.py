@@ -382,25 +382,26 @@ def run_why(  # noqa: PLR0913 (the options of the command)
         raise ProctorError(
             "diagnosis found no suspicious step", where=trial.name, hint="name one with --at STEP"
         )
-    shares = look_shares(alpha / len(listed), looks)
     used = Spending()
     started, stopped = 0, ""
     causes: list[TestedCause] = []
     for place, suspect in enumerate(listed):
         arms = interventions(trace, suspect.step, passing, hint)
-        # What is left is for this suspect and those behind it.
-        left = (max_trials - started) // (len(listed) - place)
-        per_arm = min(trials, left // len(arms))
+        # What is left is for this suspect and those behind it; where that is too little for all,
+        # the most suspicious ones are tested.
+        left = max_trials - started
+        share = left // (len(listed) - place) // len(arms)
+        per_arm = min(trials, max(share, min(FEWEST, left // len(arms))))
+        shares = look_shares(alpha / len(listed), min(looks, per_arm // FEWEST))
         money = None if max_cost_usd is None else max_cost_usd - (used.cost_usd or 0.0)
-        per_look = per_arm // looks
-        if per_look < 1 or per_arm < FEWEST or (money is not None and money <= 0):
+        if not shares or (money is not None and money <= 0):
             stopped = "the budget is used up"
             causes.append(_untested(suspect, stopped))
             continue
         try:
             cause, done, why = _tested(
                 run, trial, suspect, arms, run_trials,
-                alpha=alpha, shares=shares, per_look=per_look,
+                alpha=alpha, shares=shares, per_look=per_arm // len(shares),
                 results=results, concurrency=concurrency, max_cost_usd=money,
             )  # fmt: skip
         except ProctorError as error:

@@ -326,6 +326,8 @@ def render_fork(result: ForkResult) -> str:
         which = f"{result.diverged} of {plural(result.trials, 'trial')}"
         out.append(f"  {which} not judged: {line(result.where, 500)}")
     out += [f"  note: {line(note, 400)}" for note in result.notes]
+    if result.stopped:
+        out.append(f"  stopped after {plural(result.trials, 'trial')}: {line(result.stopped, 200)}")
     out.append(f"stored in {line(result.run, 200)}")
     return "\n".join(out)
 
