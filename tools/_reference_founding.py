@@ -128,7 +128,7 @@ C25 | timeline, frequencies, error rate, p50 p95 p99 | `proctor store stats --by
 
 EXPERIMENTS = """
 D14 | predefined profiles | `proctor agent list`
-D18 | rate limits | `proctor.llm.rate_limits.RateLimit` in `rate_limits:` of the settings, with a queue
+D18 | rate limits | `proctor.llm.rate_limits.RateLimit` in `limits.rates` of the settings, with a queue
 D32 | compare runs | `proctor compare`; runs with different seeds are compared on those they share
 D33 | mean ± SD | `proctor results` `proctor.results.ResultSet.std`
 D38 | percentiles | `proctor results` `proctor.results.ResultSet.percentiles`
@@ -149,7 +149,7 @@ D74 | many machines | `proctor run --executor --address`
 D89 | battery file | `proctor run --name` `proctor.Experiment`
 D94 | result set | `proctor.results.ResultSet.mean` `proctor.results.ResultSet.pass_rate` `proctor.results.ResultSet.to_pandas` `proctor.compare`
 D99 | registry file | `proctor agent add` `proctor agent test`; keys only from the environment
-D102 | build, run, store, fetch | `proctor.scenarios.build` `proctor.scenarios.store` `proctor.scenarios.fetch`
+D102 | build, run, store, fetch | `proctor.scenarios.build` `proctor.scenarios.store` `proctor.scenarios.fetch`; a name has no slashes
 D104 | built folder with outputs | `proctor scenario build`; `operations` of the manifest are the steps of the build, and a run adds timeline.yaml (simulate), analysis.yaml (analyze) and score.yaml (score)
 """
 

@@ -297,6 +297,7 @@ _FAMILIAR = {
     "baseline_dir": "it is `baselines` here",
     "few_shot_examples": "it is `examples` here: each has an answer, a score and a rationale",
     "scale": "scores are 1 to 5; `anchors` say what each means, `threshold` is 0 to 1",
+    "rate_limits": "it is `limits: {rates: {PROVIDER: …}}` here",
     "has_matching_span": "write `{check: has_matching_span, params: {query: …}}`",
     "scenarios": "it is `cases` here",
     "output_path": "it is `output` here",
