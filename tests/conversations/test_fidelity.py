@@ -328,3 +328,18 @@ def test_ordinary_speech_is_no_fault(message: str, kind: str | None) -> None:
         {"role": "user", "content": message},
     ]
     assert [fault.kind for fault in user_faults(user, said)] == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("said", "invented"),
+    [("04.05.1988", False), ("1988-05-04", False), ("05.06.1988", True), ("04.05.1989", True)],
+)
+def test_a_date_may_be_said_in_another_form(said: str, invented: bool) -> None:
+    """R-N8: "4 May 1988" in digits is the same fact, and another day is not."""
+    user = SimulatedUser(goal="book", knows={"birth date": "4 May 1988"}, model="openai:any")
+    history = [
+        {"role": "user", "content": "I'd like to come."},
+        {"role": "assistant", "content": "Your date of birth?"},
+        {"role": "user", "content": said},
+    ]
+    assert bool(user_faults(user, history)) is invented

@@ -103,6 +103,7 @@ _MONTH = re.compile(
     r"september|october|november|december) \d{1,2})\b",
     re.IGNORECASE,
 )
+_NUMERIC_DATE = re.compile(r"\b\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
 _MONTHS = {
     name: number
     for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)
@@ -121,7 +122,7 @@ _CLAIMS = re.compile(
     r"^\W*(?:(?:about|around|maybe|some) )?(?P<only>yesterday|last (?:night|week|month|year|\w+day)"
     r"|(?:an?|one|two|three|four|five|six|seven|eight|ten|few|couple of|\d+) "
     r"(?:hours?|days?|weeks?|months?|years?) ago)\b|"
-    r"\b(?:bought|ordered|purchased|received|got|paid for|picked up) "
+    r"\b(?:bought|ordered|purchased|received|got|paid(?: for)?|picked up) "
     r"(?:it|them|this|that|the \w+)\b[^.?!]{0,30}?\b(?P<when>yesterday"
     r"|last (?:week|month|year|\w+day)"
     r"|(?:a|an|two|three|four|five|six|seven|eight|nine|ten|few|couple of|\d+) "
@@ -672,11 +673,16 @@ def _announces(text: str, user: SimulatedUser) -> re.Match[str] | None:
 
 
 def _same_date(bare: str, known: str) -> bool:
-    """Return whether a date of eight digits is a known one in another order."""
+    """Return whether a date of eight digits is a known one in another order or in words."""
     if len(bare) != 8 or not bare.isdigit():
         return False
-    dates = re.findall(r"\b\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b", known)
-    return any(sorted(re.sub(r"\D", "", date)) == sorted(bare) for date in dates)
+    dates = [re.sub(r"\D", "", date) for date in _NUMERIC_DATE.findall(known)]
+    for found in _MONTH.finditer(known):
+        month = _MONTHS[re.findall("[a-z]{3,}", found[0].casefold())[0][:3]]
+        year = re.match(r"\D{1,2}(\d{4})\b", known[found.end() :])
+        day = int(re.findall(r"\d+", found[0])[0])
+        dates += [f"{day:02d}{month:02d}{year[1]}"] if year else []
+    return any(sorted(date) == sorted(bare) for date in dates)
 
 
 def _text(parts: Iterable[Any]) -> str:
