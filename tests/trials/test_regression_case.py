@@ -11,7 +11,9 @@ from spans import span, trace
 import proctor
 from proctor.agents._chat_tools import ToolConfig
 from proctor.cli.case import case as command
+from proctor.diagnose.methods import diagnose_offline
 from proctor.errors import ProctorError
+from proctor.results.evidence import evidence_of, trajectories_of
 from proctor.spec import load_suite
 from proctor.trace import SpanKind, Trace
 from proctor.trace.export import save_traces
@@ -70,6 +72,11 @@ def test_from_a_trial_and_from_traces(tmp_path: Path, monkeypatch: pytest.Monkey
         suite = load_suite(out, need_agent=False)
         (written,) = suite.cases
         assert written.id == f"{trial.case}-regression"
+        # The diagnosis compares with passing trials, as that of the run does.
+        evidence = evidence_of(trial, trajectories_of(run, {trial.case}))
+        cause = diagnose_offline(run.trace(trial) or trace(), evidence=evidence).decisive
+        assert cause is not None
+        assert str(written.description).startswith(f"step {cause.step}, hasty: {cause.what[:60]}")
         tools = yaml.safe_load(out.with_suffix(".tools.yaml").read_text())["tools"]
         assert {tool["name"] for tool in tools} >= {"query_database"} & set(
             (run.trace(trial) or trace()).tools_used
@@ -91,6 +98,9 @@ def test_from_a_trial_and_from_traces(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("regression.yaml").unlink()
     same = CliRunner().invoke(command, ["from", "bad.jsonl", "--good", "bad.jsonl"])
     assert same.exit_code == 1
+    passing = next(trial for trial in run.trials() if trial.passed)
+    none = CliRunner().invoke(command, ["from", f"{run.path}:{passing.name}"])
+    assert "the trial passed" in str(none.exception)
     alone = CliRunner().invoke(command, ["from", "bad.jsonl"])
     assert "--good" in str(getattr(alone.exception, "hint", alone.output))
     assert not Path("regression.yaml").exists()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,12 +24,12 @@ import msgspec
 
 from proctor.causes.ab import look_shares
 from proctor.causes.fork import DIVERGED, prepare_fork, recorded_trace
-from proctor.diagnose.evidence import Trajectories
 from proctor.diagnose.finding import Diagnosis
-from proctor.diagnose.methods import TrialEvidence, act_at, acts_of, diagnose_offline
+from proctor.diagnose.methods import act_at, acts_of, diagnose_offline
 from proctor.errors import ProctorError
 from proctor.formatting import clipped
 from proctor.gateway.options import ForkArm, ForkCall, ForkEdit
+from proctor.results.evidence import evidence_of, trajectories_of
 from proctor.runs.annotations import Tested, add_tested
 from proctor.runs.folder import RunFolder
 from proctor.runs.run import Run
@@ -131,18 +132,11 @@ class Suspect(NamedTuple):
 
 def diagnosis_of(run: Run, trial: Trial, trace: Trace) -> tuple[Diagnosis, list[Trace]]:
     """Return the diagnosis of a trial beside its passing trials, and the traces of those."""
-    trajectories, passing = Trajectories(), list[Trace]()
-    others = [one for one in run.trials() if one.case == trial.case and one.status.judged]
+    others = [one for one in run.trials() if one.case == trial.case and one.passed]
     others.sort(key=lambda one: one.agent != trial.agent)
-    for one in others:
-        if (held := run.readable_trace(one, [])) is not None:
-            trajectories.add(one.case, one.cell.arm, held, passed=one.passed)
-            if one.passed and len(passing) < MAX_PASSING:
-                passing.append(held)
-    contrast = trajectories.contrast(trial.case, trial.cell.arm)
-    evidence = TrialEvidence(
-        checks=trial.checks, contrast=contrast.finding, instead=contrast.instead
-    )
+    held = (run.readable_trace(one, []) for one in others)
+    passing = list(islice((each for each in held if each is not None), MAX_PASSING))
+    evidence = evidence_of(trial, trajectories_of(run, {trial.case}))
     return diagnose_offline(trace, evidence=evidence), passing
 
 

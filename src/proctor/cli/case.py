@@ -14,9 +14,7 @@ from proctor.errors import EXIT_FAIL, ProctorError
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from proctor.checks.base import CheckResult
+    from proctor.diagnose.methods import TrialEvidence
     from proctor.trace import Trace
 
 
@@ -55,7 +53,13 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
     """
     from proctor.trials.regression_case import regression_case, write_case
 
-    failing, checks, passing, stem = _recording(source)
+    failing, evidence, passing, stem = _recording(source)
+    if evidence is not None and evidence.passed:
+        raise ProctorError(
+            "the trial passed: there is no failure to keep",
+            where=source,
+            hint="name a failing trial; this one can be its --good",
+        )
     right = _recording(good)[0] if good is not None else passing
     if right is None:
         raise ProctorError(
@@ -64,7 +68,7 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
             hint="name one with --good: a trace, or RUN:TRIAL",
         )
     try:
-        made = regression_case(failing, right, name=name or stem, checks=checks)
+        made = regression_case(failing, right, name=name or stem, evidence=evidence)
     except ProctorError as error:
         click.echo(printable(f"no case written: {error}"), err=True)
         ctx.exit(EXIT_FAIL)
@@ -76,8 +80,9 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
         click.echo(printable(f"  rejected: {why}"))
 
 
-def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None, str]:
-    """Return a trace, the results of its checks, a passing trial of its case, and a name."""
+def _recording(source: str) -> tuple[Trace, TrialEvidence | None, Trace | None, str]:
+    """Return a trace, what is known about its trial, a passing trial of its case, and a name."""
+    from proctor.results.evidence import evidence_of, trajectories_of
     from proctor.runs.run import find_trial
     from proctor.trace.load import load_traces
     from proctor.trials.regression_case import good_recording
@@ -86,8 +91,9 @@ def _recording(source: str) -> tuple[Trace, Sequence[CheckResult], Trace | None,
         found = load_traces(source)
         if len(found) != 1:
             raise ProctorError(f"the file holds {len(found)} traces, not one", where=source)
-        return settings_redactor().trace(found[0]), (), None, Path(source).stem
+        return settings_redactor().trace(found[0]), None, None, Path(source).stem
     run, trial = find_trial(source, api.results_root())
     if (trace := run.trace(trial)) is None:
         raise ProctorError(f"the trial {trial.name} has no trace", where=str(run.path))
-    return trace, trial.checks, good_recording(run, trial), f"{trial.case}-regression"
+    evidence = evidence_of(trial, trajectories_of(run, {trial.case}))
+    return trace, evidence, good_recording(run, trial), f"{trial.case}-regression"

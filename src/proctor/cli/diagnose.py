@@ -250,7 +250,7 @@ def _echo_run(
     """Print what trials of a run share. Its traces were redacted when they were stored."""
     from proctor.diagnose.finding import SHOWN_FROM
     from proctor.formatting import and_more, plural
-    from proctor.report.diagnosis import evidence_of, trajectories_of
+    from proctor.results.evidence import evidence_of, trajectories_of
     from proctor.runs.annotations import experiments_of
     from proctor.runs.run import Run
 

@@ -14,48 +14,13 @@ from proctor.formatting import and_more, money, percent, plural
 from proctor.sanitize import line
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from proctor.diagnose.clusters import Cluster, SharedCause
-    from proctor.diagnose.evidence import Trajectories
     from proctor.diagnose.finding import Diagnosis, Finding, RootCause
-    from proctor.diagnose.methods import TrialEvidence
-    from proctor.runs.run import Run
-    from proctor.runs.trial import Trial
 
 QUOTE = 200
 NAME = 64
 MAX_CLUSTERS = 20
 """Rows shown; the rest are counted, and JSON has them all."""
-
-
-def trajectories_of(run: Run, cases: Container[str]) -> Trajectories:
-    """Return how the judged trials of some cases went, to contrast failing with passing ones."""
-    from proctor.diagnose.evidence import Trajectories
-
-    found = Trajectories()
-    for trial in run.trials():
-        if trial.case in cases and trial.status.judged:
-            trace = run.readable_trace(trial, [])
-            if trace is not None:
-                found.add(trial.case, trial.cell.arm, trace, passed=trial.passed)
-    return found
-
-
-def evidence_of(trial: Trial, trajectories: Trajectories) -> TrialEvidence:
-    """Return what is known about a trial beside its trace."""
-    from proctor.diagnose.methods import TrialEvidence
-
-    contrast = None
-    if trial.status.judged and not trial.passed:
-        contrast = trajectories.contrast(trial.case, trial.cell.arm)
-    return TrialEvidence(
-        checks=trial.checks,
-        error=f"{trial.error.type}: {trial.error.message}" if trial.error else "",
-        contrast=contrast.finding if contrast is not None else None,
-        instead=contrast.instead if contrast is not None else None,
-        passed=trial.passed,
-    )
 
 
 def console_lines(

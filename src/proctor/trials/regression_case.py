@@ -23,6 +23,7 @@ from proctor.checks.grounding import quantities
 from proctor.diagnose.methods import TrialEvidence, diagnose_offline
 from proctor.errors import ProctorError
 from proctor.files import load_yaml, read_bounded, write_atomic
+from proctor.results.evidence import evidence_of, trajectories_of
 from proctor.sanitize import json_value
 from proctor.spec.case_checks import checks_of
 from proctor.spec.suite import Case
@@ -69,13 +70,15 @@ class RegressionCase:
 
 
 def regression_case(
-    failing: Trace, good: Trace, *, name: str, checks: Sequence[CheckResult] = ()
+    failing: Trace, good: Trace, *, name: str, evidence: TrialEvidence | None = None
 ) -> RegressionCase:
     """Return a case that fails on the failing trace and passes on the good one.
 
-    `checks` are the results of the failing trial. `ProctorError` says why there is no such case.
+    `evidence` is what is known about the failing trial. `ProctorError` says why there is no such
+    case.
     """
-    found = diagnose_offline(failing, evidence=TrialEvidence(checks=checks) if checks else None)
+    found = diagnose_offline(failing, evidence=evidence)
+    checks = evidence.checks if evidence is not None else ()
     question = failing.query if failing.query is not None else good.query
     if question is None:
         raise ProctorError("the trace does not record the input", hint="name another trace")
@@ -272,7 +275,10 @@ def case_from_trial(run: Run, trial: Trial, *, name: str | None = None) -> Regre
             hint="no trial of the case passed; name a good trace: proctor case from … --good",
         )
     return regression_case(
-        failing, right, name=name or f"{trial.case}-regression", checks=trial.checks
+        failing,
+        right,
+        name=name or f"{trial.case}-regression",
+        evidence=evidence_of(trial, trajectories_of(run, {trial.case})),
     )
 
 

@@ -338,7 +338,7 @@ class Runs(ResultsPages):
         if trace is None:
             raise Missing("trace", trial.name)
         from proctor.diagnose.methods import diagnose_offline
-        from proctor.report.diagnosis import evidence_of, trajectories_of
+        from proctor.results.evidence import evidence_of, trajectories_of
 
         diagnosis = diagnose_offline(
             trace, evidence=evidence_of(trial, trajectories_of(run, {trial.case}))
@@ -432,7 +432,7 @@ def shared_causes(run: Run) -> tuple[list[SharedCause], int, int]:
     """Return the causes of failing trials, how many were diagnosed, and how many there are."""
     from proctor.diagnose.clusters import SharedCauses
     from proctor.diagnose.methods import diagnose_offline
-    from proctor.report.diagnosis import evidence_of, trajectories_of
+    from proctor.results.evidence import evidence_of, trajectories_of
 
     failing = [t for t in run.trials() if t.status.judged and not t.passed]
     order = harm_first((trial.status, trial.cell) for trial in failing)[:MAX_DIAGNOSED]
