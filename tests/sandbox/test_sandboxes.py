@@ -25,6 +25,7 @@ from containers import ENGINE
 import proctor as package
 from proctor import Case, Suite
 from proctor.agents._command import CommandAgentConfig
+from proctor.agents.registry import agent_config
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
 from proctor.sandbox._bwrap import Bwrap, _capabilities, cgroup_problem
@@ -705,6 +706,42 @@ def test_programs_that_a_suite_names_are_shown_and_nothing_beside_them(
     proctor("run", "suite.yaml", cwd=tmp_path)
     (trial,) = package.api.open_run(next((tmp_path / "results").glob("suite/*"))).trials
     assert trial.passed, trial.checks
+
+
+@needs_bwrap
+def test_the_program_of_an_agent_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-N6: a program outside /usr, also by a link; one that is missing is no agent's failure."""
+    bins, tool = tmp_path / "bin", tmp_path / "elsewhere" / "tool"
+    for folder in (bins, tool.parent):
+        folder.mkdir()
+    (tool.parent / "secret").write_text("secret")
+    tool.write_text("#!/bin/sh\ntest ! -e $(dirname $0)/secret && echo fine\n")
+    tool.chmod(0o755)
+    (bins / "linked").symlink_to(tool)
+    monkeypatch.setenv("PATH", str(bins), prepend=":")
+    ours = {"command": [sys.executable, "-c", "import msgspec; print('fine')"]}
+    agents = {
+        "linked": {"kind": "command", "protocol": "text", "command": ["linked"]},
+        "environment": {"kind": "command", "protocol": "text", **ours},
+        "missing": {"kind": "command", "protocol": "text", "command": ["no-such-tool"]},
+        "uninstalled": {"kind": "codex", "command": ["no-such-codex"]},
+    }
+    case = {"input": "go", "correctness": {"expected_in_answer": ["fine"]}}
+    suite = {"sandbox": "bwrap", "agents": agents, "cases": [case]}
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    proctor("run", "suite.yaml", "--trials", "1", cwd=tmp_path)
+    run = package.api.open_run(next((tmp_path / "results").glob("suite/*")))
+    found = {trial.agent: trial for trial in run.trials}
+    assert found["linked"].passed, found["linked"].error
+    assert found["environment"].passed, found["environment"].error
+    for name in ("missing", "uninstalled"):
+        assert found[name].status is TrialStatus.INFRA_ERROR
+    error = found["uninstalled"].error
+    assert error is not None
+    assert "npm install -g @openai/codex" in error.message
+    boxed = {"kind": "podman", "image": "an-image"}
+    # What is in an image is known when it runs.
+    agent_config({"kind": "codex", "command": ["no-such-codex"], "sandbox": boxed}).check()
 
 
 @needs_bwrap

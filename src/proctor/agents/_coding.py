@@ -26,11 +26,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -39,13 +38,12 @@ import msgspec
 from pydantic import Field
 
 from proctor.agents._command import MAX_OUTPUT, CommandAgentConfig
-from proctor.agents._process import end_processes, need_program, read_tail
+from proctor.agents._process import end_processes, read_tail
 from proctor.agents.base import AGENT_ERROR, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.formatting import last_line
 from proctor.gateway.observe import SCOPE
 from proctor.gateway.options import GatewayOptions
 from proctor.imports import absent_extra
-from proctor.sandbox.place import installation
 from proctor.sandbox.workspace import NotReadable, read_inside
 from proctor.trace.capture import current_trace, new_span_id
 from proctor.trace.formats.coding_sessions import COUNTED, session_trace
@@ -223,30 +221,15 @@ class CodingAgentConfig(CommandAgentConfig):
         """What is known about the agent."""
         return PRESETS[self.kind]
 
-    def _program(self) -> Path | None:
-        """Return where the program is on this machine; None if it is not."""
-        name = (self.command or [self.preset.program])[0]
-        found = shutil.which(name, path=self.env.get("PATH", os.environ.get("PATH")))
-        return None if found is None else Path(found)
-
     @property
-    def _boxed(self) -> bool:
-        """Whether it runs in a sandbox with the programs of this machine."""
-        return self.sandbox is not None and not (self.sandbox.image or self.sandbox.rootfs)
-
-    def shown_in_sandbox(self) -> Sequence[Path]:
-        """Return the files of the suite's folder that the command names, and the program's own."""
-        shown = super().shown_in_sandbox()
-        program = self._program() if self._boxed else None
-        return shown if program is None else [*shown, *installation(program)]
+    def program(self) -> tuple[str, str]:
+        """The name of the program, and how to install it."""
+        return (self.command or [self.preset.program])[0], self.preset.install
 
     def command_line(self) -> list[str]:
         """Return program and arguments, with placeholders."""
         preset = self.preset
         command = self.command or [preset.program]
-        if self._boxed and (program := self._program()) is not None:
-            # Links to it are not shown.
-            command = [str(program.resolve()), *command[1:]]
         named = [each.replace("{model}", self.model or "") for each in preset.model]
         # Subcommands come first, and `-` or the input last.
         given = preset.arguments.split()
@@ -268,12 +251,6 @@ class CodingAgentConfig(CommandAgentConfig):
     def version(self) -> dict[str, Any]:
         """Return the agent, its model and its arguments."""
         return {"kind": self.kind, "model": self.model, "arguments": self.arguments}
-
-    def check(self) -> None:
-        """Raise if the program is not installed; the hint says how to install it."""
-        need_program(
-            (self.command or [self.preset.program])[0], None, self.env, self.preset.install
-        )
 
     def places(self, request: AgentRequest) -> dict[str, str]:
         """Make the folders of the trial, and return the values of the placeholders."""

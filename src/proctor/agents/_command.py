@@ -64,6 +64,7 @@ from proctor.formatting import last_line
 from proctor.gateway.budget import RunLimitReached
 from proctor.gateway.options import GatewayOptions
 from proctor.processes import ProcessGroup
+from proctor.sandbox.place import installation, shown_path
 from proctor.sanitize import without_surrogates
 from proctor.trace.capture import capture, current_trace
 
@@ -136,11 +137,21 @@ class CommandAgentConfig(AgentConfig):
         """Return the command line."""
         return {"command": self.command}
 
+    @property
+    def program(self) -> tuple[str, str]:
+        """The name of the program, and how to get it."""
+        return self.command[0], _WHERE_PROGRAMS_ARE
+
     def check(self) -> None:
         """Raise if there is no such program; nothing is executed."""
+        self._program()
+
+    def _program(self) -> Path | None:
+        """Return where the program is on this machine, or raise; None if it is in an image."""
         if self.sandbox is not None and (self.sandbox.image or self.sandbox.rootfs):
-            return  # what is in an image is known when it runs
-        need_program(self.command[0], self.base_dir, self.env, _WHERE_PROGRAMS_ARE)
+            return None  # what is in an image is known when it runs
+        name, install = self.program
+        return need_program(name, self.base_dir, self.env, install)
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Start the process, send the input and wait; the process never outlives the trial."""
@@ -301,9 +312,11 @@ class CommandAgentConfig(AgentConfig):
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
     def shown_in_sandbox(self) -> Sequence[Path]:
-        """Return the files of the suite's folder that the command names."""
+        """Return the files of the suite's folder that the command names, and its program's own."""
         files = (file_beside(self.base_dir, each) for each in self.command_line())
-        return [file for file in files if file is not None]
+        program = self._program()
+        own = [] if program is None else installation(program)
+        return [*(file for file in files if file is not None), *own]
 
     async def _start(
         self, request: AgentRequest, mark: str, places: dict[str, str], variables: dict[str, str]
@@ -319,6 +332,8 @@ class CommandAgentConfig(AgentConfig):
         arguments = [_expanded(argument, places) for argument in arguments]
         own = {name: _expanded(value, places) for name, value in self.variables().items()}
         if request.sandbox is not None:
+            if (found := self._program()) is not None and installation(found):
+                program = str(shown_path(found))
             env = {**receiver.environment(), **variables, **own}
             if request.sandbox.options.network == "none":
                 env = own  # endpoints that cannot be reached
@@ -348,7 +363,7 @@ class CommandAgentConfig(AgentConfig):
         except OSError as error:
             hint = None
             if isinstance(error, FileNotFoundError):
-                hint = _WHERE_PROGRAMS_ARE
+                _, hint = self.program
             elif isinstance(error, PermissionError):
                 hint = f"chmod +x {program}"
             message = f"cannot run {program}: {error.strerror}"

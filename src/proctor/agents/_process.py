@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import struct
 import subprocess
@@ -39,6 +38,7 @@ from proctor.formatting import last_line
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.llm.rate_limits import Waits
 from proctor.processes import ProcessGroup
+from proctor.sandbox.place import find_program
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
@@ -78,11 +78,12 @@ def need_program(
     folder: Path | None,
     env: Mapping[str, str] | None = None,
     hint: str | None = None,
-) -> None:
-    """Raise if there is no such program, on the PATH or in the suite's folder."""
-    path = (env or {}).get("PATH", os.environ.get("PATH"))
-    if file_beside(folder, program) is None and shutil.which(program, path=path) is None:
+) -> Path:
+    """Return where a program is, in the suite's folder or on the PATH; raise if it is not."""
+    found = file_beside(folder, program) or find_program(program, (env or {}).get("PATH"))
+    if found is None:
         raise AgentError(f"there is no program {program!r}", category="", hint=hint)
+    return found
 
 
 async def until_exit(child: asyncio.subprocess.Process, *reading: asyncio.Future[Any]) -> None:

@@ -270,11 +270,11 @@ def _names(
         if isinstance(check, CustomCheck) and isinstance(check.check, str) and ":" in check.check
     ]
     for name, config in zip(agents, configs, strict=True):
-        if getattr(config, "kind", None) == "command":  # its check executes nothing
+        if hasattr(config, "command_line"):  # a program: its check executes nothing
             try:
                 config.check()
             except ProctorError as error:
-                place = place_of(config.command[0])
+                place = place_of((config.command or [config.kind])[0])
                 yield SpecProblem(place, f"agent {name!r}: {error.message}", error.hint)
     by_name = dict(zip(agents, configs, strict=True))
     # Rows of a large data set have neither turns nor state.

@@ -304,6 +304,17 @@ LOOPBACK = re.compile(r"https?://(?:127\.0\.0\.1|localhost):(\d+)")
 _ANNOUNCE = ["sh", "-c", 'echo "$0" >&2 && exec "$@"']
 
 
+def find_program(name: str, path: str | None = None) -> Path | None:
+    """Return where a program is on the PATH, or None.
+
+    Shims of version managers (pyenv, asdf) come last: without their manager they do not work.
+    """
+    folders = (path or os.environ.get("PATH", os.defpath)).split(os.pathsep)
+    folders.sort(key=lambda folder: Path(folder).name == "shims")
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    return None if found is None else Path(found)
+
+
 def installation(program: Path) -> list[Path]:
     """Return what a program outside /usr needs of its own: packages, environment, interpreter.
 
@@ -326,9 +337,15 @@ def installation(program: Path) -> list[Path]:
         first = file.readline(256)
     if first.startswith(b"#!"):
         *_, interpreter = first[2:].decode(errors="replace").split() or [""]
-        if (found := shutil.which(interpreter)) is not None:
-            shown += installation(Path(found))
+        if (found := find_program(interpreter)) is not None:
+            shown += installation(found)
     return shown
+
+
+def shown_path(program: Path) -> Path:
+    """Return where `installation` shows a program: links to it are shown in environments only."""
+    in_environment = (program.parent.parent / "pyvenv.cfg").is_file()
+    return program if in_environment else program.resolve()
 
 
 def programs_of(command: ShellCommand) -> tuple[Path, ...]:
@@ -337,8 +354,8 @@ def programs_of(command: ShellCommand) -> tuple[Path, ...]:
         first = (shlex.split(command) if isinstance(command, str) else command)[0]
     except (ValueError, IndexError):  # more than a program and its arguments
         return ()
-    found = shutil.which(first)
-    return () if found is None else tuple(installation(Path(found)))
+    found = find_program(first)
+    return () if found is None else tuple(installation(found))
 
 
 class RunningSandbox:
