@@ -170,3 +170,25 @@ def test_a_cost_that_leaves_calls_out_says_so_everywhere(tmp_path: Path) -> None
         costs = re.findall(r"(.)\s?\\?\$\d", text)
         assert costs, name
         assert set(costs) == {"≥"}, f"{name}: {costs}"
+
+
+def test_trials_that_the_checks_did_not_judge_are_counted(tmp_path: Path) -> None:
+    """R-Q1, R-Q3: they are in the page's column of trials that were not judged and among those that
+    the cost per trial is over, as on the leaderboard; every form says why there is no interval."""
+
+    def unobserved(trial: Trial, _rng: object) -> None:
+        if trial.agent == "hasty" and trial.index:
+            trial.status, trial.category = TrialStatus.NOT_JUDGED, "unobserved"
+
+    run = Run(make_run(tmp_path / "made" / "2026-05-28_001", change=unobserved))
+    facts = ReportFacts(run)
+    (row,) = [row for row in facts.board.rows if row.name == "hasty"]
+    assert (row.trials, row.not_judged) == (4, 8)
+    assert row.cost_usd is not None
+    assert row.cost_per_trial_usd == pytest.approx(row.cost_usd / 12)
+    page = plain_words(render_page(run, facts, with_charts=False).text)
+    assert f"{row.passes}/4 8 " in page
+    assert f"{money(row.cost_usd)} {money(row.cost_usd / 12)} " in page
+    why = "8 of 12 trials were not judged, but failures among them would have been"
+    for form in (page, render(facts).replace("\\", ""), console.render(facts)):
+        assert why in form

@@ -117,8 +117,7 @@ def datasets(facts: ReportFacts) -> dict[str, Dataset]:
             facts.frontier[row.name] is None if row.name in facts.frontier else None,
         )
         for row in facts.board.rows
-        for tried in [row.trials + row.infra + row.not_judged]
-        for cost in [row.cost_usd / tried if row.cost_usd is not None and tried else None]
+        for cost in [row.cost_per_trial_usd]
     ]
     # The rank of a case by ascending pass rate: the heatmap draws the first ones.
     worst = {case: rank for rank, case in enumerate(facts.worst_cases())}

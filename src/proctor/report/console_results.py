@@ -233,11 +233,9 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
         yield f"Not ranked on: {_left_out(board.left_out)}"
         yield from figures.named(board.left_out)
     for row in board.rows:
-        name = line(row.name, MAX_CELL)
-        if row.value.reason:
-            yield f"{name}: no interval: {line(row.value.reason)}"
         if row.not_counted:
-            yield f"Not counted of {name}: {line('; '.join(row.not_counted))}"
+            counts = "; ".join(row.not_counted)
+            yield f"Not counted of {line(row.name, MAX_CELL)}: {line(counts)}"
     for note in board.notes:
         yield f"note: {line(note)}"
 

@@ -320,10 +320,10 @@ class ReportFacts:
         agent with unpriced calls is left out: a lower bound must not win.
         """
         known = {
-            row.name: (row.cost_usd / tried, row.pass_rate.value)
+            row.name: (row.cost_per_trial_usd, row.pass_rate.value)
             for row in self.board.rows
-            if row.cost_usd is not None and row.pass_rate.value is not None
-            if not row.unpriced_calls and (tried := row.trials + row.infra + row.not_judged)
+            if row.cost_per_trial_usd is not None and row.pass_rate.value is not None
+            if not row.unpriced_calls
         }
         return {
             name: next(

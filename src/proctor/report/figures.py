@@ -25,6 +25,7 @@ from proctor.formatting import (
     percent,
     plural,
     points,
+    some,
 )
 from proctor.runs.annotations import LABELS
 from proctor.runs.run import Run, RunTotals
@@ -176,9 +177,15 @@ def weight_note(
 
 
 def board_note(board: Leaderboard) -> Iterator[str]:
-    """Yield why the rates of a leaderboard differ from their counts."""
+    """Yield why the rates of a leaderboard differ from their counts, or have no interval."""
     rates = ((row.pass_rate.value, row.passes, row.trials) for row in board.rows)
-    return weight_note(rates, board.rows[0].pass_rate.estimand if board.rows else "suite")
+    yield from weight_note(rates, board.rows[0].pass_rate.estimand if board.rows else "suite")
+    without: dict[str, list[str]] = {}
+    for row in board.rows:
+        if row.value.reason and row.value.reason != board.reason:
+            without.setdefault(row.value.reason, []).append(row.name)
+    for reason, names in without.items():
+        yield f"no interval for {line(some(names), 200)}: {line(reason)}"
 
 
 def sequence_note(intervals: Iterable[Interval]) -> Iterator[str]:

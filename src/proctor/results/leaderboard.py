@@ -96,6 +96,14 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     not_counted: tuple[str, ...]
 
+    @property
+    def cost_per_trial_usd(self) -> float | None:
+        """The mean cost of a trial; where calls are unpriced, a lower bound from what is known."""
+        tried = self.trials + self.infra + self.not_judged
+        if self.cost_mean_usd.value is not None or self.cost_usd is None or not tried:
+            return self.cost_mean_usd.value
+        return self.cost_usd / tried
+
 
 class Leaderboard(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     """Rows in the order of their means, and the paired tests behind their ranks."""
