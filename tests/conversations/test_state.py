@@ -17,6 +17,7 @@ import proctor
 from proctor.agents.registry import agent_config
 from proctor.agents.session import StateConfig, ToolState, writes
 from proctor.llm import MockLLM
+from proctor.trials.regression_case import case_from_trial
 
 SCHEMA = """
 create table orders (id text primary key, status text);
@@ -235,6 +236,54 @@ def test_a_state_that_cannot_be_used_is_found_by_validate(
     checked = command("validate", str(path))
     assert checked.returncode == 2
     assert message in checked.stderr
+
+
+ORDERS = {"A1": {"email": "ada@example.org", "status": "open"}}
+
+
+@proctor.tool
+def cancel_for(state: Any, email: str) -> str:
+    for order in state["orders"].values():
+        if order["email"] == email:
+            order["status"] = "cancelled"
+    return "done"
+
+
+def careful(text: str, state: Any) -> str:
+    if "@" not in text:
+        return "What is your email?"
+    return f"{cancel_for(state, text)}: order A1 is cancelled"
+
+
+def chatty(text: str, state: Any) -> str:
+    return careful(text, state) + (" SECRET" if "@" in text else "")
+
+
+def test_a_conversation_is_diagnosed_and_made_a_case_with_all_its_messages(tmp_path: Path) -> None:
+    """R-N8 R-G3 R-G11: what the user said in a later turn is no invention of the agent, the shared
+    data is no argument of a tool, and the regression case has the turns."""
+    cases = [
+        {
+            "turns": ["Please cancel my order.", "ada@example.org"],
+            "state": {"document": {"orders": ORDERS}},
+            "correctness": {"not_in_answer": "SECRET"},
+        }
+    ]
+    run = proctor.run(
+        proctor.Suite.model_validate({"cases": cases}),
+        agents={"careful": careful, "chatty": chatty},
+        trials=1,
+        results=tmp_path,
+    )
+    by_agent = {trial.agent: trial for trial in run.trials()}
+    assert [by_agent[name].status for name in ("careful", "chatty")] == ["passed", "hard_fail"]
+    trace = run.trace(by_agent["careful"])
+    assert trace is not None
+    assert [call.arguments for call in trace.tool_calls] == [{"email": "ada@example.org"}]
+    assert proctor.diagnose(trace).findings == ()
+    made = case_from_trial(run, by_agent["chatty"])
+    assert made.case["turns"] == cases[0]["turns"]
+    assert [each["value"] for each in made.case["assertions"]] == ["SECRET"]
 
 
 def test_a_value_that_an_expression_needs_and_that_is_missing_is_a_failure() -> None:

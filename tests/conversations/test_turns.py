@@ -238,19 +238,17 @@ for line in sys.stdin:
 """
 
 
-def test_a_program_holds_a_conversation_through_the_gateway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_holds_a_conversation_through_the_gateway(tmp_path: Path) -> None:
     """R-N8 R-N2: one process, and one address at the gateway, for all turns of a conversation."""
     (tmp_path / "agent.py").write_text(THROUGH_THE_GATEWAY)
     command = [sys.executable, str(tmp_path / "agent.py")]
-    config = agent_config({"kind": "command", "command": command, "gateway": True})
     turns = ["my name is Ada", "hm", {"user": "what is my name", "cost": {"max_llm_calls": 1}}]
     case = proctor.Case.model_validate(
         {"turns": turns, "correctness": {"exact_match": "Ada"}, "cost": {"max_llm_calls": 3}}
     )
     with MockLLM(REMEMBERING) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        gateway = {"upstream": {"openai": server.base_url}}
+        config = agent_config({"kind": "command", "command": command, "gateway": gateway})
         (trial,) = proctor.evaluate(proctor.Suite(cases=[case]), agents={"a": config}).trials
     assert trial.passed, trial.error
     assert {(check.id, check.status) for check in trial.checks} == {

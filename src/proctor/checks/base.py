@@ -34,7 +34,7 @@ from proctor.strict import Strict, one_or_more
 from proctor.tables import Tabular
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
-from proctor.trace.model import EVALUATION, TURN, Event, Observable
+from proctor.trace.model import EVALUATION, Event, Observable
 
 if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
@@ -882,9 +882,8 @@ def _document_of(ctx: CheckContext[Any]) -> dict[str, Any]:
         "response": ctx.answer,
         "response_json": response_json,
         "turns": [
-            {"user": json_value(span.input), "answer": json_value(span.output)}
-            for span in sorted(trace.spans, key=lambda span: span.start_ns)
-            if TURN in span.attributes
+            {"user": json_value(turn.input), "answer": json_value(turn.output)}
+            for turn in trace.turns
         ],
         "tool_calls": [
             {

@@ -29,7 +29,7 @@ from proctor.errors import ProctorError
 from proctor.gateway.prefix import current_prefix
 from proctor.llm.rate_limits import queue_waits
 from proctor.trace import otel
-from proctor.trace.capture import current_trace, span
+from proctor.trace.capture import current_trace, shared_state, span
 from proctor.trace.model import TURN
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
         by_user = case.approvals.otherwise == "user" and watched is not None
         approver = by_rules(case.approvals.rules, watched.approve if watched and by_user else None)
     session = AgentSession(request.trace_id or request.trial or case.id, state, approver)
+    shared = shared_state.set(None if state is None else state.value)
     limit = len(case.turns) or (1 if case.user is None else case.user.max_turns)
     deadline = None if request.timeout is None else time.monotonic() + request.timeout
     reply = AgentReply("")
@@ -106,6 +107,7 @@ async def converse(case: Case, agent: Agent, request: AgentRequest) -> AgentRepl
                 after = state.snapshot()
                 made = writes(before, after)
                 trace.metadata[STATE] = {"final": after, "writes": made, "schema": state.schema()}
+        shared_state.reset(shared)
         await session.close()
     return reply
 

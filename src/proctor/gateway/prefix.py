@@ -31,7 +31,6 @@ from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.sanitize import json_value
 from proctor.trace import Message, Span, SpanKind, ToolCall, Trace, otel
 from proctor.trace.capture import HeldTool, tool_replay
-from proctor.trace.model import TURN
 
 FORK = "fork"
 """Key of a trace's metadata: the parent, the step, the change, what was replayed."""
@@ -120,9 +119,7 @@ class Prefix:
         self._total = len(self._models), len(self._tools)
         first = min((s.start_ns for s in (*self._later, *self._next_tools)), default=None)
         self._turns = [
-            str(span.input)
-            for span in spans
-            if TURN in span.attributes and (first is None or span.start_ns <= first)
+            str(turn.input) for turn in source.turns if first is None or turn.start_ns <= first
         ]
         self._position: int | None = None
         self._begun = False

@@ -429,6 +429,9 @@ def tool(function: Any = None, /, *, name: str | None = None) -> Any:
     return _as_tool(function, name=name)
 
 
+shared_state: ContextVar[Any] = ContextVar("proctor_shared_state", default=None)
+"""The data that the tools of a trial share: handed to each call, so it is no argument of one."""
+
 RECORDED = "__proctor_tool__"
 """Attribute of what `tool` returns: the plain function, for callers that record the call."""
 
@@ -534,7 +537,12 @@ def _arguments(
     except TypeError:
         return {"args": list(args), **kwargs}
     bound.apply_defaults()
-    return {key: value for key, value in bound.arguments.items() if key != "self"}
+    shared = shared_state.get()
+    return {
+        key: value
+        for key, value in bound.arguments.items()
+        if key != "self" and (value is None or value is not shared)
+    }
 
 
 def carry(function: Callable[P, R]) -> Callable[P, R]:

@@ -435,6 +435,11 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         return [s for s in self.index.spans if s.kind == SpanKind.HANDOFF or s.handoff_to]
 
     @property
+    def turns(self) -> list[Span]:
+        """Return the spans of the turns of a conversation: message as input, answer as output."""
+        return [span for span in self.index.spans if TURN in span.attributes]
+
+    @property
     def errors(self) -> list[Span]:
         """Return spans that ended in an error or a timeout, by start time."""
         return [span for span in self.index.spans if span.failed]

@@ -79,10 +79,7 @@ def regression_case(
     """
     found = diagnose_offline(failing, evidence=evidence)
     checks = evidence.checks if evidence is not None else ()
-    question = failing.query if failing.query is not None else good.query
-    if question is None:
-        raise ProctorError("the trace does not record the input", hint="name another trace")
-    base = {"id": name, "input": json_value(question)}
+    base = {"id": name, **_asked(failing if failing.query is not None else good)}
     kept, rejected = _verified(base, proposals(failing, good, found, checks), failing, good)
     if not kept:
         tried = f" ({'; '.join(rejected[:3])})" if rejected else ""
@@ -105,15 +102,13 @@ def case_from_trace(
     A `right` one passes every check: its tools, the figures and identifiers of its answer, and the
     texts in `expected`. A wrong one fails them: its answer lacks each of `expected`.
     """
-    if trace.query is None:
-        raise ProctorError("the trace does not record the input", hint="name another trace")
+    base = {"id": name, **_asked(trace)}
     wanted = [{"type": "output_contains", "value": text} for text in expected if text]
     if right:
         asked = _values(str(trace.query))
         wanted += [{"type": "tool_called", "tool": tool} for tool in trace.tools_used]
         values = [value for value in _values(trace.response) if value not in asked]
         wanted += [{"type": "output_contains", "value": value} for value in values]
-    base = {"id": name, "input": json_value(trace.query)}
     kept, rejected = _verified(base, wanted, None if right else trace, trace if right else None)
     if not kept:
         tried = f" ({'; '.join(rejected[:3])})" if rejected else ""
@@ -129,6 +124,15 @@ def case_from_trace(
     case = {**base, "description": about[:500], "assertions": kept}
     Case.model_validate(case)
     return RegressionCase(case, mock_tools(trace), found, tuple(rejected))
+
+
+def _asked(trace: Trace) -> dict[str, Any]:
+    """Return the input of a trace, or the user's messages of a conversation."""
+    if len(trace.turns) > 1:
+        return {"turns": [str(turn.input) for turn in trace.turns]}
+    if trace.query is None:
+        raise ProctorError("the trace does not record the input", hint="name another trace")
+    return {"input": json_value(trace.query)}
 
 
 def _verified(

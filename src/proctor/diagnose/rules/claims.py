@@ -120,9 +120,15 @@ class Claims:
         return any(MESSAGE_INDEX in act.span.attributes for act in self.steps.acts)
 
     @cached_property
+    def said(self) -> list[str]:
+        """What the user said: the query, and the messages of the turns of a conversation."""
+        turns = (turn.input for turn in self.trace.turns)
+        return [as_text(each) for each in (self.trace.query, *turns)]
+
+    @cached_property
     def given(self) -> list[str]:
         """Requests and instructions: the query, system and user messages."""
-        texts = [as_text(self.trace.query)]
+        texts = [*self.said]
         for step in self.steps.steps[:200]:
             messages = step.span.input_messages[:4] + step.span.input_messages[-2:]
             texts += [
@@ -137,7 +143,7 @@ class Claims:
     @cached_property
     def asked(self) -> str:
         """What the user asked for, in all messages."""
-        texts = [as_text(self.trace.query)]
+        texts = [*self.said]
         # The last model call of a conversation was shown all of it.
         for step in (*self.steps.steps[:1], *self.steps.steps[-1:]):
             texts += [
