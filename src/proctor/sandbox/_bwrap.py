@@ -49,7 +49,7 @@ KERNEL = ("acpi", "bus", "fs", "irq", "scsi", "sys", "sysrq-trigger")
 any capability, and what `sys/kernel/core_pattern` names would run outside."""
 
 MEMORY_FOLDERS = ("/tmp", "/run", "/dev/shm")  # noqa: S108
-"""Folders inside that are held in memory, and forgotten after each command."""
+"""Folders inside that, as / itself, are held in memory and forgotten after each command."""
 
 MEMORY_SHARE = 16
 """The part of this machine's memory that each of them may take: no process is billed for it."""
@@ -77,7 +77,7 @@ class Bwrap(SandboxBase):
             raise SandboxError("bubblewrap is not installed", hint=_INSTALL)
         arguments = [
             program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-            "--hostname", "sandbox", *filtered,
+            "--hostname", "sandbox", *filtered, *_bounded_size(), "--tmpfs", "/",
         ]  # fmt: skip
         root = Path("/" if self.options.rootfs is None else self.options.rootfs)
         own = {"proc", "dev", "tmp", "sys", "run"}
