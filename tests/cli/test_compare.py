@@ -47,6 +47,16 @@ def test_two_agents_of_the_latest_run(tmp_path, capsys):
     assert reports(capsys, *twice)[1].startswith("x compared with y")
 
 
+def test_one_agent_of_two_runs(tmp_path, capsys):
+    """R-Q3: one name is that agent of each run; the other agents are left out."""
+    for name, passes in (("old", 9), ("new", 3)):
+        cells = {"x": suite([(passes, 10)] * 3), "y": suite([(5, 10)] * 3)}
+        annotations.tag(made_run(tmp_path, cells, name=name), name)
+    document, _ = reports(capsys, "compare", "old", "new", "--agents", "x", "--results", tmp_path)
+    (pair,) = document["pairs"]
+    assert pair["metrics"][0]["interval"]["value"] == pytest.approx(-0.6)
+
+
 def test_agents_where_runs_are_asked_for_get_a_hint(tmp_path, capsys):
     """R-Q3: two agents are compared with --agents; naming them as runs gives a hint."""
     made_run(tmp_path, {"x": suite([(9, 10)] * 3), "y": suite([(5, 10)] * 3)})

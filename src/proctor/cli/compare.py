@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]...", shell_complete=_options.complete_runs)
 @option(
     "--agents A,B",
-    "Compare agents of one run, or one agent of each run. Unambiguous prefixes work.",
+    "Compare agents of one run, or one agent of each run; a single name is the agent of all runs."
+    " Unambiguous prefixes work.",
     multiple=True,
 )
 @option("--cases PATTERN", "Only cases whose id matches, e.g. 'x*'.")

@@ -563,6 +563,8 @@ def compare_runs(
 
     Three or more are compared pair by pair.
     """
+    if len(agents) == 1 and len(runs) > 1:
+        agents = [*agents] * len(runs)  # that agent of each run
     _refuse_unclear(runs, agents)
     seen = {run.path: outcomes_of(run) for run in runs}
     pairs: list[tuple[Run, Run, AgentOutcomes, AgentOutcomes]] = []
@@ -662,8 +664,8 @@ def _refuse_unclear(runs: Sequence[Run], agents: Sequence[str]) -> None:
     """Refuse agents that name no pair: fewer than two, or not one for each run."""
     if agents and (len(agents) < 2 or (len(runs) > 1 and len(agents) != len(runs))):
         raise ProctorError(
-            f"{len(agents)} agents were named for {plural(len(runs), 'run')}",
-            hint="name two or more of one run, or one for each run: --agents a,b;"
+            f"{plural(len(agents), 'agent')} named for {plural(len(runs), 'run')}",
+            hint="name two or more of one run, one of all runs, or one for each run: --agents a,b;"
             " if a name contains a comma, give --agents several times",
         )
 
