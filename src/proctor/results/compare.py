@@ -547,7 +547,9 @@ class Comparison(Tabular, msgspec.Struct, frozen=True, kw_only=True):
             )
         head = ("first", "second", "pass rate", "pass rate", "difference", "p", "cases")
         left_out = [f"left out: {c}: {why}" for p in self.pairs for c, why in p.left_out.items()]
-        title = f"{self.first} compared with {self.second}"
+        title = f"{self.second} compared with {self.first}"
+        if self.first == self.second:
+            title = f"Agents of {self.first}"
         return html_table(title, head, rows, [*left_out, *self.notes])
 
 
