@@ -215,3 +215,13 @@ def test_two_agents_of_one_run_and_a_pattern_of_cases(tmp_path):
         with pytest.raises(ProctorError, match=said):
             compare_runs(run, **wrong)
     assert len(compare_runs(run).pairs) == 1  # by default, the agents of the run
+
+
+def test_rows_have_the_p_value_and_the_corrected_one(tmp_path):
+    """R-Q1: as in the table of `proctor compare`: the test's own, and the one after Holm."""
+    arms = {"x": suite([(9, 10)] * 6), "y": suite([(5, 10)] * 6)}
+    found = compare_runs(Run(made_run(tmp_path, arms)))
+    metrics = found.pairs[0].metrics
+    rows = [(row["p"], row["p_adjusted"]) for row in found.records()]
+    assert rows == [(metric.test.p_value, metric.adjusted) for metric in metrics]
+    assert rows[1][0] < rows[1][1], "a secondary metric is corrected"

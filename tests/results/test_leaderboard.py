@@ -33,9 +33,6 @@ def test_ties_by_significance_share_places():
     places = {row.name: (row.best, row.worst) for row in found.rows}
     assert places == {"best": (1, 2), "near": (1, 2), "last": (3, 3)}
     assert [row.name for row in found.rows] == ["best", "near", "last"]
-    first = found.rows[0]
-    assert found.tied(first) == ("near",)
-    assert found.tied(found.rows[2]) == ()
 
 
 def test_intervals_are_of_the_estimand():

@@ -505,7 +505,7 @@ class Comparison(Tabular, msgspec.Struct, frozen=True, kw_only=True):
                 "difference": metric.difference,
                 "low": metric.interval.low,
                 "high": metric.interval.high,
-                "p": metric.p,
+                "p": metric.test.p_value,
                 "p_adjusted": metric.adjusted,
                 "cases": metric.cases,
                 "trials": metric.trials,
@@ -541,7 +541,7 @@ class Comparison(Tabular, msgspec.Struct, frozen=True, kw_only=True):
                     percent(rate.first),
                     percent(rate.second),
                     f"{points(rate.difference)} [{low}, {high}]",
-                    p_text(rate.p),
+                    p_text(rate.adjusted),
                     len(each.cases),
                 )
             )

@@ -118,7 +118,7 @@ class Leaderboard(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     left_out: Mapping[str, str]
     """Cases that do not enter the ranks, and why."""
     method: str
-    estimand: str
+    estimand: Estimand
     reason: str | None
     notes: tuple[str, ...] = ()
 
@@ -162,24 +162,7 @@ class Leaderboard(Tabular, msgspec.Struct, frozen=True, kw_only=True):
     @property
     def about(self) -> str:
         """One line that says what the ranks are about."""
-        estimand = "suite" if self.estimand == "suite" else "population"
-        return estimand_line(estimand, self.shared_cases, self.shared_instances)
-
-    def tied(self, row: LeaderboardRow) -> tuple[str, ...]:
-        """Agents without a significant difference from this one."""
-        different = {
-            frozenset((pair.first, pair.second))
-            for pair in self.pairs
-            if pair.adjusted is not None and pair.adjusted <= self.alpha and pair.test.difference
-        }
-        return tuple(
-            other.name
-            for other in self.rows
-            if other is not row
-            and other.best is not None
-            and row.best is not None
-            and frozenset((row.name, other.name)) not in different
-        )
+        return estimand_line(self.estimand, self.shared_cases, self.shared_instances)
 
 
 def entrants_of(runs: Sequence[Run], *, by_params: bool = False) -> tuple[Entrant, ...]:
