@@ -98,7 +98,7 @@ def test_the_same_numbers_on_the_console_and_in_json(tmp_path, capsys):
     assert f"at most {100 * gate['drop_at_most']:.1f} points" in shown
     assert f"{100 * gate['detectable']['effect']:.3g} points with power 0.8" in shown
     assert gate["moves"][0]["case"] == "case-03"
-    assert re.search(r"case-03 +95 % of 20 +60 % of 20 +−35 points", shown)
+    assert re.search(r"case-03 +19/20 +12/20 +−35 points", shown)
 
 
 def test_not_comparable_says_what_changed(tmp_path, capsys):

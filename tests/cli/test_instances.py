@@ -564,3 +564,20 @@ def test_parameters_of_a_scenario_are_instances(tmp_path, capsys):
     assert by_agent.test.p_value == pytest.approx(overall["suite"]["p_value"])
     write_run(tmp_path, every, name="suite", cases={"s": {}})
     assert len(facts(capsys, tmp_path, "leaderboard", "latest")["rows"]) == 4
+
+
+def test_a_case_has_one_rate(tmp_path, capsys):
+    """R-Q1, R-Q3: where its seeds have unlike numbers of trials, a case's rate is the mean of its
+    seeds' in `compare` as in `results`, and the printed difference is that of the printed rates."""
+    plain = {("t", 0): [1.0], ("t", 1): [0.0] * 9}
+    better = {("t", 0): [1.0], ("t", 1): [1.0, 0.0] * 4 + [1.0]}
+    run = made(tmp_path, "one", {"x": plain, "y": better})
+    rows = facts(capsys, tmp_path, "results", "--group-by", "agent,case")["groups"]
+    ((case,),) = [pair["cases"] for pair in facts(capsys, tmp_path, "compare", run)["pairs"]]
+    for shown, row in zip((case["first"], case["second"]), rows, strict=True):
+        assert [shown[end] for end in ("value", "low", "high")] == [
+            row["pass_rate"][end] for end in ("value", "low", "high")
+        ]
+    assert case["difference"]["value"] == pytest.approx(
+        case["second"]["value"] - case["first"]["value"]
+    )

@@ -430,7 +430,8 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     changed = [case for case in pair.cases if case.difference.value or case.score_difference]
     if changed:
         yield ""
-        yield "Cases, the largest change first"
+        of = "" if pair.estimand == "suite" else " (tests of exactly their instances)"
+        yield f"Cases, the largest change first{of}"
         # Scores of 0 and 1 repeat the passes.
         scored = any(
             case.score_difference is not None
@@ -584,8 +585,8 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
         [
             (
                 line(move.case, MAX_CELL),
-                f"{percent(move.baseline.rate)} of {move.baseline.trials}",
-                f"{percent(move.candidate.rate)} of {move.candidate.trials}",
+                f"{move.baseline.passes}/{move.baseline.trials}",
+                f"{move.candidate.passes}/{move.candidate.trials}",
                 f"{points(-move.drop)} points",
             )
             for move in changed[:MAX_GATE_CASES]

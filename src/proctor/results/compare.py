@@ -20,7 +20,7 @@ import msgspec
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import p_text, percent, plural, points
 from proctor.results._comparability import changed_cases, remarks
-from proctor.results.aggregate import OF_JUDGED, cell_of
+from proctor.results.aggregate import OF_JUDGED, cell_of, rate_over
 from proctor.results.database import CASE_KEY, named
 from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (
@@ -29,8 +29,10 @@ from proctor.results.outcomes import (
     CaseOutcome,
     Excluded,
     Ratings,
+    bias,
     by_agent,
     by_case,
+    clustering_of,
     corrected,
     estimand_line,
     outcomes_of,
@@ -57,9 +59,7 @@ from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, corre
 from proctor.stats.intervals import (
     CorrectedRate,
     bootstrap_over_cases,
-    case_rate,
     corrected_difference,
-    stopped_rate,
 )
 from proctor.stats.ranking import adjusted, benjamini_hochberg
 from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
@@ -290,10 +290,15 @@ def plan_notes(cases: Sequence[CaseOutcome]) -> Iterator[str]:
 
 
 def _rate_of_case(case: CaseOutcome, level: float) -> Interval:
-    """Return the rate of a case, with an interval that its stopping rule leaves valid."""
-    if case.watched and not (case.stopped and case.parts):
-        return stopped_rate(case.passes, case.trials, level=level)
-    return unless_biased(case_rate(case.passes, case.trials, level=level), (case,))
+    """Return the rate of a case, the mean of its instances, as `results` shows it."""
+    parts = case.instances
+    return rate_over(
+        [each.counts for each in parts],
+        clustering_of((each.case, each.cluster, each.label) for each in parts),
+        level=level,
+        bias=bias((case,)),
+        watched=case.watched,
+    )
 
 
 def _cases(
