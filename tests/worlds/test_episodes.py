@@ -17,7 +17,7 @@ from proctor.spec.case_checks import checks_of
 from proctor.spec.suite import Case
 from proctor.trace import SpanKind, SpanStatus, Trace
 from proctor.trace.capture import capture
-from proctor.worlds import WorldError, make_world, play, world_check
+from proctor.worlds import WorldError, episode, make_world, world_check
 from proctor.worlds.play import HISTORY, MAX_INVALID
 
 RIGHT = ["right", "right", "right", "open"]
@@ -46,7 +46,7 @@ async def test_path_checks_hold_in_worlds():
         {"id": "c", "input": "q", "path": {"forbidden_tools": ["left"], "max_tool_calls": 3}}
     )
     with capture("q") as trace:
-        reply = await _play(Says("right", "left", *RIGHT))
+        reply = (await _play(Says("right", "left", *RIGHT))).reply
     plan = [world_check(threshold=0.9), *checks_of(case)]
     judged = await evaluate(plan, CheckContext(case, trace, reply.answer))
     by_id = {result.id: result for result in judged}
@@ -59,7 +59,7 @@ async def test_path_checks_hold_in_worlds():
 
 def _play(agent):
     request = AgentRequest("q", case="c")
-    return play(lambda: make_world(Corridor, {}), agent, request, seed=0)
+    return episode(lambda: make_world(Corridor, {}), agent, request, seed=0)
 
 
 async def test_an_agent_sees_the_task_the_state_and_the_past():
@@ -143,10 +143,10 @@ async def test_max_steps(limit):
     agent = Says(*["right"] * 9)
     request = AgentRequest("q")
     world = make_world(Corridor, {"length": 100}, 5 if limit == "make" else None)
-    reply = await play(
+    outcome = await episode(
         lambda: world, agent, request, seed=0, max_steps=5 if limit == "play" else None
     )
-    facts = reply.metadata["world"]
+    facts = outcome.reply.metadata["world"]
     assert (facts["steps"], facts["truncated"], facts["terminated"]) == (5, True, False)
     assert facts["ended"] == ("max_steps" if limit == "play" else "truncated")
 
@@ -213,7 +213,7 @@ async def test_a_world_that_fails_is_not_the_agents_fault():
         return make_world(lambda: made[0])
 
     with capture("q") as trace, pytest.raises(WorldError, match="the floor gave way"):
-        await play(factory, Says("right", "right"), AgentRequest("q"), seed=0)
+        await episode(factory, Says("right", "right"), AgentRequest("q"), seed=0)
     assert trace.metadata["world"]["ended"] == "interrupted"
     assert trace.metadata["world"]["steps"] == 1
     assert trace.metadata["world"]["score"] is None
@@ -260,7 +260,7 @@ async def test_one_agent_and_one_folder_for_the_whole_episode():
     """R-A3: a Python agent keeps its state and its directory from turn to turn."""
     config = agent_config({"kind": "python", "target": "world_parts:Diarist"})
     request = AgentRequest("q", case="c")
-    await play(lambda: make_world(Corridor), config.create(), request, seed=0)
+    await episode(lambda: make_world(Corridor), config.create(), request, seed=0)
     assert request.used_workdir is not None
     diary = request.used_workdir / "diary.txt"
     assert diary.read_text().split() == ["1", "2", "3", "4"]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
-from proctor.agents.base import AgentConfig, AgentRequest
+from proctor.agents.base import Agent, AgentConfig, AgentRequest
 from proctor.background import run_sync
 from proctor.errors import ProctorError, did_you_mean
 from proctor.files import remove_tree, write_atomic
@@ -477,24 +477,31 @@ SOLUTION = "solution"
 """The name of the scenario's own solution, in place of an agent."""
 
 
+async def act(
+    built: Built, agent: Agent, request: AgentRequest, steps: int | None = None
+) -> EpisodeOutcome:
+    """Let an agent act in the world of a built scenario."""
+    written = built.world_spec or {}
+    return await episode(
+        lambda: cast("Any", built.world()),
+        agent,
+        request,
+        seed=built.seed,
+        max_steps=steps if steps is not None else written.get("max_steps"),
+        scoring=written.get("scoring"),
+        truth=built.truth,
+    )
+
+
 async def _attempt(built: Built, agent: Any, steps: int | None) -> EpisodeOutcome:
     """Run an episode in the world, or answer the question and evaluate the checks of the case."""
     config = _agent(built, agent)
     case = built.case()
     request = AgentRequest(case.input, case=built.name, trial=built.name, seed=built.seed)
     try:
-        written = built.world_spec
-        if written is None:
+        if built.world_spec is None:
             return await _answer(built, config, request)
-        return await episode(
-            lambda: cast("Any", built.world()),
-            config.create(),
-            request,
-            seed=built.seed,
-            max_steps=steps if steps is not None else written.get("max_steps"),
-            scoring=written.get("scoring"),
-            truth=built.truth,
-        )
+        return await act(built, config.create(), request, steps)
     finally:
         # No stored trial refers to the agent's working folder.
         if request.used_workdir is not None:

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from proctor.agents.base import Agent, AgentReply, AgentRequest
 from proctor.agents.registry import resolve_agent
@@ -27,10 +27,11 @@ from proctor.runs.case_rows import merge
 from proctor.runs.trial import PlannedTrial, params_key
 from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
 from proctor.scenarios.builder import default_cache_folder
+from proctor.scenarios.scenario import act
 from proctor.spec import Case, Configuration, SpecError, checks_of, select_cases
 from proctor.spec.select import NothingSelectedError
 from proctor.trials.run_trial import CallAgent, PreparedCase
-from proctor.worlds import play, world_check
+from proctor.worlds import world_check
 
 MAX_BUILT = 512
 """Built scenarios cached in memory for other agents and repeats; the rest are loaded again."""
@@ -216,23 +217,11 @@ def _built_case(built: Built, scenario: Scenario, threshold: float) -> PreparedC
 
 
 def _episode(built: Built) -> CallAgent:
-    """Let the agent act in the world of the scenario."""
-    spec = built.world_spec
-    assert spec is not None
-
-    async def episode(agent: Agent, request: AgentRequest) -> AgentReply:
+    async def play(agent: Agent, request: AgentRequest) -> AgentReply:
         request.params = {}  # they may give the truth away
-        return await play(
-            lambda: cast("Any", built.world()),
-            _actor(agent, built),
-            request,
-            seed=built.seed,
-            max_steps=spec.get("max_steps"),
-            scoring=spec.get("scoring"),
-            truth=built.truth,
-        )
+        return (await act(built, _actor(agent, built), request)).reply
 
-    return episode
+    return play
 
 
 def _question(built: Built) -> CallAgent:

@@ -13,7 +13,7 @@ from proctor.worlds._base import (
     WorldError,
     make_world,
 )
-from proctor.worlds.play import Scoring, episode, play, world_check
+from proctor.worlds.play import Scoring, episode, world_check
 
 __all__ = [
     "EpisodeOutcome",
@@ -26,6 +26,5 @@ __all__ = [
     "WorldError",
     "episode",
     "make_world",
-    "play",
     "world_check",
 ]

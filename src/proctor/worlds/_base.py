@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import msgspec
 
 from proctor.agents.actions import Actions
+from proctor.agents.base import AgentReply
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
 
@@ -122,6 +123,11 @@ class EpisodeOutcome(msgspec.Struct, kw_only=True):
     def steps(self) -> int:
         """Return the number of steps."""
         return len(self.trajectory.steps)
+
+    @property
+    def reply(self) -> AgentReply:
+        """Return what a trial stores of the episode."""
+        return AgentReply(answer=self.answer, metadata={"world": self.summary()})
 
     def summary(self) -> dict[str, Any]:
         """Return the facts stored with a trial."""

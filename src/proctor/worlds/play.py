@@ -24,7 +24,7 @@ import msgspec
 from pydantic import Field
 
 from proctor.agents.actions import Actions, ActionTurn, BadAction, call_of, understand
-from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.agents.base import Agent, AgentError, AgentRequest
 from proctor.background import threads
 from proctor.checks.base import Check, CheckContext, CheckResult, unscored
 from proctor.errors import ProctorError, hint_among
@@ -59,25 +59,6 @@ HISTORY = 50
 Truth = Mapping[str, Any]
 
 
-async def play(
-    world_factory: Callable[[], World],
-    agent: Agent,
-    request: AgentRequest,
-    *,
-    seed: int,
-    max_steps: int | None = None,
-    scoring: Scoring = None,
-    truth: Truth | None = None,
-) -> AgentReply:
-    """Run an agent in a world for one trial. The outcome is in the metadata of the reply and the
-    trace under `world`; the answer is the agent's last action, or the world's `info["answer"]`.
-    """
-    outcome = await episode(
-        world_factory, agent, request, seed=seed, max_steps=max_steps, scoring=scoring, truth=truth
-    )
-    return AgentReply(answer=outcome.answer, metadata={"world": outcome.summary()})
-
-
 async def episode(
     world_factory: Callable[[], World],
     agent: Agent,
@@ -88,7 +69,11 @@ async def episode(
     scoring: Scoring = None,
     truth: Truth | None = None,
 ) -> EpisodeOutcome:
-    """Play the episode like `play`, and return every step."""
+    """Run an agent in a world for one trial and return every step.
+
+    The outcome is in the metadata of the trace under `world`, too; the answer is the agent's last
+    action, or the world's `info["answer"]`.
+    """
     check_scoring(scoring)
     outcome = EpisodeOutcome(trajectory=Trajectory(seed))
     world = await _call_world(world_factory)
