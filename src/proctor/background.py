@@ -2,6 +2,7 @@
 
 - `run_sync`: the one bridge from sync code to a coroutine.
 - `threads.run`: a function in a daemon thread, awaited from an event loop.
+- `TrialExecutor`: what `asyncio.to_thread` uses, with threads of its own for each trial.
 - `refuse_exit`: keep code that calls `os._exit` from ending this process.
 - `PeriodicWork`: a function every few seconds, in a thread of its own.
 
@@ -17,7 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -124,6 +125,7 @@ def run_sync(work: Coroutine[Any, Any, T], *, nested: bool = False) -> T:
 
 def _run_in_new_loop(work: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(TrialExecutor())
     try:
         return loop.run_until_complete(work)
     finally:
@@ -229,6 +231,27 @@ def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None)
 
 threads = DaemonThreads()
 """The pool of this process."""
+
+
+pools: ContextVar[list[ThreadPoolExecutor] | None] = ContextVar("pools", default=None)
+"""The threads of the trial of this context: empty until it needs some; None outside of trials."""
+
+
+class TrialExecutor(ThreadPoolExecutor):
+    """The default executor of an event loop that runs many trials.
+
+    Each trial has as many threads as it would have in an event loop of its own. Shared ones would
+    soon be those of functions that never return, and the other trials would wait for them in vain.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function in a thread of the trial that calls this."""
+        of_trial = pools.get()
+        if of_trial is None:
+            return super().submit(fn, *args, **kwargs)
+        if not of_trial:
+            of_trial.append(ThreadPoolExecutor())
+        return of_trial[0].submit(fn, *args, **kwargs)
 
 
 # -- periodic work -----------------------------------------------------------------------------

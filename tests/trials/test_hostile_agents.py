@@ -43,13 +43,20 @@ def later(function, seconds=0.02):
 """
 
 FORGE = """
+import random, re, tempfile
+from proctor.agents.base import AgentReply
 from proctor.trials import messages
 
+HELD = []
 HOARD = "kept = bytearray(2 ** 30); import time; time.sleep(60)"
 
 class Mute(Exception):
     def __str__(self): raise Odd
     __repr__ = __str__
+
+class Unreadable(Exception):
+    @property
+    def status_code(self): raise ValueError('no')
 
 def forge(message):
     for fd in range(3, 64):
@@ -65,6 +72,16 @@ def close_trials():
         if type(each).__name__ == 'coroutine' and each.cr_code.co_name == 'run_trial':
             try: each.close()
             except BaseException: pass
+
+def nested_groups():
+    error = ValueError('deep')
+    for _ in range(50_000): error = ExceptionGroup('group', [error])
+    return error
+
+def use_descriptors():
+    try:
+        while True: HELD.append(open(os.devnull))
+    except OSError: pass
 
 def stop_lanes():
     from proctor.trials.worker import TrialLoop
@@ -233,6 +250,21 @@ TOGETHER: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "GeneratorExit": ("raise GeneratorExit", ERROR),
         "error that cannot be printed": ("raise Mute", ERROR),
+        "another running loop": (
+            "asyncio._set_running_loop(asyncio.new_event_loop()); await asyncio.sleep(60)",
+            ERROR,
+        ),
+        "deep group": ("raise nested_groups()", ERROR),
+        "error that cannot be read": ("raise Unreadable", ERROR),
+        "reply of other types": ("return AgentReply(answer='yes', trace=7)", ERROR),
+    },
+    "shared": {
+        "umask": ("os.umask(0o777)", ERROR),
+        "temporary files": ("tempfile.tempdir = '/nowhere'", ERROR),
+        "patched re": ("re.search = lambda *a, **k: None", ERROR),
+        "patched random": ("random.random = lambda: 0.5", ERROR),
+        "patched subprocess": ("subprocess.Popen.wait = print", ERROR),
+        "all descriptors used": ("use_descriptors()", ERROR),
     },
     "process": {
         "stopped parent": ("os.kill(os.getppid(), signal.SIGSTOP); os._exit(0)", ERROR),
@@ -322,6 +354,30 @@ def test_many_attacks_in_one_run(tmp_path: Path, group: str) -> None:
         else:
             assert found == ("passed", None, "yes"), trial
     assert not [line for line in commands_running() if "bytearray(2 ** 30)" in line]
+
+
+@pytest.mark.slow
+def test_threads_that_never_end_take_none_from_other_trials(tmp_path: Path) -> None:
+    """R-R1, R-R3: `asyncio.to_thread` of one trial does not wait for that of others."""
+    (tmp_path / "bots.py").write_text(
+        "import asyncio, time\n"
+        "async def bot(input):\n"
+        "    if input == 'hang': await asyncio.to_thread(time.sleep, 600)\n"
+        "    await asyncio.to_thread(time.sleep, 0.01)\n"
+        "    return 'yes'\n"
+    )
+    # More than an event loop has threads.
+    cases = [
+        {"id": f"{kind}{n}", "input": kind, "correctness": {"expected_in_answer": ["yes"]}}
+        for n in range(40)
+        for kind in ("hang", "work")
+    ]
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"agent": "bots:bot", "cases": cases}))
+    line = ("run", "suite.yaml", "--trials", 1, "--timeout", 5, "--concurrency", 80, "--quiet")
+    assert proctor(*line, cwd=tmp_path, timeout=180).returncode == 1
+    for trial in journal(only_run(tmp_path / "results")):
+        expected = "failed" if trial["case"].startswith("hang") else "passed"
+        assert trial["status"] == expected, trial
 
 
 @pytest.mark.slow

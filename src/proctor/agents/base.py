@@ -312,6 +312,8 @@ def as_reply(value: Any) -> AgentReply:
     if isinstance(value, str):
         return AgentReply(answer=value)
     if isinstance(value, AgentReply):
+        if not (isinstance(value.answer, str) and isinstance(value.trace, Trace | None)):
+            raise AgentError("the agent returned an AgentReply with fields of other types")
         return value
     if value is None:
         return AgentReply(answer="")

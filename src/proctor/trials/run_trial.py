@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.agents.base import (
+    AGENT_ERROR,
     TIMEOUT,
     Agent,
     AgentError,
@@ -33,7 +34,7 @@ from proctor.agents.base import (
     AgentRequest,
     category_of,
 )
-from proctor.background import threads
+from proctor.background import pools, threads
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import describe_error
@@ -117,6 +118,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
     and because redaction and encoding share work that must be done once.
     """
     key = planned.key
+    pools.set([])
     # Until the checks say otherwise: whatever ends the trial early is not a verdict on the agent.
     trial = planned.trial(TrialStatus.INFRA_ERROR)
     trial.started_ns = context.clock()
@@ -131,6 +133,7 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
             fork = context.fork
             case = case.build(planned if fork is None else fork.planned(planned))
         reply = await _call_agent(planned, key, case, context, trial, traces, workspaces)
+        trial.category = ""
         trace = traces[-1]
         if workspaces:  # before the checks, which may write there
             trace.metadata[WORKSPACE] = await workspaces[-1].record()
@@ -303,6 +306,8 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 trace.observe(*observed)
         except BaseException as raised:
             error = raised if isinstance(raised, Exception) else _agents_own(raised)
+            # Until it is known better: reading the agent's exception may raise, too.
+            trial.category = AGENT_ERROR
             reason = transient(error)
             wait: float | None = None
             if reason is not None:
@@ -318,6 +323,7 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
                 # do are a sample of what follows it.
                 left_record += 1
                 if left_record < FORK_ATTEMPTS:
+                    trial.category = ""
                     seed = derive_seed(planned.seed, "fork", left_record)
                     traces.pop()
                     if workspaces:
@@ -336,7 +342,9 @@ async def _call_agent(  # noqa: PLR0917 (what an attempt is made of, and what it
             # By default a retry starts from scratch, like the first attempt.
             if context.checkpoints is not None and not options.retry_from_checkpoint:
                 context.checkpoints.forget(key)
+            trial.category = ""
         else:
+            trial.category = AGENT_ERROR  # what follows reads what the agent has returned
             if reply.trace is None:
                 waited = queue.seconds + request.startup.seconds
                 trial.latency_ms = max(0.0, time.perf_counter() - began - waited) * 1000

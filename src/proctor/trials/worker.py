@@ -19,16 +19,22 @@ import atexit
 import builtins
 import concurrent.futures.thread
 import contextlib
+import copy
 import gc
+import hashlib
 import io
 import json
+import math
 import operator
 import os
+import random
+import re
 import secrets
 import select
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -45,7 +51,7 @@ import msgspec
 
 from proctor import __version__, imports
 from proctor.agents.base import AGENT_ERROR, AgentRequest
-from proctor.background import threads
+from proctor.background import TrialExecutor, threads
 from proctor.errors import ProctorError
 from proctor.files import remove_tree
 from proctor.gateway.budget import RunLimitReached
@@ -109,10 +115,12 @@ MOST_WRAPPERS = 10
 class Surroundings:
     """What all trials of a process share, as it was before the first of them."""
 
-    # What Proctor's own code calls between two awaits of agents, besides itself and asyncio.
+    # What Proctor's own code calls between two awaits of agents, besides itself and asyncio, and
+    # what the code of other agents and of checks calls most.
     MODULES = (
-        builtins, concurrent.futures.thread, json, json.decoder, json.encoder, msgspec,
-        msgspec.json, msgspec.msgpack, os, socket, threading, time,
+        builtins, concurrent.futures.thread, copy, hashlib, json, json.decoder, json.encoder, math,
+        msgspec, msgspec.json, msgspec.msgpack, operator, os, random, re, socket, subprocess,
+        tempfile, threading, time,
     )  # fmt: skip
 
     # What a worker has from the driver and no trial calls: leaving it out saves time.
@@ -128,7 +136,8 @@ class Surroundings:
             for name, module in sys.modules.items()
             if name.startswith(("asyncio", "proctor")) and not name.startswith(self.UNUSED)
         ]
-        self._modules = {module.__name__: module for module in (*self.MODULES, *ours)}
+        client = filter(None, [sys.modules.get("httpx")])  # of judges and of other agents
+        self._modules = {each.__name__: each for each in (*self.MODULES, *ours, *client)}
         kinds = {f"the loop's {kind.__name__}": kind for kind in type(loop).__mro__[:-1]}
         classes = {
             f"{name}.{value.__qualname__}": value
@@ -159,7 +168,9 @@ class Surroundings:
         self._loop: dict[str, Any] = getattr(loop, "__dict__", {})  # loops in C have none
         self._methods = {name for kind in kinds.values() for name in vars(kind)}
         self._folder = _working_folder()
+        self._temporary = tempfile.gettempdir()
         self._limits = _limits()
+        self._owner = _owner()
 
     def _all_same(self) -> bool:
         """Compare all values of all holders."""
@@ -198,8 +209,15 @@ class Surroundings:
                 return f"removed {name} from sys.modules"
         if _working_folder() != self._folder:
             return "changed the working directory of the process"
+        if tempfile.tempdir != self._temporary:
+            return "changed the folder of temporary files"
         if _limits() != self._limits:
             return "changed the limits of the process"
+        try:
+            if _owner() != self._owner:
+                return "changed the umask, user or group of the process"
+        except OSError:
+            return "used all file descriptors of the process"
         for number, name in ((1, "output"), (2, "error")):
             try:
                 os.fstat(number)
@@ -267,6 +285,14 @@ def _limits() -> tuple[Any, ...]:
         return (sys.getrecursionlimit(),)
     kinds = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
     return (sys.getrecursionlimit(), *map(resource.getrlimit, kinds))
+
+
+def _owner() -> list[bytes]:
+    """Return what new files get; asking the system for the umask would change it."""
+    if sys.platform != "linux":
+        return []
+    with open("/proc/self/status", "rb") as status:  # noqa: PTH123 (called often)
+        return [line for line in status if line.startswith((b"Umask", b"Uid", b"Gid"))]
 
 
 class Outbox:
@@ -478,6 +504,8 @@ class TrialLoop:
                     if not isinstance(error, Exception):  # only the code of an agent raises these
                         fail_by_agent(trial, AGENT_ERROR, context.options)
                     content = json_bytes(trial)
+                if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001
+                    os._exit(CUT_OFF)  # an agent replaced it, for all tasks
                 if self._stopping or trial.status is TrialStatus.CANCELLED:
                     task.uncancel()
                 # The time or memory may have been used by another trial. Alone it shows.
@@ -572,6 +600,7 @@ def serve(connection: socket.socket, source: Callable[[], RunContext]) -> NoRetu
             with observing():  # for all trials at once
                 # From here on, nothing that trials share may change.
                 loop = asyncio.new_event_loop()
+                loop.set_default_executor(TrialExecutor())
                 outbox = Outbox(connection, loop)
                 if cassette is not None:
                     outbox.recorded = cassette.recorded
