@@ -270,10 +270,8 @@ class PeriodicWork:
         self._stopping = threading.Event()
         # A daemon: a process that dies does not wait for the next call.
         self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; once for each object."""
-        self._thread.start()
+        self.start = self._thread.start
+        """Starts it; once for each object."""
 
     def stop(self) -> None:
         """Start no other call, and wait for the current one to end."""

@@ -5,8 +5,8 @@
 - `lock_file`: one process at a time; the lock ends with the process that holds it.
 - `append_line`, `read_lines`: a file of JSON lines that many processes may add to.
 - `add_checksum`, `checksum_ok`: a JSON object that shows whether it was changed.
-- `read_bounded`, `load_yaml`, `decompress`: files of unknown origin within limits, so that a small
-  bomb cannot fill the memory.
+- `unblocked`, `read_bounded`, `load_yaml`, `decompress`: files of unknown origin, so that a
+  small bomb cannot fill the memory and a pipe cannot hold a command.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -297,9 +298,24 @@ def checksum_ok(document: bytes) -> bool | None:
 # -- bounded reads -------------------------------------------------------------------------------
 
 
+def unblocked(path: str, flags: int) -> int:
+    """Open a file to read it; for `opener`.
+
+    A pipe that nothing writes to is empty and not waited for. A device never ends: `OSError`.
+    """
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a device", path)
+    if stat.S_ISFIFO(mode):
+        os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """Return the content of a file of at most `limit` bytes. Raises `ProctorError`, `OSError`."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=unblocked) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise ProctorError(f"it holds more than {limit:,} bytes", where=str(path))

@@ -1,6 +1,7 @@
 """Run folders that were damaged, or made to harm their readers, through the command line."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -291,6 +292,32 @@ def test_an_archive_of_gigabytes_is_not_imported(tmp_path: Path) -> None:
     done = proctor("runs", "import", str(log), "--results", str(tmp_path / "results"))
     assert done.returncode == 2
     assert "unpacks to more than 2,147,483,648 bytes" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+@pytest.mark.parametrize("name", ["_spec_.yaml", "checksums.json", "trials.jsonl"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_a_file_that_never_ends_is_damage(
+    runs: tuple[RunFolder, RunFolder], name: str, kind: str
+) -> None:
+    """R-R9, R-R11: a pipe in place of a file holds up no command and hides no other run."""
+    first = runs[0].path
+    path = first / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    done = proctor("runs", "verify", first, timeout=120)
+    assert done.returncode == 2, done.stdout
+    assert path.name in done.stdout + done.stderr
+    for command in (["report", first], ["compare", first, runs[1].path], ["results"]):
+        done = proctor(*command, timeout=120)
+        assert done.returncode in (0, 2), done.stderr
+        assert "this is a bug" not in done.stderr
+    assert runs[1].path.name in done.stdout
 
 
 def test_deep_json_is_a_dropped_line(runs: tuple[RunFolder, RunFolder]) -> None:

@@ -92,6 +92,14 @@ def test_paths_that_lead_nowhere(tmp_path):
         assert message in problem.message
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+def test_a_pipe_that_nothing_writes_to_is_empty(tmp_path):
+    """R-T7: it is not waited for; a pipe with a writer, as of `<(command)`, is read."""
+    os.mkfifo(pipe := tmp_path / "pipe.json")
+    (problem,) = problems_of(pipe, also_good=False)
+    assert problem.message == "is empty"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read(file):
     """R-T7: a file without read permission is a problem with its reason."""

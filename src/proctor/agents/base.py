@@ -312,7 +312,8 @@ def as_reply(value: Any) -> AgentReply:
     if isinstance(value, str):
         return AgentReply(answer=value)
     if isinstance(value, AgentReply):
-        if not (isinstance(value.answer, str) and isinstance(value.trace, Trace | None)):
+        answer, trace = cast("tuple[Any, Any]", (value.answer, value.trace))
+        if not (isinstance(answer, str) and isinstance(trace, Trace | None)):
             raise AgentError("the agent returned an AgentReply with fields of other types")
         return value
     if value is None:

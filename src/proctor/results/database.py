@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import unblocked
 from proctor.formatting import plural
 from proctor.results.discover import JOURNAL, PARQUET, DiscoveredRun, Discovery
 from proctor.results.metadata import CLUSTER
@@ -639,7 +640,7 @@ def _write_counted(
     """Write the line of each trial that counts, marked if no figure uses it; return the longest."""
     longest = 0
     try:
-        file = journal.open("rb")
+        file = open(journal, "rb", opener=unblocked)  # noqa: SIM115
     except FileNotFoundError:  # started, and no trial has finished yet
         return 0
     except OSError as error:

@@ -35,6 +35,7 @@ from proctor.files import (
     load_yaml,
     lock_file,
     read_bounded,
+    unblocked,
     write_atomic,
 )
 from proctor.runs import heartbeat, segments
@@ -351,7 +352,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
             now = os.stat(path)  # noqa: PTH116 (once per file of every run: pathlib is slower)
             total = 0
             if crc:
-                with Path(path).open("rb") as file:
+                with open(path, "rb", opener=unblocked) as file:
                     while block := file.read(1 << 20):
                         total = zlib.crc32(block, total)
             return cls(now.st_size, now.st_mtime_ns, total if crc else None)
@@ -587,7 +588,7 @@ def is_experiment(run: Path) -> bool:
 
 def _start_order(run: Path) -> tuple[str, str]:
     # Run ids sort by time. They are at the top of a spec, so the rest need not be parsed.
-    with contextlib.suppress(OSError), (run / "_spec_.yaml").open("rb") as file:
+    with contextlib.suppress(OSError), open(run / "_spec_.yaml", "rb", opener=unblocked) as file:
         if found := _RUN_ID.search(file.read(_TOP)):
             return (found[1].decode(), str(run))
     return ("", str(run))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.files import add_checksum, as_private, checksum_ok, fsync_folder
+from proctor.files import add_checksum, as_private, checksum_ok, fsync_folder, unblocked
 from proctor.runs.segments import SegmentWriter, write_whole
 from proctor.runs.trial import JUDGED, CellKey, Spending, Trial, TrialStatus
 from proctor.sanitize import without_surrogates
@@ -263,7 +263,7 @@ _SEQUENCE = re.compile(rb',"seq":(\d{1,18}),"crc":"[0-9a-f]{8}"}\n')
 
 def has_checksums(run: Path) -> bool:
     """Return whether the spec of a run says that each line has a checksum: since format 2."""
-    with contextlib.suppress(OSError), (run / "_spec_.yaml").open("rb") as file:
+    with contextlib.suppress(OSError), open(run / "_spec_.yaml", "rb", opener=unblocked) as file:
         if found := _FORMAT.match(file.read(32)):
             return int(found[1]) >= 2
     return False
@@ -304,41 +304,45 @@ class JournalReader:
 
         None at all without a journal. A line beyond `MAX_LINE` is read in parts, all unreadable.
         """
-        try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
-            return
         decode = msgspec.json.Decoder(Trial).decode
         offset = number = 0
-        with file:
-            while line := file.readline(MAX_LINE):
-                number += 1
-                try:
-                    if not line.endswith(b"\n"):
-                        raise msgspec.DecodeError("the line is torn")
-                    matches = checksum_ok(line[:-1])
-                    if matches is None and has_checksums(self.path.parent):
-                        raise msgspec.DecodeError("it has no checksum")
-                    if matches is not None:
-                        found = _SEQUENCE.search(line, max(0, len(line) - 50))
-                        if not matches or found is None:
-                            raise msgspec.DecodeError("it is not as it was written")
-                        seq = int(found[1])
-                        if seq <= self.lines:
-                            raise msgspec.DecodeError(f"line {seq} is repeated or out of place")
-                        # Unreadable lines in between are accounted for.
-                        if seq > self.lines + self.skipped + 1 and has_checksums(self.path.parent):
-                            self.expect(seq - 1, f"before line {seq}")
-                        self.lines, self.skipped = seq, 0
-                    yield offset, line, decode(line)
-                except UNREADABLE as error:
-                    if len(self.problems) < MAX_PROBLEMS:
-                        place = f"{self.path}:{number}"
-                        self.problems.append(Damage(place, f"dropped a line: {error}"))
-                    self.damaged += line.endswith(b"\n")
-                    self.skipped += 1
-                    yield offset, line, None
-                offset += len(line)
+        try:
+            with open(self.path, "rb", opener=unblocked) as file:
+                while line := file.readline(MAX_LINE):
+                    number += 1
+                    try:
+                        if not line.endswith(b"\n"):
+                            raise msgspec.DecodeError("the line is torn")
+                        matches = checksum_ok(line[:-1])
+                        if matches is None and has_checksums(self.path.parent):
+                            raise msgspec.DecodeError("it has no checksum")
+                        if matches is not None:
+                            found = _SEQUENCE.search(line, max(0, len(line) - 50))
+                            if not matches or found is None:
+                                raise msgspec.DecodeError("it is not as it was written")
+                            seq = int(found[1])
+                            if seq <= self.lines:
+                                raise msgspec.DecodeError(f"line {seq} is repeated or out of place")
+                            # Unreadable lines in between are accounted for.
+                            if seq > self.lines + self.skipped + 1 and has_checksums(
+                                self.path.parent
+                            ):
+                                self.expect(seq - 1, f"before line {seq}")
+                            self.lines, self.skipped = seq, 0
+                        yield offset, line, decode(line)
+                    except UNREADABLE as error:
+                        if len(self.problems) < MAX_PROBLEMS:
+                            place = f"{self.path}:{number}"
+                            self.problems.append(Damage(place, f"dropped a line: {error}"))
+                        self.damaged += line.endswith(b"\n")
+                        self.skipped += 1
+                        yield offset, line, None
+                    offset += len(line)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            message = f"cannot read the journal: {error.strerror}"
+            raise ProctorError(message, where=str(self.path)) from None
 
     def expect(self, lines: int, where: str = "at its end") -> None:
         """Report how many of the first lines are missing from what was read so far."""

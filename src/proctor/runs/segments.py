@@ -19,7 +19,7 @@ import msgspec
 import zstandard
 
 from proctor.errors import ProctorError
-from proctor.files import FOLDER_MODE, as_private, fsync_folder
+from proctor.files import FOLDER_MODE, as_private, fsync_folder, unblocked
 from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
 
@@ -149,7 +149,7 @@ def read_frame(folder: Path, ref: TraceRef) -> bytes:
     try:
         if ref.length > MAX_TRACE or ref.offset < 0:
             raise ValueError(f"{ref.length:,} bytes are too many")
-        with segment_path(folder, ref.segment).open("rb") as file:
+        with open(segment_path(folder, ref.segment), "rb", opener=unblocked) as file:
             file.seek(ref.offset)
             frame = file.read(max(0, ref.length))
         if ref.crc is not None and zlib.crc32(frame) != ref.crc:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from proctor.errors import did_you_mean, hint_among
+from proctor.files import unblocked
 from proctor.spec.located import (
     Problems,
     Scalar,
@@ -479,7 +480,7 @@ def _advice(reason: str, text: str, place: SourceLocation) -> str | None:
 def _file_text(path: Path, place: SourceLocation, name: str) -> str:
     """Return the text of a file; `place` names what refers to it, `name` the file itself."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=unblocked) as file:
             # One byte more than allowed is enough to refuse a file of any size.
             data = file.read(MAX_BYTES + 1)
     except OSError as error:

@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.files import ZSTD_MAGIC, DecompressionError, decompress
+from proctor.files import ZSTD_MAGIC, DecompressionError, decompress, unblocked
 from proctor.formatting import byte_size, plural
 from proctor.sanitize import printable, without_surrogates
 from proctor.trace import formats
@@ -291,7 +291,7 @@ def _file(path: Path) -> Content:
 
 def _read_file(path: Path, limit: int, report: Report) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=unblocked) as stream:
             return _read_stream(stream, limit, report)
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror or error}") from None

@@ -14,6 +14,7 @@ import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
+from proctor.files import unblocked
 from proctor.results.metadata import STOPPING, finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
@@ -470,8 +471,11 @@ def detect_format(file: Path) -> str:
     """Detect the format by suffix and, for JSON and JSONL, by the first keys."""
     form = _SUFFIXES.get(file.suffix.lower())
     # The keys that tell the formats apart are at the beginning.
-    with file.open("rb") as opened:
-        top = opened.read(4096)
+    try:
+        with open(file, "rb", opener=unblocked) as opened:
+            top = opened.read(4096)
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=str(file)) from None
     if form not in ("json", "jsonl"):
         # promptfoo's YAML, text and XML, and the header of its CSV.
         marks = {None: (b"evalId:", b"<evalId>"), "csv": (b'"Grader Reason"', b",Grader Reason,")}
