@@ -17,7 +17,7 @@ from proctor.llm.chat_model import ChatReply, ChatRequest
 from proctor.llm.rate_limits import RateLimit, RateLimited, RateLimiter, Reservation
 from proctor.runs.trial import PlannedTrial
 from proctor.trace import Message
-from proctor.trials.run_trial import run_trial
+from proctor.trials.run_trial import PreparedCase, run_trial
 
 PARTS = """
 import asyncio, time
@@ -111,6 +111,28 @@ async def test_latency_is_by_the_clock_of_the_process_that_calls(tmp_path: Path)
     assert trial.answer == "fine", trial.error
     assert trial.latency_ms is not None
     assert trial.latency_ms >= 200
+
+
+async def test_building_scenarios_is_not_the_latency_of_the_first_agent() -> None:
+    """R-R8: instances are built when trials start, and agents beside them are no slower for it."""
+
+    async def agent(question: str) -> str:
+        await asyncio.sleep(0.01)
+        return question
+
+    context = context_of(PythonAgentConfig.of(agent), "a")
+    built = context.cases["c"]
+
+    def build(_: PlannedTrial) -> PreparedCase:
+        time.sleep(0.5)  # as a large scenario does
+        return built
+
+    context.cases = {"c": PreparedCase(built.case, build=build)}
+    planned = [PlannedTrial(case="c", agent="a", index=at, seed=at) for at in range(4)]
+    done = await asyncio.gather(*(run_trial(each, context) for each in planned))
+    assert [trial.answer for trial, _ in done] == ["a"] * 4
+    # The first waited 1.5 s for the others before.
+    assert max(trial.latency_ms or 0.0 for trial, _ in done) < 1000
 
 
 def test_what_trials_share_is_loaded_before_the_first(tmp_path: Path) -> None:

@@ -132,6 +132,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         if case.build is not None:
             fork = context.fork
             case = case.build(planned if fork is None else fork.planned(planned))
+            # Building blocks the event loop: trials that start together build first, or it would
+            # count as the latency of the agent that happens to be the first.
+            await asyncio.sleep(0)
         reply = await _call_agent(planned, key, case, context, trial, traces, workspaces)
         trial.category = ""
         trace = traces[-1]
