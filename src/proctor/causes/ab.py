@@ -28,7 +28,6 @@ from proctor.trials.prepare import ChosenAgent, RunContext
 from proctor.trials.resume import RunTrials, extend
 
 DEFAULT_LOOKS, DEFAULT_TRIALS = 4, 20
-MAX_LOOKS = 20
 
 MAX_TRACES = 50
 """Trials of an arm whose traces are searched for the change: enough to see that it arrives."""

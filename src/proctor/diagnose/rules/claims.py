@@ -291,27 +291,15 @@ def ungrounded_values(steps: Steps) -> Iterator[RuleHit]:
     names = [claim for claim in stated if claim.kind == "name"]
     identifiers = [text for text in _identifiers(act.text) if not _contained(text, evidence)]
     altered = next((pair for n in numbers[:50] if (pair := _altered(n, act, evidence))), None)
+    altered = altered or _respelled(names, act, full)
     if altered is not None:
         claim, tool, result = altered
         yield RuleHit(
             act.span,
-            f"states {line(claim.text, 40)}; {tool.tool_name or tool.name} returned "
-            f"{line(result, 40)}",
+            f"states {line(claim.text, 40)}; {call_name(tool)} returned {line(result, 40)}",
             (sentence_at(act.text, claim.start), act.text),
             Category.MISREAD_OUTPUT,
-            confidence=0.85,
-            causes=(tool,),
-        )
-        return
-    if (respelled := _respelled(names, act, full)) is not None:
-        claim, tool, name = respelled
-        yield RuleHit(
-            act.span,
-            f"states {line(claim.text, 40)}; {tool.tool_name or tool.name} returned "
-            f"{line(name, 40)}",
-            (sentence_at(act.text, claim.start), act.text),
-            Category.MISREAD_OUTPUT,
-            confidence=0.6,
+            confidence=0.6 if claim.kind == "name" else 0.85,
             causes=(tool,),
         )
         return
@@ -388,10 +376,10 @@ def ignored_error(steps: Steps) -> Iterator[RuleHit]:
     for act, after in reversed(list(pairwise(acts))):
         for tool in after.tools:
             if not failed_result(tool):
-                worked.add(tool.tool_name or tool.name)
+                worked.add(call_name(tool))
         for tool in act.tools:
             error = "" if tool.failed else _returned_error(tool)
-            name = tool.tool_name or tool.name
+            name = call_name(tool)
             wrote = "\n".join([after.text, *(call.arguments for call in after.calls)])
             if not error or name in worked or (after is not answer and _mentions_failure(wrote)):
                 continue
@@ -569,9 +557,9 @@ def required_call_missing(steps: Steps) -> Iterator[RuleHit]:
             if (early := _called_before(steps, name, text, found)) is not None:
                 yield RuleHit(
                     early,
-                    f"calls {early.tool_name or early.name} before {name}, which the instructions "
+                    f"calls {call_name(early)} before {name}, which the instructions "
                     f"require first: {line(found[0], 120)!r}",
-                    (plain(early.tool_input), early.tool_name or early.name),
+                    (plain(early.tool_input), call_name(early)),
                     confidence=0.75,
                 )
                 return
@@ -605,7 +593,7 @@ def _called_before(steps: Steps, name: str, text: str, found: re.Match[str]) -> 
     stem = re.sub(r"(?:ing|e|s)$", "", act["act"].lower())
     for each in steps.acts:
         for tool in each.tools:
-            called = (tool.tool_name or tool.name).lower()
+            called = call_name(tool).lower()
             if called == name.lower():
                 return None
             if stem in called:
@@ -628,7 +616,7 @@ def argument_from_nowhere(steps: Steps) -> Iterator[RuleHit]:
         for tool in act.tools:
             if (hit := _strange_argument(tool, known)) is not None:
                 value, near = hit
-                name = tool.tool_name or tool.name
+                name = call_name(tool)
                 where = f"; the nearest is {line(near, 40)}" if near else ""
                 yield RuleHit(
                     tool,
@@ -651,8 +639,8 @@ def _strange_argument(tool: Span, known: Sequence[str]) -> tuple[str, str] | Non
     folded = text.casefold()
     squeezed = re.sub(r"[\s,._'’-]", "", folded)
     numbers = None
-    for value in _leaves(tool.tool_input):
-        for token in _value_tokens(value):
+    for _, value in entries_of(tool.tool_input):
+        for token in _value_tokens(str(value)):
             bare = re.sub(r"[\s,._'’-]", "", token.casefold())
             if bare in squeezed:
                 continue
@@ -693,27 +681,6 @@ def _nearest(token: str, text: str) -> str:
         if swapped or (same > ratio and same >= 0.75 and len(token) >= 4):
             best, ratio = other, 1.0 if swapped else same
     return best
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for entry in cast("Mapping[Any, Any]", value).values():
-            yield from _leaves(entry)
-    elif isinstance(value, list | tuple):
-        for entry in cast("Sequence[Any]", value):
-            yield from _leaves(entry)
-    elif isinstance(value, str):
-        if value[:1] in "{[" and len(value) < MAX_TEXT:
-            try:
-                inner: Any = json.loads(value)
-            except (ValueError, RecursionError):
-                pass
-            else:
-                yield from _leaves(inner)
-                return
-        yield value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
 
 
 # -- helpers -------------------------------------------------------------------------------------
@@ -912,7 +879,7 @@ def _nothing_summary(evidence: _Evidence) -> str:
             continue
         error = tool.error_message or _returned_error(tool)
         shown = line(error, 60) if failed_result(tool) else (text or "nothing")
-        key = (tool.tool_name or tool.name, shown)
+        key = (call_name(tool), shown)
         counts[key] = counts.get(key, 0) + 1
     parts = [
         f"{f'{n} × ' if n > 1 else ''}{name} → {line(shown, 60)}"
