@@ -94,9 +94,10 @@ CASES = {
         [call("report", "58,900 visitors in 2021, 73,450 in 2022"), "In 2021 58,900 came."],
     ),
     "more than the request allows": Case(
-        "over_limit", "", "Find a tent, at most 250 euros. Then order it.",
+        "over_limit", "", "Find two tents, at most 250 euros each. Then order them.",
         [call("search", TENTS), call("order_item", "ok", sku="T4-A"), "Ordered."], 2,
-        [call("search", TENTS), "Ridge is 289.00, more than that. Shall I?",
+        [call("search", TENTS), call("order_item", "ok", sku="T4-B", total=438.0),
+         "Two Vale are ordered.", "Ridge is 289.00, more than that. Shall I?",
          call("order_item", "ok", sku="T4-A"), "Ordered."],
     ),
     "more than the rules allow": Case(
@@ -119,7 +120,8 @@ CASES = {
         "argument_contradicts_request", "", "Move HB-5521 to 14 August.",
         [call("free", "yes", check_in="2026-08-14"), call("change", "ok", check_in="2026-08-24"),
          "Done."], 2,
-        [call("free", "no, 2026-08-24 is", check_in="2026-08-14"),
+        [call("find", "none", query="HB-5521"), call("search", "one", query="HB-5521 of August 14"),
+         call("free", "no, 2026-08-24 is", check_in="2026-08-14"),
          call("change", "ok", check_in="2026-08-24"), "14 August is full; it is 24 August now."],
     ),
     "an act that no call did": Case(
@@ -285,6 +287,16 @@ def test_what_the_request_shows(tmp_path: Path, name: str) -> None:
         ({"months": [{"spent": 1830.5}, {"spent": 940.25}]}, "January 1,830.50, March 940.25."),
         ({"days_per_year": 28, "taken": 17}, "You have 28 days a year and took 17."),
         ({"mol_per_l": 2, "ml": 500}, "V = 0.1 * 250 / 2 = 12.5 ml."),
+        (
+            "4.12 million in 2020 and 4.87 million in 2023",
+            "Since 2020 it has grown to 4.87 million.",
+        ),
+        ("add the change", "-5 + 8 = 3, so it is 3 degrees."),
+        ({"new": "Friday 10:30"}, "Your appointment has been rescheduled to Friday at 10:30."),
+        (
+            [{"id": "I-1", "of": 312.4}, {"id": "I-2", "of": 88.1}],
+            "I-1 over 312.40 and I-2 over 88.10.",
+        ),
     ],
 )
 def test_what_follows_from_a_result_is_no_finding(tmp_path: Path, result: Any, answer: str) -> None:

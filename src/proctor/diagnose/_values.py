@@ -311,7 +311,7 @@ def relative_days(text: str, given: str) -> set[date]:
 LONGEST_EQUATION = 200
 
 _TERM = r"\(?\d[\d,]*(?:\.\d+)?\)?"
-_LEFT_SIDE = re.compile(rf"(?<![\w.])({_TERM}(?:\s*[-+*/×·÷−]\s*{_TERM})+)\s*\Z")
+_LEFT_SIDE = re.compile(rf"(?<![\w.−-])({_TERM}(?:\s*[-+*/×·÷−]\s*{_TERM})+)\s*\Z")
 _RIGHT_SIDE = re.compile(r"=\s*\$?(\d[\d,]*(?:\.\d+)?)(?![\w%]|\.\d|\s*[-+*/×·÷−^]\s*\d)")
 
 
@@ -322,7 +322,7 @@ def equations(text: str) -> list[tuple[str, str]]:
         begin = max(0, right.start() - LONGEST_EQUATION)
         left = _LEFT_SIDE.search(text[begin : right.start()])
         # One that reaches the beginning may be the end of a longer one.
-        if left is not None and (left.start() or not begin):
+        if left is not None and (left.start() or not begin) and not ISO_DAY.search(left[1]):
             found.append((left[1], right[1]))
     return found
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from proctor.checks.grounding import CheckedClaim, ground, quantities
+from proctor.checks.grounding import NUMBER_WORDS, CheckedClaim, ground, quantities
 from proctor.diagnose._steps import MAX_TEXT, gives_up, offered_in, plain
 from proctor.diagnose._values import entries_of, equations, holds, reads, stem, stems
 from proctor.diagnose.finding import Category, Impact
@@ -71,7 +71,8 @@ _DONE = (
 )
 _CLAIMED_ACT = re.compile(
     r"\b(?:(?:I|we)(?: have|'ve)? (?:just |already |also |now |then |successfully )*"
-    rf"|(?:has|have) (?:now |just |successfully )*been (?:successfully )?){_DONE}\b[^.\n]{{0,80}}",
+    r"|(?P<passive>has|have) (?:now |just |successfully )*been (?:successfully )?)"
+    rf"{_DONE}\b[^.\n]{{0,80}}",
     re.IGNORECASE,
 )
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -435,8 +436,12 @@ def claimed_act(steps: Steps) -> Iterator[RuleHit]:
         found = _CLAIMED_ACT.search(act.text[:MAX_TEXT])
         if found is not None and called and not act.calls:
             seen = stems("\n".join(results))
-            # That it is done may be what a result says.
-            if stem(found["verb"]) not in seen and found["verb"].lower() not in claims.asked:
+            verb = stem(found["verb"])
+            # That it is done may be what a result says, or the question.
+            wanted = not found["passive"] or (
+                verb in stems(claims.asked) and "?" not in claims.asked
+            )
+            if wanted and verb not in seen:
                 yield RuleHit(
                     act.span,
                     f"says {line(found.group(), 100)!r}; no call did that",
@@ -483,7 +488,7 @@ def plan_not_executed(steps: Steps) -> Iterator[RuleHit]:
         return
     used = {call.name for act in steps.acts for call in act.calls}
     offered = offered_tools(steps)
-    known = used | offered
+    known = used | offered.keys()
     for act in steps.acts:
         if act is answer:
             break
@@ -611,7 +616,7 @@ def argument_from_nowhere(steps: Steps) -> Iterator[RuleHit]:
     claims = Claims(steps)
     if claims.chat:
         return
-    known = list(claims.given)
+    known = [_spelled(claims.given), *claims.given]
     for act in [act for act in steps.acts if act.tools][:MAX_CALLS]:
         for tool in act.tools:
             if (hit := _strange_argument(tool, known)) is not None:
@@ -709,15 +714,18 @@ def _mentions_failure(text: str) -> bool:
     return bool(_FAILURE_WORDS.search(text[:2000]))
 
 
-def offered_tools(steps: Steps) -> set[str]:
-    """Return the names of the tools that the model was offered."""
-    names: set[str] = set()
+_OFFERED = re.compile(r'"name"\s*:\s*"(\w+)"(?:\s*,\s*"description"\s*:\s*"((?:[^"\\]|\\.)*)")?')
+
+
+def offered_tools(steps: Steps) -> dict[str, str]:
+    """Return the tools that the model was offered, with their descriptions if they are known."""
+    names: dict[str, str] = {}
     for step in steps.steps[:20]:
-        names.update(offered_in(step.rules))
+        names |= dict.fromkeys(offered_in(step.rules), "")
         for key, value in step.span.attributes.items():
             # OpenInference and GenAI conventions record the tools a model was offered.
             if "tool" in key and isinstance(value, str) and '"name"' in value:
-                names.update(re.findall(r'"name"\s*:\s*"(\w+)"', value[:MAX_TEXT]))
+                names.update(_OFFERED.findall(value[:MAX_TEXT]))
     return names
 
 
@@ -797,7 +805,8 @@ def _derivable(claim: CheckedClaim, answer: str, evidence: _Evidence) -> bool:
         for left, right in equations(answer)
     ):
         return True
-    numbers = _numbers((*evidence.given[-3:], *evidence.texts, answer[: claim.start]))
+    given = evidence.given[-3:]
+    numbers = _numbers((_spelled(given), *given, *evidence.texts, answer[: claim.start]))
     if len(numbers) > MAX_NUMBERS:
         return True
     if _computed(wanted.raw, numbers, max(wanted.step, abs(wanted.raw) * 1e-3)):
@@ -821,6 +830,12 @@ def _totals(evidence: _Evidence) -> Iterator[float]:
                 columns.setdefault(key, []).append(value)
     for column in columns.values():
         yield from (sum(column), sum(column) / len(column))
+
+
+def _spelled(texts: Iterable[str]) -> str:
+    """Return the numbers that texts have in words, as figures."""
+    words = re.findall(r"[a-z]+", "\n".join(texts)[:MAX_TEXT].lower())
+    return " ".join(f"{NUMBER_WORDS[word]:g}" for word in words if word in NUMBER_WORDS)
 
 
 def _numbers(texts: Iterable[str]) -> list[float]:

@@ -88,7 +88,7 @@ def answer_form(steps: Steps) -> Iterator[RuleHit]:
     broken += [
         (why, asked[0])
         for wanted, kept, why in _SHAPES
-        if (asked := wanted.search(claims.asked)) and not kept.fullmatch(answer.text)
+        if (asked := wanted.search(claims.asked[:MAX_TEXT])) and not kept.fullmatch(answer.text)
     ]
     for why, said in broken[:1]:
         yield RuleHit(

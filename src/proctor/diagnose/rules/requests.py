@@ -276,7 +276,12 @@ def _comparable(
 
 
 _IN_YEAR = re.compile(r"(?<![\w.,])(\d[\d,.]*\d)(?: [a-z]+){0,2} in ((?:19|20)\d\d)\b")
-_CLAUSE = re.compile(r"[.;:,]\s|\n|\b(?:but|while|whereas|so|than|instead|though)\b")
+# Clauses say one thing each; "since 2020 it grew to 4.8" gives 2020 no figure.
+_CLAUSE = re.compile(
+    r"[.;:,]\s|\n|\b(?:and|but|while|whereas|so|than|instead|though|since|from|to|until|by|over|after"
+    r"|before|against|unlike|compared|versus|vs)\b",
+    re.IGNORECASE,
+)
 
 
 @rule(Category.MISREAD_OUTPUT, confidence=0.7, impact=Impact.HIGH, heard=False)
@@ -500,6 +505,9 @@ def _changed(value: Any, before: tuple[Any, str] | None, tool: str, asked: str, 
         return ""
     old, new = str(before[0]), str(value)
     if old == new or len(new) > 40 or not re.search(r"\d", old) or _holds_value(known, new):
+        return ""
+    # Of the same form: a day, a number of a booking. Queries are worded anew.
+    if type(value) is not str or re.sub(r"\d", "0", old) != re.sub(r"\d", "0", new):
         return ""
     return old if _holds_value(asked, old) else ""
 
@@ -756,6 +764,7 @@ _BINDING = re.compile(
     re.IGNORECASE,
 )
 _ALLOWS = re.compile(r"approv|escalat|authori", re.IGNORECASE)
+_TOTAL_KEY = re.compile(r"total|amount|sum", re.IGNORECASE)
 _AMOUNT_KEY = re.compile(rf"(?:^|_)(?:{_MONEY}|value|sum)(?:$|_)", re.IGNORECASE)
 
 
@@ -785,12 +794,14 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
             shown |= set[float]() if reply.calls else {q.raw for q in quantities(reply.text)}
         given = [*entries_of(tool.tool_input)]
         taken = [one for one in records if _identified(one, records, [v for _, v in given])]
-        amounts = [
-            v
+        figures = {
+            k: v
             for k, v in ([*given, *taken[0].items()] if len(taken) == 1 else given)
             if _AMOUNT_KEY.search(k) and type(v) in (int, float)
-        ]
+        }
         for sentence, most, said in bounds if changes(name) else ():
+            one = re.search(r"\b(?:each|per|apiece|a night|a person)\b", sentence)
+            amounts = [v for k, v in figures.items() if not (one and _TOTAL_KEY.search(k))]
             # The user saw the price and went on.
             agreed = sentence in claims.asked and max(amounts, default=0) in shown
             if max(amounts, default=0) <= most or agreed:
@@ -861,19 +872,23 @@ def wrong_handoff(steps: Steps) -> Iterator[RuleHit]:
 
     Found at: the handoff.
     """
+    if not any(hands_over(call.name) for act in steps.acts for call in act.calls):
+        return
     claims = Claims(steps)
     asked = {stem(word) for word in words_of(claims.asked) if len(word) > 2}
-    offered = {hands_over(name): name for name in offered_tools(steps)}
+    offered = {hands_over(name): about for name, about in offered_tools(steps).items()}
     rules = re.split(r"[.;,]\s|\n", "\n".join(set(claims.given) - {claims.asked}))
 
-    def duties(agent: str) -> set[str]:
-        named = [one for one in rules if tool_name(agent) in tool_name(one)]
-        return {stem(word) for word in words_of(" ".join([agent, *named])) if len(word) > 3}
+    def duties(agent: str) -> str:
+        named = [one for one in rules if agent in tool_name(one)]
+        return " ".join([offered.get(agent, ""), *named])
 
     for act in steps.acts:
         for call in act.calls:
             chosen = hands_over(call.name)
-            if not chosen or duties(chosen) & asked:
+            # What an agent is for may be known by its name alone: not well enough.
+            about = duties(chosen)
+            if not chosen or not about or stems(f"{chosen} {about}") & asked:
                 continue
             for other in sorted(offered.keys() - {chosen, ""}):
                 names = {stem(word) for word in words_of(other)} - _NO_DUTY
