@@ -332,7 +332,9 @@ def test_a_recorded_conversation_is_judged_like_a_live_one(tmp_path: Path) -> No
     suite = proctor.Suite(cases=[two_turns()])
     run = proctor.run(suite, agent=with_history, trials=1, results=tmp_path)
     (trace,) = proctor.load_traces(run.path / "traces")
-    assert "one → one" in tree_text(trace)  # what was said is in `trace show`
+    # What was said, and why it ended, is in `trace show`.
+    assert "one → one" in tree_text(trace)
+    assert "  ended    the last turn" in tree_text(trace)
     part = turn_of(trace, 2)
     assert part is not None
     assert (part.query, part.response) == ("two", "one / two")

@@ -37,11 +37,11 @@ from proctor.checks.base import (
     refused,
     unobserved,
 )
-from proctor.conversations.play import CONVERSATION, STATE, fidelity
+from proctor.conversations.play import STATE, fidelity
 from proctor.formatting import and_more
 from proctor.strict import Strict
 from proctor.trace import SpanKind, Trace
-from proctor.trace.model import TURN
+from proctor.trace.model import CONVERSATION, TURN
 
 SHOWN = 3
 """Differences of a state that a reason names; `actual` has them all."""

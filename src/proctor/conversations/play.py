@@ -30,14 +30,14 @@ from proctor.gateway.prefix import current_prefix
 from proctor.llm.rate_limits import queue_waits
 from proctor.trace import otel
 from proctor.trace.capture import current_trace, shared_state, span
-from proctor.trace.model import TURN
+from proctor.trace.model import CONVERSATION, TURN
 
 if TYPE_CHECKING:
     from proctor.conversations.fidelity import UserFault
     from proctor.spec import Case, Turn
 
-CONVERSATION, STATE = "conversation", "state"
-"""Metadata of a trace: how the conversation went, and the final data of the tools."""
+STATE = "state"
+"""Key in a trace's metadata: the final data of the tools."""
 
 ATTEMPTS = 3
 """Attempts of a model at one message of the user: most faults do not happen twice."""

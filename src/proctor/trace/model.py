@@ -205,6 +205,9 @@ class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 TURN = "proctor.turn"
 """Attribute of the span of a turn in a conversation: its number, from 1."""
 
+CONVERSATION = "conversation"
+"""Key in a trace's metadata: how a conversation went."""
+
 WAITED = "proctor.waited_s"
 """Key in a trace's metadata: seconds that its agent waited for its harness."""
 

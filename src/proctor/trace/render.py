@@ -16,7 +16,7 @@ import msgspec
 from proctor.formatting import dollars, duration_ms, money, plural
 from proctor.sanitize import ELLIPSIS, json_bytes, line
 from proctor.trace.assemble import TraceProblem
-from proctor.trace.model import TURN, Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import CONVERSATION, TURN, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.tree import SpanTree
 
 # Deeper than this, lines of a normal terminal would be all indentation.
@@ -74,6 +74,9 @@ def header(trace: Trace) -> list[str]:
         for label, value in facts.items()
         if value is not None
     ]
+    about: Any = trace.metadata.get(CONVERSATION)
+    if isinstance(about, dict) and "ended" in about:
+        lines.append(f"  {'ended':<9}{_shown(about['ended'], MAX_HEADER)}")
     lines.append(f"  {'total':<9}{totals(trace)}")
     lines += [f"  {'problem':<9}{line(problem, MAX_HEADER)}" for problem in trace.problems]
     return lines
