@@ -206,7 +206,9 @@ PRESETS: dict[str, Preset] = {
 class CodingAgentConfig(CommandAgentConfig):
     """A coding agent that works in a folder of its own."""
 
-    kind: Any = ""
+    kind: Literal[  # pyright: ignore[reportIncompatibleVariableOverride]
+        "claude_code", "codex", "gemini", "qwen", "opencode", "aider", "mini_swe"
+    ] = "claude_code"
     command: list[str] = Field(default_factory=list[str])
     """The program, if it has another name or place; flags belong in `arguments`."""
     protocol: Literal["json", "text"] = "text"
@@ -302,48 +304,6 @@ class CodingAgentConfig(CommandAgentConfig):
         if session.session_id:
             metadata["session_id"] = session.session_id
         return AgentReply(answer=session.response or "", metadata=metadata)
-
-
-class ClaudeCodeAgentConfig(CodingAgentConfig):
-    """Claude Code: `claude -p`."""
-
-    kind: Literal["claude_code"] = "claude_code"
-
-
-class CodexAgentConfig(CodingAgentConfig):
-    """Codex: `codex exec`."""
-
-    kind: Literal["codex"] = "codex"
-
-
-class GeminiCliAgentConfig(CodingAgentConfig):
-    """Gemini CLI: `gemini`."""
-
-    kind: Literal["gemini"] = "gemini"
-
-
-class QwenCodeAgentConfig(CodingAgentConfig):
-    """Qwen Code: `qwen`."""
-
-    kind: Literal["qwen"] = "qwen"
-
-
-class OpenCodeAgentConfig(CodingAgentConfig):
-    """OpenCode: `opencode run`."""
-
-    kind: Literal["opencode"] = "opencode"
-
-
-class AiderAgentConfig(CodingAgentConfig):
-    """aider: `aider --message-file`."""
-
-    kind: Literal["aider"] = "aider"
-
-
-class MiniSweAgentConfig(CodingAgentConfig):
-    """mini-swe-agent: `mini -t`."""
-
-    kind: Literal["mini_swe"] = "mini_swe"
 
 
 def _session(content: bytes) -> Trace | None:
