@@ -21,7 +21,7 @@ import zstandard
 import proctor
 from proctor.gateway.calls import GatewaySession, SpanSink
 from proctor.gateway.options import Faults, GatewayOptions
-from proctor.gateway.server import Gateway
+from proctor.gateway.server import Gateway, shared_gateway
 from proctor.llm import MockLLM
 from proctor.llm.cassette import Cassette
 from proctor.llm.http_hook import bypass
@@ -44,6 +44,15 @@ def session_of(spans: list[Span], server: MockLLM | None, **options: Any) -> Gat
 
 def chat(text: str = "hi", **more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_a_base_url_may_change_between_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-N2: a notebook sets OPENAI_BASE_URL when the gateway of its process runs already."""
+    session = session_of([], None)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://one.example/v1")
+    assert shared_gateway().upstream(session, "openai") == "http://one.example/v1"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://other.example/v1")
+    assert shared_gateway().upstream(session, "openai") == "http://other.example/v1"
 
 
 async def test_every_protocol_passes_unchanged_and_becomes_a_span() -> None:

@@ -466,7 +466,7 @@ def test_the_history_of_a_suite(browsing, shop) -> None:
         assert "hasty/v2: 100 % → 0 %" in change
         assert shop.run.removeprefix("/runs/") in change
         titles = page.locator("figcaption").all_inner_texts()
-        assert titles == ["Pass rate", "Score", "Cost per trial", "Latency"]
+        assert titles == ["Pass rate", "Score", "Cost per trial", "Mean latency"]
         assert page.locator(".plot .change").count() == 1
         assert page.locator(".plot").first.locator(".reach").count() >= 4
         row = page.locator(".strips tbody tr").first

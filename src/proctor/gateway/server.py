@@ -111,7 +111,8 @@ class Gateway:
     ) -> None:
         needs_extra("starlette", "gateway")
         needs_extra("uvicorn", "gateway")
-        self._environ = dict(environ)
+        self._environ = environ
+        """Read at each call: a script or a notebook may set a base URL between two runs."""
         self._unknown = unknown
         """Makes the session of a token that is not known; without it such a request is refused."""
         self._providers = {*PROVIDERS, *providers}
