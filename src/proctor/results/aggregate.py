@@ -30,7 +30,7 @@ from proctor.stats.types import (
     CaseCounts,
     Estimand,
     Interval,
-    self_selected,
+    bias_of,
     values_by_case,
 )
 from proctor.tables import Tabular
@@ -124,9 +124,7 @@ class TrialTally(msgspec.Struct):
     @property
     def bias(self) -> str | None:
         """Why no interval of a rate is valid; None where one is."""
-        if self.stopped:
-            return STOPPED
-        return self_selected(self.undecided, self.judged + self.unjudged)
+        return bias_of(self.stopped > 0, self.undecided, self.judged + self.unjudged)
 
     def add(self, other: TrialTally) -> None:
         """Add another tally to this one."""
@@ -323,20 +321,15 @@ def cost_per_pass(
     passes = [float(cell.passed) for cell in every] if known else []
     found = bootstrap_over_cases(costs, per=passes, unit=unit, level=level)
     if selected_by is not None:
-        return replace(without_bounds(found, by_outcome(selected_by)), value=None)
+        return found.undefined(by_outcome(selected_by))
     if found.value is None:
         why = "no trial passed" if known else "no known cost"
         return replace(found, reason=why)
     if unpriced := sum(cell.unpriced_calls for cell in every):
-        return without_bounds(found, f"{plural(unpriced, 'call')} unpriced: a lower bound")
+        return found.without_bounds(f"{plural(unpriced, 'call')} unpriced: a lower bound")
     if any(cell.stopped for cell in every):
-        return without_bounds(found, STOPPED)
+        return found.without_bounds(STOPPED)
     return found
-
-
-def without_bounds(figure: Interval, reason: str) -> Interval:
-    """Return an estimate without its interval, and the reason."""
-    return replace(figure, low=None, high=None, reason=reason)
 
 
 def by_outcome(column: str | None) -> str:
@@ -377,7 +370,7 @@ def rate_of(
         estimand=estimand,
     )
     if selected_by is not None:
-        return replace(without_bounds(found, by_outcome(selected_by)), value=None)
+        return found.undefined(by_outcome(selected_by))
     return found
 
 
@@ -418,7 +411,7 @@ def rate_over(
             level=level,
         )
     if bias is not None and rate.value is not None:
-        rate = without_bounds(rate, bias)
+        rate = rate.without_bounds(bias)
     return replace(rate, **of)
 
 

@@ -411,7 +411,7 @@ def _measured(
         shown = [None if calls else value for calls, value in zip(unpriced, shown, strict=True)]
         population = chosen = Compared(
             replace(population.test, difference=None, p_value=None, reason=why),
-            replace(population.interval, value=None, low=None, high=None, reason=why),
+            population.interval.undefined(why),
         )
     # The effect is that of the difference shown: of instances, or of draws.
     if metric != "pass_rate":

@@ -18,7 +18,7 @@ import msgspec
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
 from proctor.results._comparability import case_hashes
-from proctor.results.aggregate import cost_per_pass, rate_over, without_bounds
+from proctor.results.aggregate import cost_per_pass, rate_over
 from proctor.results.compare import METRIC_VALUES, Metric, compare_metric, plan_notes
 from proctor.results.outcomes import (
     AgentOutcomes,
@@ -392,7 +392,7 @@ def agent_row(
     if seen.unpriced_calls:
         why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
         # The mean of what is known is no bound: the trials without a price may cost less.
-        intervals["cost_usd"] = replace(without_bounds(intervals["cost_usd"], why), value=None)
+        intervals["cost_usd"] = intervals["cost_usd"].undefined(why)
     intervals = {name: unless_biased(found, seen.cases) for name, found in intervals.items()}
     intervals["pass_rate"] = agent_rate(seen, estimand, level=level)
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)

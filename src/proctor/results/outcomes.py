@@ -30,14 +30,13 @@ from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.intervals import CorrectedRate, RatedTrial, corrected_rate
 from proctor.stats.types import (
     LEVEL,
-    STOPPED,
     SUITE_DEFAULT,
     CaseCounts,
     DifferenceTest,
     Estimand,
     Interval,
+    bias_of,
     mean,
-    self_selected,
 )
 
 
@@ -678,15 +677,10 @@ Estimate = TypeVar("Estimate", Interval, DifferenceTest)
 
 
 def bias(cases: Iterable[CaseOutcome]) -> str | None:
-    """Return why no interval or test of these cases is valid; None where it is.
-
-    A case stopped early, or which trials were judged depends on how they ended.
-    """
+    """Return why no interval or test of these cases is valid; None where it is."""
     known = tuple(cases)
-    if any(case.stopped for case in known):
-        return STOPPED
-    trials = sum(case.trials + case.unjudged for case in known)
-    return self_selected(sum(case.undecided for case in known), trials)
+    stopped, undecided = any(case.stopped for case in known), sum(c.undecided for c in known)
+    return bias_of(stopped, undecided, sum(case.trials + case.unjudged for case in known))
 
 
 def unless_biased(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
@@ -695,5 +689,5 @@ def unless_biased(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
     if reason is None:
         return figure
     if isinstance(figure, Interval):
-        return replace(figure, low=None, high=None, reason=reason)
+        return figure.without_bounds(reason)
     return replace(figure, p_value=None, reason=reason)

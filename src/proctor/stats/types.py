@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from proctor.errors import ProctorError
@@ -37,12 +37,15 @@ STOPPED = "stopped early: the rate is biased, and no fixed-n interval or test is
 """Reason for a missing figure after early stopping."""
 
 
-def self_selected(undecided: int, trials: int) -> str | None:
-    """Return why the judged trials are no fair sample of all; None where they are.
+def bias_of(stopped: bool, undecided: int, trials: int) -> str | None:
+    """Return why no interval or test of a rate over these trials is valid; None where it is.
 
-    `undecided` trials were not judged for want of an observation or a price, although other checks
-    scored them: had one of those failed, they would have been judged.
+    After an early stop none at a fixed n is. `undecided` trials were not judged for want of an
+    observation or a price, although other checks scored them: had one of those failed, they would
+    have been judged.
     """
+    if stopped:
+        return STOPPED
     if undecided <= MAX_ERROR_RATE * trials:
         return None
     return (
@@ -87,6 +90,14 @@ class Interval(Tabular):
     left_out: int = 0
     n_eff: float | None = None
     reason: str | None = None
+
+    def without_bounds(self, reason: str) -> Interval:
+        """Return the estimate without its interval, and the reason."""
+        return replace(self, low=None, high=None, reason=reason)
+
+    def undefined(self, reason: str) -> Interval:
+        """Return neither estimate nor interval, and the reason."""
+        return replace(self, value=None, low=None, high=None, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
