@@ -209,7 +209,7 @@ def test_two_agents_of_one_run_and_a_pattern_of_cases(tmp_path):
     assert pair.overall.interval.value == pytest.approx(-0.4)
     for wrong, said in (
         ({"agents": ("x", "yy")}, "no trial of an agent named 'yy'"),
-        ({"agents": ("x",)}, "1 agents"),
+        ({"agents": ("x",)}, "1 agent named for 1 run"),
         ({"agents": ("x", "y"), "cases": "nothing*"}, "no case matches"),
     ):
         with pytest.raises(ProctorError, match=said):
