@@ -104,7 +104,7 @@ def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
 
 def hint_among(word: str, known: "Collection[str]") -> str:
     """Return the hint for an unknown word: the known words like it, or else all of them."""
-    return did_you_mean(word, known) or f"there are {', '.join(known) or 'none'}"
+    return did_you_mean(word, known) or f"known: {', '.join(known) or 'none'}"
 
 
 def refuse_unknown(given: "Iterable[object]", known: "Collection[str]", where: str) -> None:

@@ -83,7 +83,7 @@ def test_a_name_that_nobody_has_is_a_slip(root: Path, capsys) -> None:
     assert "no trial has the agent 'carefull'" in output
     assert "did you mean 'careful'?" in output
     assert run([*asked, "--case", "nothing-like-it"]) == 2
-    assert f"there are {', '.join(sorted(CASES))}" in capsys.readouterr().err
+    assert f"known: {', '.join(sorted(CASES))}" in capsys.readouterr().err
     assert run([*asked, "--agent", "careful", "--status", "failed"]) == 0
     assert "0 trials" in capsys.readouterr().out
 

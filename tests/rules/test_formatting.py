@@ -299,5 +299,5 @@ def test_hints_speak_with_one_voice() -> None:
 def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
     """R-S1: a hint names similar words, else all of them, in one form."""
     assert hint_among("strikt", ["strict", "subset"]) == "did you mean 'strict'?"
-    assert hint_among("zzz", ["strict", "subset"]) == "there are strict, subset"
-    assert hint_among("zzz", []) == "there are none"
+    assert hint_among("zzz", ["strict", "subset"]) == "known: strict, subset"
+    assert hint_among("zzz", []) == "known: none"

@@ -31,7 +31,7 @@ State = Literal["ok", "note", "problem"]
 
 EXTRAS = {
     "llm": "chat models as agents, judges and detectors",
-    "litellm": "`litellm/…` model names (cannot be installed together with `llm`)",
+    "litellm": "`litellm/…` model names",
     "local-llm": "a small local model",
     "charts": "charts in reports, as PNG and SVG",
     "frames": "results as data frames",

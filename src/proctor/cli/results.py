@@ -62,7 +62,7 @@ def query_trials(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -
                 glob = name.strip()
                 # Without any trial there is nothing to compare the name with.
                 if glob and known and not any(fnmatchcase(each, glob) for each in known):
-                    hint = did_you_mean(glob, known) or f"there are {some(known)}"
+                    hint = did_you_mean(glob, known) or f"known: {some(known)}"
                     raise ProctorError(f"no trial has the {column} {glob!r}", hint=hint)
     return found
 

@@ -239,7 +239,7 @@ class Book:
         found = self.schedules()
         if name not in found:
             hint = did_you_mean(name, found) or (
-                f"there are {', '.join(found)}" if found else "`proctor schedule add` adds one"
+                f"known: {', '.join(found)}" if found else "`proctor schedule add` adds one"
             )
             raise ProctorError(f"no schedule is called {name!r}", hint=hint)
         return found[name]

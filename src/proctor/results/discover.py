@@ -96,7 +96,7 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
                     raise ProctorError(why, where=str(path))  # it exists, but cannot be read
             names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
             listed = ", ".join(sorted(names)[:5]) or "none"
-            hint = did_you_mean(globs[0], names) or f"there are {listed}"
+            hint = did_you_mean(globs[0], names) or f"known: {listed}"
             raise ProctorError(f"no run matches {' '.join(globs)}", where=str(root), hint=hint)
         result.runs.extend(matches)
         result.skipped.extend(below.skipped)

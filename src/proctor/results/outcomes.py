@@ -562,12 +562,12 @@ def pick(
         known = sorted(one.name for one in every)
         raise ProctorError(
             f"no trial of an agent named {agent!r}",
-            hint=did_you_mean(agent, [*names, *known]) or f"there are {', '.join(known) or 'none'}",
+            hint=did_you_mean(agent, [*names, *known]) or f"known: {', '.join(known) or 'none'}",
         )
     if not matching:
         known = ", ".join(one.name for one in every)
         none = "no trial has finished yet, or the filters match none"
-        raise ProctorError("there are no trials", hint=f"there are {known}" if known else none)
+        raise ProctorError("there are no trials", hint=f"agents: {known}" if known else none)
     raise ProctorError(
         f"{len(matching)} agents or sets of parameters; select one",
         hint=f"name one of: {', '.join(one.name for one in matching)}",

@@ -198,7 +198,7 @@ class BaselineStore:
             save = f"proctor baseline save --version {version}"
             return f"{version} has no case {case!r}: save it with `{save}`"
         near = did_you_mean(version, versions)
-        known = near or (f"there are {', '.join(versions)}" if versions else "none is saved yet")
+        known = near or (f"known: {', '.join(versions)}" if versions else "none is saved yet")
         return f"agent {agent!r} has no version {version!r} in {self.root}: {known}"
 
     # -- files ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-from proctor.errors import did_you_mean
+from proctor.errors import hint_among
 from proctor.sandbox.options import BUILT_IN, SandboxOptions
 from proctor.sandbox.workspace import WorkspaceError
 
@@ -203,7 +203,7 @@ def sandbox_class(kind: str) -> Callable[[SandboxSetting], Sandbox]:
         return cast("Callable[[SandboxSetting], Sandbox]", entry.load())
     raise SandboxError(
         f"there is no sandbox {kind!r}",
-        hint=did_you_mean(kind, known_sandboxes()) or f"there are {', '.join(known_sandboxes())}",
+        hint=hint_among(kind, known_sandboxes()),
     )
 
 

@@ -306,7 +306,7 @@ def _inside(value: Value, steps: list[str], path: str) -> Value:
 def _near(step: str, tree: Tree) -> str | None:
     if not isinstance(tree.value, dict):
         return None
-    return did_you_mean(step, tree.value) or f"there are {', '.join(list(tree.value)[:12])}"
+    return did_you_mean(step, tree.value) or f"known: {', '.join(list(tree.value)[:12])}"
 
 
 def quoted_message(error: ExpressionError, text: str) -> str:

@@ -597,7 +597,7 @@ def fetch(name: str, out: str | Path | None = None, *, root: Path | None = None)
     if not stored.is_dir():
         known = stored_names(root)
         hint = did_you_mean(name, known) or (
-            f"there are {', '.join(known[:12])}"
+            f"known: {', '.join(known[:12])}"
             if known
             else "store one first: proctor scenario store NAME DIR"
         )

@@ -484,7 +484,7 @@ def check_output(text: str) -> str:
         if token not in OUTPUT_TOKENS:
             known = ", ".join(f"{{{each}}}" for each in OUTPUT_TOKENS)
             near = did_you_mean(token, OUTPUT_TOKENS)
-            raise ValueError(f"there is no token {{{token}}}: {near or f'there are {known}'}")
+            raise ValueError(f"there is no token {{{token}}}: {near or f'known: {known}'}")
     # What tokens become is safe; the rest is checked as if it were a path on any system.
     rest = _TOKEN.sub("x", text)
     parts = rest.split("/")

@@ -209,7 +209,7 @@ def _child(tree: Tree | None, *names: str) -> Tree | None:
 def _unknown(name: str, suite: Suite, configuration: Configuration) -> UnknownAgentError:
     registered = configuration.settings.agents
     own = [*(n for n, ref in suite.all_agents.items() if ref.kind), *registered]
-    listed = f"there are {', '.join(own)}" if own else None
+    listed = f"known: {', '.join(own)}" if own else None
     return UnknownAgentError(
         f"there is no agent {name!r}",
         hint=did_you_mean(name, [*own, *named_agents()])

@@ -101,7 +101,7 @@ class DetectorOptions:
             hint = did_you_mean(self.prompt_version, _prompt.VERSIONS)
             raise ProctorError(
                 f"unknown prompt version {self.prompt_version!r}",
-                hint=hint or f"there are {', '.join(_prompt.VERSIONS)}, or name a text file",
+                hint=hint or f"known: {', '.join(_prompt.VERSIONS)}, or name a text file",
             )
         if self.limit < 1000 or min(self.max_calls, self.parallel, self.agents, self.chunk) < 1:
             raise ProctorError(

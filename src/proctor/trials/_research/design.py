@@ -169,7 +169,7 @@ def _remove(holder: Any, steps: Sequence[str], part: str) -> None:
     if key is None or step in ("kind", "base_dir"):
         raise ProctorError(
             f"the agent has no option {part!r} to drop",
-            hint=did_you_mean(step, known) or (f"there are {', '.join(known)}" if known else None),
+            hint=did_you_mean(step, known) or (f"known: {', '.join(known)}" if known else None),
         )
     if rest:
         _remove(holder[key], rest, part)
