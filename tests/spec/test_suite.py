@@ -137,6 +137,10 @@ REFUSED = [
     ),
     ("agent: m:f\ncases: [{input: x, trials: 0}]", "2:28: trials must be at least 1, got 0"),
     (
+        "agent: a:b\ncases: [{input: x, correctness: {expected_output: {value: 1,tolerance: -1}}}]",
+        "2:72: tolerance must be at least 0, got -1",
+    ),
+    (
         "agent: m:f\ncases: [{input: x, trials: 1.5}]",
         "2:28: trials: expected a whole number, got the number 1.5",
     ),

@@ -141,7 +141,8 @@ def first_fault(error: ValidationError) -> Fault:
     `loc` is the path to the value; the message names it as users write it.
     """
     detail = error.errors(include_url=False)[0]
-    return _described(detail, (), secret=False)._replace(loc=detail["loc"])
+    name = str(detail["loc"][-1]) if detail["loc"] else ""
+    return _described(detail, name, (), secret=False)._replace(loc=detail["loc"])
 
 
 def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[SpecProblem]:
@@ -181,6 +182,7 @@ class _RawError(NamedTuple):
         choice: Tree | None = None
         branch: str | int = ""
         place: SourceLocation | None = None
+        name = ""
         for step in loc:
             # In a union, pydantic puts a label of the member it tried into the path.
             if shapes.several:
@@ -188,7 +190,7 @@ class _RawError(NamedTuple):
                     choice, branch = target, step
                 shapes = shapes.narrowed(step)
                 continue
-            keys = shapes.keys()
+            name, keys = str(step), shapes.keys()
             shapes = shapes.inside(step)
             child = target.child(step)
             # One value may be written in place of a list of one.
@@ -200,7 +202,7 @@ class _RawError(NamedTuple):
                 break
             target = child
         is_key = detail["type"] in ("extra_forbidden", "missing")
-        described = fault or _described(detail, keys, secret=bool(target.secrets))
+        described = fault or _described(detail, name, keys, secret=bool(target.secrets))
         at = place if is_key and place is not None else target.place
         if detail["type"] == "union_tag_invalid" and (tag := target.child(_tag_key(detail))):
             at = tag.place
@@ -324,10 +326,9 @@ def _layer_hint(name: str, keys: tuple[str, ...]) -> str | None:
     return None
 
 
-def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
-    """Return the message of an error, with a hint where possible."""
+def _described(detail: ErrorDetails, name: str, keys: tuple[str, ...], *, secret: bool) -> Fault:
+    """Return the message of an error of this key, with a hint where possible."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
-    name = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
         hint = _FAMILIAR.get(name) or _layer_hint(name, keys) or did_you_mean(name, keys)
         hint = hint or (f"known here: {', '.join(keys)}" if keys else None)
@@ -345,6 +346,8 @@ def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> 
         return _choice(_tag_key(detail), tags, context.get("tag"), secret=secret)
     if kind == "union_tag_not_found":
         return Fault((), f"the key {context.get('discriminator', 'type')} is missing")
+    if kind == "string_pattern_mismatch" and not secret:
+        return Fault((), f"{_named(name)}{given!r} does not match {context['pattern']}")
     if kind in ("too_short", "string_too_short"):
         return Fault((), f"{name} must not be empty")
     if kind in _EXPECTS:
