@@ -581,3 +581,18 @@ def test_a_case_has_one_rate(tmp_path, capsys):
     assert case["difference"]["value"] == pytest.approx(
         case["second"]["value"] - case["first"]["value"]
     )
+
+
+def test_changes_that_cancel_are_no_change(tmp_path, capsys):
+    """R-Q2, R-Q3: seeds whose rates change by nothing on the whole leave a
+    rounding error, which neither the gate nor a comparison lists as a case that changed."""
+
+    def arm(*passes: int) -> dict:
+        return {("t", at): [1.0] * n + [0.0] * (10 - n) for at, n in enumerate(passes)}
+
+    runs = [made(tmp_path, "one", {"x": arm(1, 4, 0)}), made(tmp_path, "two", {"x": arm(0, 1, 4)})]
+    assert math.fsum((0.1 - 0.0, 0.4 - 0.1, 0.0 - 0.4)) > 0, "a rounding error"
+    assert "1 case without a change" in told(capsys, tmp_path, "compare", *runs)
+    found = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])["arms"][0]["gate"]
+    assert [move["drop"] for move in found["moves"]] == [0.0]
+    assert "Look first" not in found["advice"]["text"]

@@ -427,7 +427,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
         else:
             yield f"    no difference: {line(labelled.reason or 'no interval', 200)}"
     # Cases that did not change are only counted.
-    changed = [case for case in pair.cases if case.difference.value or case.score_difference]
+    changed = [case for case in pair.cases if case.changed]
     if changed:
         yield ""
         of = "" if pair.estimand == "suite" else " (tests of exactly their instances)"

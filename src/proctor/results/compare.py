@@ -62,7 +62,7 @@ from proctor.stats.intervals import (
     corrected_difference,
 )
 from proctor.stats.ranking import adjusted, benjamini_hochberg
-from proctor.stats.types import LEVEL, DifferenceTest, Estimand, Interval, mean
+from proctor.stats.types import LEVEL, TIES, DifferenceTest, Estimand, Interval, mean
 from proctor.tables import Tabular, interval_chart
 
 if TYPE_CHECKING:
@@ -96,6 +96,12 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
     score_difference: float | None
     flaky: tuple[str, ...]
     """Sources of flakiness by arm, such as `first agent`."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the rate or the mean score differ, by more than a rounding error."""
+        gaps = (self.difference.value, self.score_difference)
+        return any(abs(gap or 0.0) > TIES for gap in gaps)
 
     @property
     def notable(self) -> bool:

@@ -377,7 +377,9 @@ def _moves(
             for arm in (before, after)
         )
         gaps = [before[name].rate - after[name].rate for name in members]
-        moves.append(CaseChange(key, old, new, math.fsum(gaps) / len(gaps)))
+        drop = math.fsum(gaps) / len(gaps)
+        # Thirds that cancel leave a rounding error, which is no change.
+        moves.append(CaseChange(key, old, new, drop if abs(drop) > _SLACK else 0.0))
     return tuple(sorted(moves, key=lambda move: (-move.drop, move.case)))
 
 
