@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from proctor.cli.diagnose import diagnose
@@ -26,6 +27,13 @@ def test_a_file_without_traces(tmp_path: Path) -> None:
     told = CliRunner().invoke(diagnose, [str(tmp_path / "no.json")])
     assert told.exit_code == 2
     assert "no.json" in told.output
+
+
+def test_a_project_without_runs_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G3: `--failed` is not blamed where there is no run yet, as `proctor mcp` asks for it."""
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(diagnose, ["latest", "--failed"])
+    assert "there are no runs" in str(told.exception)
 
 
 def test_of_several_files_each_trace_says_its_own(shared: Path, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def _runs_and_files(names: Sequence[str]) -> tuple[dict[Path, set[str]], tuple[s
         try:
             found = trial_or_files(name)
         except ProctorError:
-            if ":" in name:
+            if ":" in name or not Path(name).exists():
                 raise
             found = name  # the reader of the file says what is wrong with it
         if isinstance(found, str):
