@@ -248,6 +248,32 @@ def test_calls_without_ids_get_their_own_results(ids):
     assert len(trace.of_kind(SpanKind.TOOL)) == 3
 
 
+@pytest.mark.parametrize("provider", ["anthropic", "gemini"])
+def test_a_result_that_says_it_is_an_error_is_a_failed_call(provider):
+    """R-N1: what the agent tells the model about its tool, the trace tells as well."""
+    call = {"name": "pay", "arguments": {}}
+    with MockLLM([{"tool_calls": [call]}, "done"]) as server, proctor.capture() as trace:
+        asked: list[Any] = [{"role": "user", "content": "pay"}]
+        if provider == "anthropic":
+            url, key = f"{server.url}/v1/messages", "messages"
+            said = httpx.post(url, json={"model": "m", "max_tokens": 9, key: asked}).json()
+            block = {"type": "tool_result", "tool_use_id": said["content"][0]["id"]}
+            block |= {"content": "no money", "is_error": True}
+            asked += [{"role": "assistant", "content": said["content"]}]
+            asked += [{"role": "user", "content": [block]}]
+        else:
+            url, key = f"{server.url}/v1beta/models/m:generateContent", "contents"
+            asked = [{"role": "user", "parts": [{"text": "pay"}]}]
+            said = httpx.post(url, json={key: asked}).json()
+            answer = {"name": "pay", "response": {"error": "no money"}}
+            asked += [said["candidates"][0]["content"]]
+            asked += [{"role": "user", "parts": [{"functionResponse": answer}]}]
+        httpx.post(url, json={"model": "m", "max_tokens": 9, key: asked})
+    (tool,) = trace.of_kind(SpanKind.TOOL)
+    assert tool.status is SpanStatus.ERROR
+    assert "no money" in str(tool.error_message)
+
+
 def test_a_capture_sees_what_a_trial_sees():
     """R-N1: `proctor.capture` records the model calls of its block, as trials do."""
     before = httpx.Client.send

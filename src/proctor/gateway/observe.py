@@ -23,7 +23,8 @@ from proctor.llm.protocols import Protocol, model_protocol, read_model_call
 from proctor.trace import otel
 from proctor.trace.capture import Capture, Recorder, new_span_id
 from proctor.trace.conventions import merge_models, merge_tools, recover_calls, same_reply
-from proctor.trace.model import Span, SpanKind, SpanStatus, ToolCall, Trace
+from proctor.trace.conventions.messages import FAILED
+from proctor.trace.model import Message, Span, SpanKind, SpanStatus, ToolCall, Trace
 
 if TYPE_CHECKING:
     from proctor.llm.cassette import RecordedResponse
@@ -40,7 +41,7 @@ _TOLERANCE_NS = 5_000_000
 
 _OBSERVATION = re.compile(r"\s*Observations?:\s*")
 
-_Result = tuple[Span, str | None]
+_Result = tuple[Span, Message]
 """A tool's result, and the model call that sent it."""
 
 _FILLED = ("model", "input_tokens", "output_tokens", "input_messages", "output_messages")
@@ -246,7 +247,8 @@ def _infer_tools(trace: Trace) -> None:
             if unnamed[requested.name] > 0:
                 unnamed[requested.name] -= 1
                 continue
-            later, content = result
+            later, message = result
+            failed = FAILED in message.other
             began = call.start_ns if call.end_ns is None else call.end_ns
             trace.spans.append(
                 Span(
@@ -262,7 +264,9 @@ def _infer_tools(trace: Trace) -> None:
                     tool_name=requested.name,
                     tool_call_id=requested.id,
                     tool_input=requested.arguments,
-                    tool_output=content,
+                    tool_output=message.content,
+                    status=SpanStatus.ERROR if failed else SpanStatus.UNSET,
+                    error_message=message.content if failed else None,
                 )
             )
 
@@ -273,7 +277,7 @@ def _first_results(calls: list[Span]) -> dict[str, _Result]:
     for call in calls:
         for message in call.input_messages:
             if message.role == "tool" and message.tool_call_id:
-                results.setdefault(message.tool_call_id, (call, message.content))
+                results.setdefault(message.tool_call_id, (call, message))
     return results
 
 
@@ -291,17 +295,17 @@ def _results_in_order(requests: list[ToolCall], later: list[Span]) -> list[_Resu
                 found: list[_Result | None] = []
                 for name, _ in asked:
                     own = next((each for each in answers if each.name in (None, name)), None)
-                    found.append(own and (call, own.content))
+                    found.append(own and (call, own))
                     if own is not None:
                         answers.remove(own)
                 return found
     return [None] * len(asked)
 
 
-def _observation(later: list[Span]) -> tuple[Span, str] | None:
+def _observation(later: list[Span]) -> _Result | None:
     """Return the result that the next request has as text, as smolagents sends it."""
     for call in later[:1]:
         said = call.input_messages[-1].content if call.input_messages else None
         if said is not None and (found := _OBSERVATION.match(said)):
-            return call, said[found.end() :].strip()
+            return call, Message("tool", said[found.end() :].strip())
     return None

@@ -66,6 +66,9 @@ _CALL_WRAPPERS = ("function_call", "functionCall", "toolUse", "tool_call")
 _RESULT_WRAPPERS = ("function_response", "functionResponse", "toolResult")
 # Part types that are not content of the conversation.
 _REASONING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
+FAILED = "error"
+"""Listed among the other parts of a tool's result that says that the call failed."""
+
 _REPR_START, _REPR_END = "content=", " additional_kwargs="
 
 
@@ -275,11 +278,15 @@ def _result(raw: dict[str, Any]) -> Message:
         body = body["value"]
     elif is_mapping(body) and body.keys() == {"result"}:
         body = body["result"]  # Gemini wants an object, so clients wrap what a tool returned
+    # As Anthropic, Bedrock and Gemini say that a call failed.
+    failed = raw.get("is_error") is True or raw.get("status") == "error"
+    failed = failed or (is_mapping(body) and body.keys() == {"error"})
     return Message(
         "tool",
         shown(body),
         tool_call_id=identifier(first(raw, _RESULT_ID_KEYS)),
         name=text(first(raw, _NAME_KEYS)),
+        other=(FAILED,) if failed else (),
     )
 
 
