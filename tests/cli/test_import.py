@@ -523,6 +523,42 @@ def test_variables_of_files_and_of_variables_are_filled_in(project: Path, capsys
     assert "no equivalent: prompt function (1)" in err
 
 
+def test_what_changes_a_test_of_promptfoo_is_never_dropped_in_silence(
+    project: Path, capsys
+) -> None:
+    """R-S6: an agent without its tools, or another provider, is listed with its count."""
+    (project / "promptfooconfig.yaml").write_text(
+        "prompts: ['{{q}}']\n"
+        "description: all that can be lost\n"
+        "derivedMetrics: [{name: f1, value: 1}]\n"
+        "providers:\n"
+        "  - id: openai:gpt-4o-mini\n"
+        "    config: {apiBaseUrl: 'http://127.0.0.1:9/v1', apiKeyEnvar: KEY, tools: [{}]}\n"
+        "    prompts: [one]\n"
+        "tests:\n"
+        "  - vars: {q: Who}\n"
+        "    provider: openai:gpt-4o\n"
+        "    options: {rubricPrompt: Judge!}\n"
+        "    assert: [{type: contains, value: Ann}]\n"
+    )
+    assert run(["import-suite", "promptfooconfig.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert yaml.safe_load(out)["agents"]["openai:gpt-4o-mini"] == {
+        "kind": "chat",
+        "model": "openai:gpt-4o-mini",
+        "base_url": "http://127.0.0.1:9/v1",
+        "api_key_env": "KEY",
+    }
+    listed = [line.removeprefix("no equivalent: ") for line in err.splitlines()[1:]]
+    assert sorted(listed) == [
+        "option derivedMetrics (1)",
+        "provider config tools (1)",
+        "provider option prompts (1)",
+        "test option rubricPrompt (1)",
+        "test provider (1)",
+    ]
+
+
 def test_assertions_on_a_transformed_output_have_no_equivalent(project: Path, capsys) -> None:
     """R-S6: what promptfoo checks after a transformation, a suite does not check before it."""
     (project / "promptfooconfig.yaml").write_text(

@@ -16,7 +16,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from textwrap import indent
 from typing import Any, cast
@@ -240,6 +240,23 @@ def _any(texts: list[str], case_sensitive: bool) -> list[dict[str, Any]]:
 
 # -- promptfoo -----------------------------------------------------------------------------------
 
+_CONFIG_KEYS = (
+    *("prompts", "providers", "targets", "tests", "scenarios", "defaultTest", "assertionTemplates"),
+    *("evaluateOptions", "description", "tags", "sharing", "outputPath", "commandLineOptions"),
+    *("$schema", "metadata", "writeLatestResults", "tracing"),
+)
+_TEST_KEYS = ("vars", "assert", "description", "threshold", "options", "metadata")
+_TEST_OPTIONS = ("prefix", "suffix", "transform", "postprocess", "provider")
+"""Keys that are converted, and those without effect on a verdict."""
+
+_MODEL_OPTIONS = {
+    "temperature": "temperature",
+    "max_tokens": "max_tokens",
+    "apiBaseUrl": "base_url",
+    "apiKeyEnvar": "api_key_env",
+}
+"""Option of a provider → option of a chat agent."""
+
 
 class _Promptfoo:
     """A promptfoo config: prompts × tests become cases, providers agents."""
@@ -254,6 +271,7 @@ class _Promptfoo:
     def read(self) -> None:
         """Convert the whole config."""
         out = self.out
+        self._left_out("option", self.config, _CONFIG_KEYS)
         for provider in _list(self.config.get("providers") or self.config.get("targets")):
             self._provider(provider)
         repeat = _map(self.config.get("evaluateOptions")).get("repeat")
@@ -282,6 +300,8 @@ class _Promptfoo:
         if isinstance(messages, list) and all("role" in _map(m) for m in _list(messages)):
             given = cast("list[Any]", messages)
         options = _map(test.get("options"))
+        self._left_out("test", test, _TEST_KEYS)
+        self._left_out("test option", options, _TEST_OPTIONS)
         if isinstance(given, str):
             given = f"{options.get('prefix', '')}{given}{options.get('suffix', '')}"
         transformed = bool(options.get("transform") or options.get("postprocess"))
@@ -390,13 +410,18 @@ class _Promptfoo:
         if identity == "echo":
             agent = {"kind": "command", "command": "cat", "protocol": "text"}
         elif model := _model(identity):
-            wanted = ("temperature", "max_tokens")
             agent = {"kind": "chat", "model": model}
-            agent |= {name: config[name] for name in wanted if name in config}
+            agent |= {ours: config[name] for name, ours in _MODEL_OPTIONS.items() if name in config}
+            self._left_out("provider config", config, _MODEL_OPTIONS)
         if agent is None:
             self.out.left_out[f"provider {identity}"] += 1
         else:
+            self._left_out("provider option", options, ("id", "label", "config"))
             self.out.agents[str(options.get("label") or identity)] = agent
+
+    def _left_out(self, what: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+        """Count the keys that change what is tested and have no equivalent."""
+        self.out.left_out.update(f"{what} {name}" for name in given if name not in known)
 
     def _prompts(self, entry: Any) -> Iterator[tuple[str, Any]]:
         """Yield the label and the template of each prompt of an entry."""
