@@ -468,12 +468,13 @@ def test_steps_are_aligned() -> None:
 
 
 def test_steps_that_say_something_else_differ() -> None:
-    """R-D7: the same tool with other arguments is aligned, and marked as different."""
+    """R-D7: other arguments of the same tool are marked, the same text of another model is not."""
     left, right = (
         trace(
+            span("m", start=0, kind=SpanKind.LLM, model=f"model-{words}", output="I will search."),
             span("a", start=1, kind=SpanKind.TOOL, tool_name="search", tool_input={"q": "same"}),
             span("b", start=2, kind=SpanKind.TOOL, tool_name="search", tool_input={"q": words}),
         )
         for words in ("red", "blue")
     )
-    assert [line.differs for line in aligned(left, right)] == [False, True]
+    assert [line.differs for line in aligned(left, right)] == [False, False, True]

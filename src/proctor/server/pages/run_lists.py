@@ -331,7 +331,8 @@ class RunLists(ResultsPages):
         """Return the gate's verdict on the latest read run of a suite, or why there is none."""
         latest = next((each for each in own if each[1].figures is not None), None)
         if latest is None:
-            return None, "reading …"
+            going = any(row.life == Life.ALIVE for _, row in own)
+            return None, "running" if going else "reading …"
         path = latest[0]
         baselines = runs_tagged(path.parent, "baseline")
         if path in baselines or not baselines:
