@@ -257,6 +257,11 @@ def test_trials_that_only_a_failure_lets_judge_have_no_interval(tmp_path: Path) 
     assert pair["metrics"][0]["suite"]["p_value"] is None
     found = query(results=tmp_path)
     assert found.compare("a", "b").test.p_value is None
+    for kind in ("csv", "jsonl", "parquet"):
+        file, copied = tmp_path / f"copy.{kind}", tmp_path / kind
+        proctor("runs", "export", "latest", "--results", tmp_path, "-o", file)
+        proctor("runs", "import", file, "--results", copied)
+        assert why in str(query(results=copied, agent="a").pass_rate().reason)
     assert found.where(agent="a").pass_hat_k(1).value is None
     # One of 40 is within what is tolerated, and cases without checks select nothing.
     fine = [trial("c0", "c", at, "passed" if at else "failed") for at in range(40)]

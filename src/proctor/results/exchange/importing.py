@@ -238,7 +238,8 @@ def _trial(record: Record, threshold: float) -> Trial:
         "seed": derive_seed(0, record.case, index) if record.seed is None else record.seed,
         "status": status,
         "category": record.category or (NO_CHECKS if status == TrialStatus.NOT_JUDGED else ""),
-        "score": score if status.judged else None,
+        # That of other checks, where a check could not judge: see `stats.types.bias_of`.
+        "score": score if status.judged or status == TrialStatus.NOT_JUDGED else None,
         "answer": None if record.answer is None else clean.text(record.answer),
         "checks": _checks(record, status, score),
         "error": error,
