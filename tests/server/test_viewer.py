@@ -444,6 +444,7 @@ def test_runs_appear_and_progress_without_reload(browsing, tmp_path: Path) -> No
         write_beat(folder.path, beat)
         page.locator("table.runs .live-progress", has_text="1 of 3 trials").wait_for()
         assert page.locator("table.runs progress").get_attribute("value") == "1"
+        assert page.locator("table.suites td").last.inner_text() == "running"
         first = run_suite(suite, {"careful": shop_agent()}, tmp_path / "first", trials=1)
         page.locator("table.runs tbody tr", has_text=f"first/suite/{first.name}").wait_for()
         page.get_by_role("checkbox").first.check()
