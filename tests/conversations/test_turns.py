@@ -109,6 +109,23 @@ def test_every_answer_of_a_conversation_can_be_judged() -> None:
         assert trial.status == status, trial.checks
 
 
+def test_a_judge_reads_the_conversation_and_the_turn_it_judges() -> None:
+    """R-N8 R-C7: not the first message alone, which it would take for the question."""
+    rule = {"llm_judge": "Is it kind?"}
+    case = proctor.Case.model_validate(
+        {"turns": ["one", {"user": "two", "correctness": rule}, "three"], "correctness": rule}
+    )
+    verdict = {"json": {"rationale": "fine", "score": 5}, "times": "forever"}
+    with MockLLM([verdict]) as server:
+        judge = {"model": "openai:gpt-4o-mini", "base_url": server.base_url, "cache": False}
+        suite = proctor.Suite.model_validate({"judge": judge, "cases": [case]})
+        (trial,) = proctor.evaluate(suite, agent=str.upper).trials
+        read = [request.messages[-1].content for request in server.requests]
+    assert trial.passed, trial.checks
+    inputs = [text.split(">>>\n")[1].split("\n<<<")[0] for text in read]
+    assert sorted(inputs) == ["User: one\nAgent: ONE\nUser: two\nAgent: TWO\nUser: three", "two"]
+
+
 def test_values_of_earlier_answers_go_into_later_messages() -> None:
     """R-N8: a value that is missing ends the conversation, and says so in later turns."""
 

@@ -308,11 +308,12 @@ class JudgeInput:
         given = answer if answer is not None else trace.response
         if given is None:
             raise ProctorError("the trace has no answer to judge", where=trace.trace_id)
+        asked = None if trace.query is None else _as_text(trace.query)
         retrieved = [document.text for span in trace.spans for document in span.documents]
         retrievals = [span.output for span in trace.of_kind(SpanKind.RETRIEVAL) if span.output]
         return cls(
             answer=given,
-            input=None if trace.query is None else _as_text(trace.query),
+            input=conversation_of(trace) or asked,
             expected=expected,
             documents=tuple(dict.fromkeys([*filter(None, retrieved), *map(_as_text, retrievals)])),
             tool_outputs=tuple(
@@ -336,6 +337,18 @@ class JudgeInput:
             "steps": bool(self.steps),
         }
         return [need for need in needs if not has[need]]
+
+
+def conversation_of(trace: Trace) -> str | None:
+    """Return what was said before the answer of a conversation; None for a single question."""
+    if len(trace.turns) < 2:
+        return None
+    said = [
+        f"{who}: {_as_text(text)}"
+        for turn in trace.turns
+        for who, text in (("User", turn.input), ("Agent", turn.output))
+    ]
+    return "\n".join(said[:-1])
 
 
 class Prompt(NamedTuple):

@@ -40,6 +40,7 @@ from proctor.checks.judge import (
     Label,
     Rubric,
     Score,
+    conversation_of,
     label_of,
     normalised,
     rubric_from,
@@ -270,7 +271,8 @@ def ground_trace(
 def judged_of(ctx: CheckContext[Any], *, expected: str | None = None) -> JudgeInput:
     """Return the input of a judge for a trial."""
     judged = JudgeInput.from_trace(ctx.trace, answer=ctx.answer, expected=expected)
-    return replace(judged, input=ctx.input if isinstance(ctx.input, str) else as_json(ctx.input))
+    asked = ctx.input if isinstance(ctx.input, str) else as_json(ctx.input)
+    return replace(judged, input=conversation_of(ctx.trace) or asked)
 
 
 async def _judge(

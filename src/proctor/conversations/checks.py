@@ -88,7 +88,8 @@ class TurnCheck(Check):
             about: Mapping[str, Any] = ctx.trace.metadata.get(CONVERSATION) or {}
             why = about.get("ended") or "there is no such turn in the trace"
             return failed(f"the conversation ended before turn {self.turn}: {why}")
-        here = CheckContext[Any](ctx.case, part, str(part.response or ""), None, ctx.judges)
+        case = ctx.case.model_copy(update={"input": part.query})
+        here = CheckContext[Any](case, part, str(part.response or ""), None, ctx.judges)
         return unobserved(part, *self.inner.needs) or self.inner.evaluate(here)
 
 
