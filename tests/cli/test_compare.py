@@ -186,7 +186,7 @@ def test_a_plan_from_a_run(tmp_path, capsys):
     assert document["within"]["value"] == pytest.approx(0.25 * 10 / 9)
     row = next(row for row in document["suite"] if row["plan"]["cases"] == 4)
     shown = f"{row['plan']['trials'][0]}"
-    assert re.search(rf"4 +{shown} +{row['plan']['n']:,} +0\.278 seen in 4 cases, 40 trials", text)
+    assert re.search(rf"4 +{shown} +{row['plan']['n']:,} +0\.278 seen in 40 trials", text)
     assert "no plan for a population" in text
     document, text = reports(capsys, "power", "--effect", "0.1", "--cases", "30")
     assert [row["plan"]["trials"][0] for row in document["suite"]] == [5, 11]

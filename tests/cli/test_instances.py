@@ -596,3 +596,19 @@ def test_changes_that_cancel_are_no_change(tmp_path, capsys):
     found = facts(capsys, tmp_path, "gate", runs[1], "--against", runs[0])["arms"][0]["gate"]
     assert [move["drop"] for move in found["moves"]] == [0.0]
     assert "Look first" not in found["advice"]["text"]
+
+
+def test_a_plan_counts_no_case_twice(tmp_path, capsys):
+    """R-Q1: the noise of two agents on one case with 4 seeds is not "seen in 8 cases": trials and
+    agents are counted, and the plan says that it counts each seed as a case."""
+    arms = {
+        name: {("t", seed): [1.0, float(seed % 2), 0.0] for seed in range(4)} for name in ("x", "y")
+    }
+    run = made(tmp_path, "one", arms)
+    text = told(capsys, tmp_path, "power", "--effect", "0.1", "--from", run)
+    assert "seen in 24 trials of 2 agents" in text
+    assert "note: each seed of a case counts as a case here" in text
+    plain = made(tmp_path, "two", {"x": {("t", None): [1.0, 0.0, 1.0], ("u", None): [1.0] * 3}})
+    text = told(capsys, tmp_path, "power", "--effect", "0.1", "--from", plain)
+    assert "seen in 6 trials\n" in text.replace("  –", "")
+    assert "each seed" not in text

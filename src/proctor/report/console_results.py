@@ -640,7 +640,8 @@ def _power(planning: Planning) -> Iterator[str]:
         found = line(plan.reason or "") if plan.effect is None else in_points(plan.effect)
         yield ""
         yield (
-            f"As it is ({plan.cases} cases × {plan.trials[0]:g} trials, noise {row.noise.value:.3f}"
+            f"As it is ({plural(plan.cases, 'case')} × {plural(round(plan.trials[0]), 'trial')},"
+            f" noise {row.noise.value:.3f}"
             f" {row.noise.source}), it would find: {found}"
         )
     yield ""

@@ -119,8 +119,8 @@ def plan_experiment(
     if sigma2 is not None:
         noises = [Noise(sigma2, "as given")]
     elif within is not None and within.value:
-        size = f"{plural(within.cases, 'case')}, {plural(within.n, 'trial')}"
-        noises = [Noise(within.value, f"seen in {size}")]
+        of = f" of {plural(len(outcomes), 'agent')}" if len(outcomes) > 1 else ""
+        noises = [Noise(within.value, f"seen in {plural(within.n, 'trial')}{of}")]
     else:
         noises = [
             Noise(_TYPICAL_NOISE, "assumed: typical"),
@@ -138,6 +138,10 @@ def plan_experiment(
             why = f"{between.reason}; set --omega2"
         reasons.append(
             f"no plan for a population: how much true differences vary by case is unknown ({why})"
+        )
+    if any(case.parts for arm in outcomes for case in arm.cases):
+        reasons.append(
+            "each seed of a case counts as a case here; other seeds say little about other cases"
         )
     if any(case.stopped for arm in outcomes for case in arm.cases):
         reasons.append("the run stopped cells early: its rates, and so this noise, are biased")
