@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 # Equal calls with equal results from which on the agent is in a loop.
 LOOP = 3
 
+# Names and values that a statement is compared with, and its characters: each with each.
+MAX_TABLES, MAX_TABLE, MAX_STATED = 20, 50, 4000
+
 # Days between a day of the request and one that may be it, miscounted.
 SLIP_DAYS = 3
 
@@ -174,9 +177,11 @@ def _identified(
     record: Mapping[str, Any], records: Sequence[Mapping[str, Any]], given: Any
 ) -> bool:
     keys = [key for key in record if _NAMING_KEY.search(key)] or [*record][:1]
-    own = _own_values(record, records)
     wanted = {str(value) for value in given}
-    return any(str(record[key]) in wanted for key in keys if record[key] in own)
+    keys = [key for key in keys if str(record[key]) in wanted]
+    # Most records are named by no call: what is their own is looked up for the others.
+    own = _own_values(record, records) if keys else []
+    return any(record[key] in own for key in keys)
 
 
 def _short(record: Mapping[str, Any]) -> str:
@@ -294,7 +299,7 @@ def crossed_value(steps: Steps) -> Iterator[RuleHit]:
     tables: list[tuple[Span, dict[str, str]]] = []
     for act in () if claims.chat else steps.acts:
         if act.span not in act.tools:
-            for clause in _CLAUSE.split(act.text[:MAX_TEXT]) if tables else ():
+            for clause in _CLAUSE.split(act.text[:MAX_STATED]) if tables else ():
                 for source, table in tables:
                     if (crossed := _crossed(clause, table)) is not None:
                         of, other = crossed
@@ -306,34 +311,41 @@ def crossed_value(steps: Steps) -> Iterator[RuleHit]:
                             causes=(source,),
                         )
                         return
-        tables += [(tool, table) for tool in act.tools for table in _tables(tool.tool_output)]
-        del tables[MAX_CALLS:]
+        new = ((tool, table) for tool in act.tools for table in _tables(tool.tool_output))
+        tables += [(tool, table) for tool, table in new if 1 < len(table) <= MAX_TABLE]
+        del tables[:-MAX_TABLES]
 
 
 def _tables(result: Any) -> Iterator[dict[str, str]]:
     """Yield what a result has for each of several records, fields of one kind, or years."""
     data = parsed(result)
     if isinstance(data, str):
-        yield {year: figure for figure, year in _IN_YEAR.findall(data[:MAX_TEXT])}
+        yield _distinct({year: figure for figure, year in _IN_YEAR.findall(data[:MAX_TEXT])})
     for records in record_lists(data):
         for key in records[0]:
             names = [next((v for v in one.values() if isinstance(v, str)), "") for one in records]
             if len({*names}) == len(names):
-                yield {n: str(one.get(key, "")) for n, one in zip(names, records, strict=True)}
+                yield _distinct({n: one.get(key) for n, one in zip(names, records, strict=True)})
     fields = (
         {" ".join(words_of(k)): v for k, v in entries_of(data)} if isinstance(data, dict) else {}
     )
     for word in {word for name in fields for word in name.split()}:
         alike = {name: v for name, v in fields.items() if word in name.split()}
         if len({isinstance(v, str) for v in alike.values()}) == 1:
-            yield {name: str(v) for name, v in alike.items()}
+            yield _distinct(alike)
+
+
+def _distinct(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return a table as text; nothing of one in which a value has no name, or several."""
+    values = {name: str(value) for name, value in table.items() if value is not None}
+    named = all(values) and len(set(values.values())) == len(table)
+    return values if named else {}
 
 
 def _crossed(clause: str, table: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the one name in a clause, and the name whose value the clause has instead."""
-    if len(set(table.values())) < len(table):
-        return None
-    named = [name for name in table if name and _says(clause, name)]
+    folded = clause.casefold()
+    named = [name for name in table if name.casefold() in folded and _says(clause, name)]
     if len(named) != 1 or _says(clause, table[named[0]]):
         return None
     others = [
@@ -784,7 +796,7 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
         # "Orders above 50 EUR ship free" binds nobody.
         if not _ABOVE.match(found[0]) or _BINDING.search(sentence)
     ]
-    records: list[dict[str, Any]] = []
+    lists: list[list[dict[str, Any]]] = []
     shown: set[float] = set()
     for act, tool in calls_of(claims) if bounds else ():
         name = call_name(tool)
@@ -793,7 +805,8 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
         for reply in steps.acts[: steps.acts.index(act)]:
             shown |= set[float]() if reply.calls else {q.raw for q in quantities(reply.text)}
         given = [*entries_of(tool.tool_input)]
-        taken = [one for one in records if _identified(one, records, [v for _, v in given])]
+        values = [value for _, value in given]
+        taken = [one for some in lists for one in some if _identified(one, some, values)]
         figures = {
             k: v
             for k, v in ([*given, *taken[0].items()] if len(taken) == 1 else given)
@@ -814,7 +827,7 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
                     (plain(tool.tool_input), name),
                 )
                 return
-        records += [one for some in record_lists(tool.tool_output) for one in some]
+        lists += record_lists(tool.tool_output)
 
 
 _DESTROYS = (
