@@ -145,8 +145,6 @@ class CallBudget:
         self._of = of
         self.limited = (max_cost_usd, max_tokens, max_calls) != (None, None, None)
         """Whether any limit is set."""
-        self.limits_cost = max_cost_usd is not None
-        """Whether money is limited, so that calls need a price."""
         self.calls = 0
         self.tokens = 0
         self.cost = 0.0

@@ -127,7 +127,6 @@ class Prefix:
         self._serial = FIRST_SERIAL
         self.diverged: PrefixDiverged | None = None
         self.notes: list[str] = []
-        self.live_calls = 0
 
     @property
     def plain_code(self) -> bool:
@@ -251,13 +250,11 @@ class Prefix:
                 return _refusal(self._diverge(self._later[0], _difference(known[0], lines)))
             if self._step_model is not None and lines != known[0] and not changed:
                 # A call beside the step (a title, a summary) that was recorded after it.
-                self.live_calls += 1
                 return body
         if not self._begun:
             self._begun = True
             if edit is not None and edit.kind in ("answer", "call"):
                 return self._rendered(protocol, url, body, _edited(edit), self._step_model)
-        self.live_calls += 1
         return body if edit is None else self._rewritten(protocol, body, edit)
 
     def _rendered(
