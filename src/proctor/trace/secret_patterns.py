@@ -212,6 +212,7 @@ _KEYS: dict[str, str] = {
     "yandex_key": "AQVN",
     "dbt_token": "dbtc_ dbtu_",
     "elastic_key": "essu_ essa_",
+    "anyscale_key": "esecret_",
 }
 """Kind → prefixes. What follows one is letters, digits, `-` and `_`, and must look random."""
 
@@ -728,6 +729,12 @@ OTHER_DETECTORS = (
         rb"(?:scrypt|pbkdf2):[a-z0-9:]{3,40}+[$]([A-Za-z0-9]{4,64}+[$][0-9a-f]{32,}+)",
         *(b"scrypt:", b"pbkdf2:"),
     ),
+    _search(
+        "mailchimp_key",
+        rb"-us(?<=[0-9a-f]{32}-us)[0-9]{1,2}(?![A-Za-z0-9])",
+        b"-us",
+        before=32,
+    ),
     _search("aws_secret", rb"secret_access_key[ \t]++([A-Za-z0-9/+]{30,}+)", b"secret"),
     _search(
         "signature",
@@ -759,14 +766,15 @@ _UNPREFIXED = (
         ),
         32,
     ),
-    (
-        "discord_token",  # of a bot
-        # Not in front of a mark: there, a longer word may have stood that was no token.
+    *(
         (
-            rb"\.(?<=[MNO][A-Za-z0-9]{23}\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}"
-            rb"(?![A-Za-z0-9_.-]|\[redacted:)"
-        ),
-        24,
+            "discord_token",  # of a bot: its number, of 18 or 19 digits, is in front
+            # Not in front of a mark: there, a longer word may have stood that was no token.
+            rb"\.(?<=[MNO][A-Za-z0-9]{%d}\.)[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}"
+            rb"(?![A-Za-z0-9_.-]|\[redacted:)" % (length - 1),
+            length,
+        )
+        for length in (24, 26)
     ),
 )
 UNPREFIXED = tuple(re.compile(pattern) for _, pattern, _ in _UNPREFIXED)
