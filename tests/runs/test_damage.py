@@ -232,6 +232,26 @@ def test_a_hostile_spec_hides_no_other_run(
     assert [group["key"]["run"][:3] for group in json.loads(done.stdout)["groups"]] == ["one"]
 
 
+@pytest.mark.parametrize("part", ["cells", "cases", "suite", "trials"])
+def test_a_spec_that_lacks_a_part_is_one_line(runs: tuple[RunFolder, RunFolder], part: str) -> None:
+    """R-R9: a spec of an older version has no checksum, so each part is looked at."""
+    first = runs[0]
+    spec = yaml.safe_load(first.spec_path.read_text())
+    spec["format"] = 1
+    if part == "cases":
+        spec["suite"]["cases"] = [-1]
+    elif part == "trials":
+        del spec["cells"][0]["trials"]
+    else:
+        del spec[part]
+    first.spec_path.write_text(yaml.safe_dump(spec))
+    for command in (["report", first.path], ["compare", first.path, runs[1].path]):
+        done = proctor(*command)
+        assert done.returncode == 2, done.stdout
+        assert "cannot read the spec: " in done.stderr
+        assert part in done.stderr
+
+
 def test_yaml_means_the_same_as_with_pyyaml() -> None:
     """R-S1: the bounded loader differs from PyYAML's only in what it refuses."""
     for text in (

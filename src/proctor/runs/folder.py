@@ -156,6 +156,34 @@ _SPEC_END = b"# crc32: %08x\n"
 """The last line of a spec: the checksum of everything before it."""
 
 
+class _Case(msgspec.Struct):
+    id: str
+
+
+class _Suite(msgspec.Struct):
+    cases: list[_Case] | dict[str, Any] = []
+
+
+class _Cell(msgspec.Struct):
+    case: str
+    agent: str
+    trials: int
+    threshold: float = 1.0
+    params: str = ""
+
+
+class _Spec(msgspec.Struct):
+    """What a spec without a checksum must have for its readers."""
+
+    suite: _Suite
+    cells: list[_Cell] | dict[str, Any]
+    name: str = ""
+    run_id: str = ""
+    agents: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
+
+
 class RunFolder:
     """The folder of one run.
 
@@ -260,6 +288,11 @@ class RunFolder:
         due = version == FORMAT or (version < FORMAT and content.startswith(_SPEC_END[:9], end))
         if due and content[end:] != _SPEC_END % zlib.crc32(content[:end]):
             raise self._unreadable_spec("it is not as it was written")
+        try:
+            if version <= FORMAT:  # a newer one may have other parts
+                msgspec.convert(found, _Spec)
+        except msgspec.ValidationError as error:
+            raise self._unreadable_spec(str(error)) from None
         if whole and isinstance(found.get("cells"), dict):
             return expanded(found, self.path)
         return found
