@@ -370,6 +370,8 @@ def test_conversations_in_yaml_have_located_errors(tmp_path: Path) -> None:
         "  - {id: c, user: {script: {a: {say: hi, next: [{to: nowhere}]}}}}\n"
         "  - {id: d, user: {goal: x}}\n"
         "  - {id: e, user: {script: {a: {say: hi, save: {x: '('}}}}}\n"
+        "  - {id: f, user: {knows: {order: W1}, script: {a: {say: 'It is {ordre}, {x}.'}}}}\n"
+        "  - {id: g, turns: [{user: hi, save: {date: '.'}}, 'On {dat}?']}\n"
     )
     with pytest.raises(SpecError) as caught:
         load_suite(path)
@@ -380,6 +382,8 @@ def test_conversations_in_yaml_have_located_errors(tmp_path: Path) -> None:
         (5, "there is no state 'nowhere'"),
         (6, "either a `script` or a `model`"),
         (7, "x: not a regular expression"),
+        (8, "no value is called 'ordre' (did you mean 'order'?)"),
+        (9, "no value is called 'dat' (did you mean 'date'?)"),
     ):
         assert any(f":{line}:" in each and message in each for each in text.splitlines()), (
             line,

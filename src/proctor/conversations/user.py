@@ -16,13 +16,14 @@ the same in every trial. What a model gets wrong is found by `fidelity.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from proctor.agents.registry import agent_config
 from proctor.checks.base import Names
+from proctor.errors import did_you_mean
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
 from proctor.strict import Strict
@@ -30,6 +31,8 @@ from proctor.trace import Message
 
 DEFAULT_MAX_TURNS = 20
 """Turns after which a conversation ends: more than a support desk needs for one matter."""
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 STOP = "###STOP###"
 """What a model writes when the user has nothing more to say."""
@@ -43,6 +46,14 @@ def check_patterns(patterns: Mapping[str, str]) -> dict[str, str]:
         except re.error as error:
             raise ValueError(f"{name}: not a regular expression: {error}") from None
     return dict(patterns)
+
+
+def check_placeholders(texts: Iterable[str], known: Collection[str]) -> None:
+    """Raise ValueError for a misspelt `{name}`, which the agent would read as it is."""
+    for text in texts:
+        for name in _PLACEHOLDER.findall(text):
+            if name not in known and (hint := did_you_mean(name, known)):
+                raise ValueError(f"no value is called {name!r} ({hint})")
 
 
 class Transition(Strict):
@@ -120,6 +131,9 @@ class SimulatedUser(Strict):
             for transition in step.next:
                 if transition.to not in (self.script or {}):
                     raise ValueError(f"{name}: there is no state {transition.to!r}")
+        steps = list((self.script or {}).values())
+        known = {*self.knows, *(name for step in steps for name in step.save)}
+        check_placeholders([self.opening or "", *(step.say for step in steps)], known)
         check_patterns({f"`stop` {pattern!r}": pattern for pattern in self.stop})
         return self
 
@@ -148,7 +162,7 @@ class UserMessage(NamedTuple):
 
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """Return a text with `{name}` replaced; other braces stay as they are."""
-    return re.sub(r"\{(\w+)\}", lambda found: str(values.get(found[1], found[0])), text)
+    return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), text)
 
 
 def extract(patterns: Mapping[str, str], answer: str) -> dict[str, str]:

@@ -32,7 +32,7 @@ from proctor.checks.base import Check, Share, Weight
 from proctor.checks.custom import written_check
 from proctor.checks.layers import Assertion, Correctness, CostChecks, PathChecks
 from proctor.conversations.checks import ApprovalOptions, StateOptions
-from proctor.conversations.user import SimulatedUser, check_patterns
+from proctor.conversations.user import SimulatedUser, check_patterns, check_placeholders
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.runs.case_rows import NAME, RESERVED, escaped, escaped_values, merge, slug
@@ -373,6 +373,9 @@ class Case(Strict):
     def _consistent_parts(self) -> Case:
         if self.turns and self.user is not None:
             raise ValueError("write `turns` or `user`, not both")
+        turns = cast("tuple[Turn, ...]", self.turns)
+        if saved := {name for turn in turns for name in turn.save}:
+            check_placeholders([turn.user for turn in turns], saved)
         if (self.turns or self.user is not None) and self.input != first_message(vars(self)):
             raise ValueError("a conversation has no `input`: its turns or its user begin it")
         asks = self.approvals is not None and self.approvals.otherwise == "user"
