@@ -314,7 +314,7 @@ class Gateway:
                 body = decompress(bytes(body), MAX_BODY, encoding)
             except DecompressionError as error:
                 return _refusal(413 if error.too_large else 400, "unreadable", str(error))
-        elif encoding and session.limited:
+        elif encoding not in ("", "identity") and session.limited:
             message = f"with a budget, the content encoding of a request is {' or '.join(_DECODED)}"
             return _refusal(415, "unreadable", message)
         query = request.scope["query_string"].decode("latin-1")
