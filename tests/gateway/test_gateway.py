@@ -255,9 +255,10 @@ async def test_a_compressed_request_is_read_and_counted() -> None:
         assert all(span.model == "m" and span.input_messages for span in spans)
         assert await sent(b"nothing packed", "gzip") == 400
         assert await sent(b"?", "br", max_calls=1) == 415
+        assert await sent(body, "identity", max_calls=1) == 200
         bomb = gzip.compress(bytes(100_000_000))
         assert await sent(bomb, "gzip") == 413
-        assert len(server.requests) == 4
+        assert len(server.requests) == 5
 
 
 async def test_a_call_whose_client_has_gone_is_cut() -> None:
