@@ -11,9 +11,19 @@ import yaml
 from commands import proctor as command
 
 from proctor.causes.ab import look_shares
-from proctor.causes.why import UNCHANGED, ArmCount, outcome_of, sequential
+from proctor.causes.why import (
+    RESAMPLE,
+    UNCHANGED,
+    ArmCount,
+    Counterfactual,
+    TestedCause,
+    WhyResult,
+    outcome_of,
+    sequential,
+)
 from proctor.llm import MockLLM
 from proctor.llm.mock import ScriptRequest
+from proctor.report.console_results import render_why
 from proctor.runs.annotations import experiments_of
 from proctor.runs.run import Run
 from proctor.stats.intervals import newcombe
@@ -197,3 +207,21 @@ def test_a_chat_agent_is_tested_within_a_cost_limit(tmp_path: Path) -> None:
         judged = {cause["step"]: cause["judged"] for cause in few["causes"]}
         assert (few["trials"], judged) == (16, {1: 4, 2: 0}), few
         assert few["stopped"] == "the budget is used up"
+
+
+def test_an_effect_that_few_trials_do_not_show_says_what_to_try() -> None:
+    """R-G10: no effect shown is not no effect: where the rates differ, try more trials."""
+
+    def shown(passed: int) -> str:
+        again = Counterfactual(name=RESAMPLE, change="", passed=passed, judged=24, difference=0.0)
+        cause = TestedCause(
+            step=4, agent="a", location="s", what="cancels", outcome="no effect shown",
+            judged=24, counterfactuals=(again,),
+        )  # fmt: skip
+        result = WhyResult(
+            run="r", trial="t", alpha=0.05, looks=3, trials=48, cost_usd=None, causes=(cause,)
+        )
+        return render_why(result)
+
+    assert "try --at 4 --trials 48" in shown(6)
+    assert "try" not in shown(0)

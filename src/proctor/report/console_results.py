@@ -351,6 +351,10 @@ def render_why(result: WhyResult) -> str:
                 rows.append((one.name, passed, effect, interval, p_text(one.p)))
             out += table(("step", "passed", "effect", "interval", "p, corrected"), rows)
             out += [f"  {one.name}: {line(one.change, 160)}" for one in cause.counterfactuals]
+        best = cause.best
+        if cause.outcome == "no effect shown" and best is not None and best.passed > cause.passed:
+            more = f"--at {cause.step} --trials {2 * max(cause.judged, best.judged)}"
+            out.append(f"  the rates differ, and so few trials do not show it: try {more}")
         if cause.diverged:
             left = plural(cause.diverged, "trial")
             out.append(f"  {left} left the recorded prefix and did not count")
