@@ -228,13 +228,17 @@ def test_unpriced_costs_are_not_tested(root: Path) -> None:
 
 
 def test_trials_that_only_a_failure_lets_judge_have_no_interval(tmp_path: Path) -> None:
-    """R1, Q1: where a right answer is not judged (its price is unknown) and a wrong one fails, the
-    judged trials are the wrong ones: no interval, no test and no place follow for the agent."""
-    trials = [trial(case, "b", at, "passed" if at else "failed") for case in CASES for at in (0, 1)]
+    """R1, Q1: where a right answer is not judged (what it needs was not observed) and a wrong one
+    fails, the judged trials are the wrong ones: no interval, no test, no place for the agent."""
+    trials = [
+        trial(case, "b", at, "passed" if at else "failed", cost_usd=0.02)
+        for case in CASES
+        for at in (0, 1)
+    ]
     trials += [
-        trial(case, "a", at, "not_judged", score=1.0, category="unpriced")
+        trial(case, "a", at, "not_judged", score=1.0, category="unobserved", cost_usd=0.01)
         if at
-        else trial(case, "a", at, "failed")
+        else trial(case, "a", at, "failed", cost_usd=0.01)
         for case in CASES
         for at in (0, 1)
     ]
@@ -255,6 +259,8 @@ def test_trials_that_only_a_failure_lets_judge_have_no_interval(tmp_path: Path) 
     done = proctor("compare", "latest", "--agents", "a,b", "--results", tmp_path, "--json")
     (pair,) = json.loads(done.stdout)["pairs"]
     assert pair["metrics"][0]["suite"]["p_value"] is None
+    by_cost = ("leaderboard", "latest", "--metric", "cost_usd", "--results", tmp_path)
+    assert json.loads(proctor(*by_cost, "--json").stdout)["reason"] is None, "of all trials"
     found = query(results=tmp_path)
     assert found.compare("a", "b").test.p_value is None
     for kind in ("csv", "jsonl", "parquet"):

@@ -406,7 +406,7 @@ def _measured(
             compare_draws(draws, seed=seed),
             bootstrap_over_cases(gaps, unit=draws.unit, level=level, seed=seed),
         )
-    population = _unless_biased(population.counting(**counted), outcomes)
+    population = _unless_biased(population.counting(**counted), outcomes, metric)
     chosen = suite if suite is not None and estimand == "suite" else population
     # The mean of the instances for a suite, of the draws for a population.
     shown = [mean(arm) for arm in (means if chosen is suite else (draws.first, draws.second))]
@@ -456,9 +456,11 @@ def compare_metric(
     return compare_draws(draws_of(*means, cases=cases, clusters=clusters), seed=seed)
 
 
-def _unless_biased(found: Compared, outcomes: Iterable[CaseOutcome]) -> Compared:
+def _unless_biased(found: Compared, outcomes: Iterable[CaseOutcome], metric: Metric) -> Compared:
     cases = tuple(outcomes)
-    return Compared(unless_biased(found.test, cases), unless_biased(found.interval, cases))
+    return Compared(
+        unless_biased(found.test, cases, metric), unless_biased(found.interval, cases, metric)
+    )
 
 
 def _on_suite(metric: Metric, rows: Rows, level: float, seed: int = 0) -> Compared:
@@ -470,7 +472,7 @@ def _on_suite(metric: Metric, rows: Rows, level: float, seed: int = 0) -> Compar
     else:
         scores = [[row[arm].scores for row in rows] for arm in (0, 1)]
         found = scores_on_suite(*scores, cases=cases, level=level, seed=seed)
-    return _unless_biased(found, outcomes)
+    return _unless_biased(found, outcomes, metric)
 
 
 # Pair the arms of runs: an agent is compared with itself in each other run, or named agents with

@@ -244,7 +244,9 @@ def leaderboard(
         alpha=alpha,
         seed=seed,
         biased={
-            name: why for name in ranked if (why := bias(instances[name][key] for key in common))
+            name: why
+            for name in ranked
+            if (why := bias((instances[name][key] for key in common), metric))
         },
         test=test,
     )
@@ -393,7 +395,7 @@ def agent_row(
         why = f"{plural(seen.unpriced_calls, 'call')} unpriced: a lower bound"
         # The mean of what is known is no bound: the trials without a price may cost less.
         intervals["cost_usd"] = intervals["cost_usd"].undefined(why)
-    intervals = {name: unless_biased(found, seen.cases) for name, found in intervals.items()}
+    intervals = {name: unless_biased(each, seen.cases, name) for name, each in intervals.items()}
     intervals["pass_rate"] = agent_rate(seen, estimand, level=level)
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     # The largest k that every judged instance can estimate: mixed seeds would look like luck.

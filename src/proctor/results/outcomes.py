@@ -676,16 +676,20 @@ def pair_agents(first: Sequence[AgentOutcomes], second: Sequence[AgentOutcomes])
 Estimate = TypeVar("Estimate", Interval, DifferenceTest)
 
 
-def bias(cases: Iterable[CaseOutcome]) -> str | None:
-    """Return why no interval or test of these cases is valid; None where it is."""
+def bias(cases: Iterable[CaseOutcome], metric: str = "pass_rate") -> str | None:
+    """Return why no interval or test of a metric of these cases is valid; None where it is."""
     known = tuple(cases)
-    stopped, undecided = any(case.stopped for case in known), sum(c.undecided for c in known)
-    return bias_of(stopped, undecided, sum(case.trials + case.unjudged for case in known))
+    # Costs are those of all trials, judged or not.
+    undecided = 0 if metric == "cost_usd" else sum(case.undecided for case in known)
+    trials = sum(case.trials + case.unjudged for case in known)
+    return bias_of(any(case.stopped for case in known), undecided, trials)
 
 
-def unless_biased(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
+def unless_biased(
+    figure: Estimate, cases: Iterable[CaseOutcome], metric: str = "pass_rate"
+) -> Estimate:
     """Return an interval or test, without its bounds or p-value where none is valid."""
-    reason = bias(cases)
+    reason = bias(cases, metric)
     if reason is None:
         return figure
     if isinstance(figure, Interval):
