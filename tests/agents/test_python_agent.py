@@ -80,6 +80,7 @@ async def test_an_agent_may_change_its_input_without_harm() -> None:
         (lambda question, seed=0, *, workdir: f"{question} {seed} {workdir.exists()}", "x 5 True"),
         (lambda seed, input: f"{input} {seed}", "x 5"),  # noqa: A006 (the word users write)
         (lambda request: f"{request.input} {request.seed} {request.index}", "x 5 0"),
+        (lambda question, request: f"{question} {request.seed}", "x 5"),
         (lambda seed: seed, "x"),
     ],
 )

@@ -176,7 +176,7 @@ def _shape(function: Any) -> _Shape:
     except (TypeError, ValueError):
         return _Shape()
     named = frozenset(name for name in parameters if name in _BY_NAME)
-    if named and next(iter(parameters)) not in named and not named & {"input", "request"}:
+    if named and next(iter(parameters)) not in named and "input" not in named:
         return _Shape(named)
     return _Shape(named, input_first=False) if len(named) > 1 or "request" in named else _Shape()
 
