@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from commands import proctor as program
 from hypothesis import given
 from hypothesis import strategies as st
 from spans import span, trace
@@ -138,9 +139,9 @@ def test_a_run_is_named_as_everywhere(run_folder: Path, tmp_path: Path, monkeypa
     for name in ("latest", str(run_folder.relative_to(tmp_path))):
         done = CliRunner().invoke(command, [name, "--failed", "--format", "json"])
         assert len(json.loads(done.output)["trials"]) == 2
-    done = CliRunner().invoke(command, ["nowhere.json"])
-    assert done.exit_code == 2
-    assert "nowhere.json: no such file" in done.output
+    done = program("diagnose", "nowhere.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere.json: no such file" in done.stderr
 
 
 def test_a_model_may_look_too(run_folder: Path, monkeypatch, tmp_path: Path) -> None:
