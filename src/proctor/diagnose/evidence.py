@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from proctor.checks.base import FAILED, CheckResult, CheckStatus, Layer
 from proctor.diagnose._steps import plain, read_steps
 from proctor.diagnose.finding import Category, Finding, Impact, quote
-from proctor.formatting import plural
+from proctor.formatting import p_text, plural
 from proctor.sanitize import line
 from proctor.stats.ranking import fisher_exact, holm
 
@@ -212,11 +212,9 @@ class Divergence(NamedTuple):
         return self.failing / self.of_failing - self.passing / self.of_passing
 
     def __str__(self) -> str:
-        proof = (
-            f"p = {self.adjusted:.2g}, corrected"
-            if self.adjusted < SIGNIFICANT
-            else f"not significant, p = {self.adjusted:.2g}, corrected"
-        )
+        proof = f"p {p_text(self.adjusted)}, corrected"
+        if self.adjusted >= SIGNIFICANT:
+            proof = f"not significant, {proof}"
         return (
             f"{self.failing} of {self.of_failing} failing trials {self.feature}, "
             f"{self.passing} of {plural(self.of_passing, 'passing one')} ({proof})"

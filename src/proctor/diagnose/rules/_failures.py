@@ -360,7 +360,8 @@ def _outcomes(steps: Steps) -> Iterator[tuple[AgentStep | None, SpanOutcome]]:
 
 def _outcome(span: Span) -> SpanOutcome:
     if span.failed:
-        text = f"{span.error_type or ''} {span.error_message or ''}".strip()
+        parts = dict.fromkeys(part for part in (span.error_type, span.error_message) if part)
+        text = ": ".join(parts)
         return SpanOutcome(span, text or _status_text(span) or span.status.value, failed=True)
     if http_status(span) >= SERVER_ERROR:
         return SpanOutcome(span, _status_text(span), failed=True)
