@@ -76,6 +76,7 @@ def from_(ctx: click.Context, source: str, good: str | None, name: str | None, o
     count = len(made.case["assertions"])
     click.echo(printable(f"wrote {out}: case {made.case['id']}, {count} verified checks"))
     click.echo(printable(f"wrote {tools}: {len(made.tools)} mock tools for a chat agent"))
+    click.echo(printable(f"try it: proctor test {out} --agent package.module:function"))
     for why in made.rejected:
         click.echo(printable(f"  rejected: {why}"))
 
