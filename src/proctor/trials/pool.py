@@ -175,15 +175,18 @@ class WorkerQueue:
         self.ahead = 0
         self.worn = False
         """Whether the worker is to be replaced once its trials have ended."""
-        self._since = time.monotonic()
+        self._since, self._ended = time.monotonic(), 0
 
     def pace(self, ended: int) -> None:
-        """Set how many trials to send ahead, from the number that ended since the last parcel."""
-        now = time.monotonic()
-        if ended:
-            each = (now - self._since) / ended
-            self.ahead = min(MOST_AHEAD, int(AHEAD_SECONDS / max(each, 1e-6)))
-        self._since = now
+        """Set how many trials to send ahead: as many as ended in that time before.
+
+        Not from one parcel to the next: trials that end together may come in two of them.
+        """
+        self._ended += ended
+        elapsed = time.monotonic() - self._since
+        if elapsed >= AHEAD_SECONDS:
+            self.ahead = min(MOST_AHEAD, int(self._ended * AHEAD_SECONDS / elapsed))
+            self._since, self._ended = time.monotonic(), 0
 
 
 class WorkerExecutor:
