@@ -54,7 +54,7 @@ def test_what_goes_wrong_in_the_background_is_raised_at_the_end(tmp_path: Path) 
     """R-R11: a table that cannot be written is an error; the rest was written all the same."""
     folder = folder_with(tmp_path, ["x"])
     cell = {"case": "c", "agent": "a", "trials": 1, "threshold": 1.0}
-    folder.write_spec({"run_id": "r", "name": "n", "cells": [cell]})
+    folder.write_spec({"run_id": "r", "name": "n", "suite": {}, "cells": [cell]})
     folder.parquet_path.mkdir()
     with pytest.raises(ProctorError, match=r"cannot write results\.parquet"):
         finalise(folder)

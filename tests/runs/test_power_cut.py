@@ -114,7 +114,7 @@ def test_what_was_reported_survives_a_power_cut(
     traces = {t.key: Trace(trace_id=f"{i:032x}") for i, t in enumerate(trials)}
     folder = RunFolder.create(root, "suite")
     cell = {"case": trials[0].case, "agent": trials[0].agent, "trials": TRIALS, "threshold": 0.8}
-    folder.write_spec({"run_id": "x", "name": "suite", "options": {}, "cells": [cell]})
+    folder.write_spec({"run_id": "x", "name": "suite", "options": {}, "suite": {}, "cells": [cell]})
 
     def written(done: Sequence[Trial]) -> None:
         disk.reported += [each.key for each in done]

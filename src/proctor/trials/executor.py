@@ -155,7 +155,12 @@ class Lateness:
     def report(self) -> None:
         """Stop; warn where latencies are mostly those of this process."""
         self._timer.cancel()
-        late = sorted(self._late)[len(self._late) // 2] if self._late else 0.0
+        # The median over time: one long wait weighs as much as the many short ones after it.
+        half, late = (sum(self._late) + LATE * len(self._late)) / 2, 0.0
+        for late in sorted(self._late):
+            half -= LATE + late
+            if half <= 0:
+                break
         if late > LATE:
             sys.stderr.write(
                 f"warning: latencies are about {1000 * late:,.0f} ms too long at each wait: one "
