@@ -46,7 +46,7 @@ ORDER: tuple[Outcome, ...] = ("decisive", "contributing", "no effect shown", "no
 
 UNCHANGED, RESAMPLE = "unchanged", "resample"
 
-DEFAULT_SUSPECTS, DEFAULT_TRIALS, DEFAULT_LOOKS, DEFAULT_MAX_TRIALS = 3, 24, 3, 400
+DEFAULT_SUSPECTS, DEFAULT_TRIALS, DEFAULT_LOOKS, DEFAULT_MAX_TRIALS = 3, 48, 3, 400
 
 FEWEST = 4
 """Trials of an arm below which no difference could be shown."""

@@ -221,7 +221,7 @@ def fork(
 @click.argument("trial", metavar="RUN:TRIAL")
 @option("--at STEP", "Test only this step.", type=click.IntRange(0))
 @option("--suspects N", "Steps to test.", type=click.IntRange(1, 20), default=3)
-@option("--trials N", "Most trials of each change.", type=click.IntRange(4), default=24)
+@option("--trials N", "Most trials of each change.", type=click.IntRange(4), default=48)
 @option(
     "--looks N",
     "How often to look at the results of a step.",
