@@ -273,7 +273,7 @@ class Capture:
         self, around: Callable[[Trace], AbstractContextManager[None]] | None = None
     ) -> None:
         self._around = around
-        """Observes what the block does by itself; it is entered first and left last."""
+        """Observes the model calls of the block; it is entered first and left last."""
 
     def __call__(
         self,

@@ -518,7 +518,7 @@ def _changed(value: Any, before: tuple[Any, str] | None, tool: str, asked: str, 
     old, new = str(before[0]), str(value)
     if old == new or len(new) > 40 or not re.search(r"\d", old) or _holds_value(known, new):
         return ""
-    # Of the same form: a day, a number of a booking. Queries are worded anew.
+    # Of the same form: a day, a number of a booking. Agents reword queries.
     if type(value) is not str or re.sub(r"\d", "0", old) != re.sub(r"\d", "0", new):
         return ""
     return old if _holds_value(asked, old) else ""
@@ -793,7 +793,7 @@ def over_limit(steps: Steps) -> Iterator[RuleHit]:
         for sentence in re.split(r"(?<=[.!?;])\s+|\n", text[:MAX_TEXT])
         for found in _BOUND.finditer(sentence)
         if not _CURRENCY.isdisjoint((found[name] or "").lower() for name in ("sign", "unit"))
-        # "Orders above 50 EUR ship free" binds nobody.
+        # "Orders above 50 EUR ship free" limits no agent.
         if not _ABOVE.match(found[0]) or _BINDING.search(sentence)
     ]
     lists: list[list[dict[str, Any]]] = []
