@@ -173,7 +173,7 @@ class _Cell(msgspec.Struct):
 
 
 class _Spec(msgspec.Struct):
-    """What a spec without a checksum must have for its readers."""
+    """What the readers of a spec need; a checksum does not say that it is there."""
 
     suite: _Suite
     cells: list[_Cell] | dict[str, Any]
